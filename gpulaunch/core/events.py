@@ -1,0 +1,251 @@
+"""The core's language: events (what happened, past tense), instructions (what to do, imperative).
+
+    outside world ── Event ──▶ Run.handle(event, now) ──▶ [Fact | Instruction, ...]
+
+The facts that a decision makes true (`core.facts`) come out in the same list, before the
+instructions that rest on them: the supervisor writes the facts first and then carries out.
+
+A card's life inside one run (GpuState):
+
+    free ──Acquire──▶ (asking) ──Granted──▶ leased ──Drain──▶ draining ──Drained──▶ leased
+      ▲                  │ Refused                │ Release         │ Refused(Sick)
+      │                  ▼                        ▼                 ▼
+      └──Freed/Timer── elsewhere | occupied     free              aside
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpulaunch.core.model import AttemptId, Gpu, Job, Outcome
+
+# ── Events ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The jobs of the run (again, after a resume). Comes once, first."""
+
+    jobs: tuple[Job, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another launcher holds the card's lease; `Freed` will come when it lets go."""
+
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """Processes that no launcher accounts for are on the card; nothing announces their end."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sick:
+    """The driver says that the card is unfit, or does not answer for it."""
+
+    why: str
+
+
+Refusal: TypeAlias = Elsewhere | Occupied | Sick
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The card is leased to this run, was looked at, and is free. `memory_free` in bytes."""
+
+    gpu: str
+    memory_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer to Acquire, or to Drain (then only Sick): the run does not hold the card."""
+
+    gpu: str
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """The launcher that held the card's lease let go of it."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A launcher that holds no card waits for this one, which we hold (`wanted`), or gave up."""
+
+    gpu: str
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GatherGranted:
+    """This run alone, of all on the machine, may now hold cards idle to make up a wide job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """After an attempt: the card's memory is back to what it was. `memory_free` in bytes."""
+
+    gpu: str
+    memory_free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    attempt: AttemptId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    """A service's probe was answered."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end."""
+
+    attempt: AttemptId
+    outcome: Outcome
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop these jobs for good; None: all of them."""
+
+    jobs: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Requeue these jobs, or all that failed, with what was skipped because of them."""
+
+    jobs: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainGpus:
+    """No new starts on these cards (None: all); `now` interrupts what runs there; `off` undoes."""
+
+    gpus: tuple[str, ...] | None
+    now: bool = False
+    off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """No new starts anywhere until `off`."""
+
+    why: str
+    off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the run: no new jobs, running ones are interrupted; a second time (`now`) at once."""
+
+    why: str
+    now: bool = False
+
+
+Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A person (a signal, another terminal) or the supervisor itself asked for this."""
+
+    request: Request
+
+
+Event: TypeAlias = (
+    Submitted
+    | Granted
+    | Refused
+    | Freed
+    | Wanted
+    | GatherGranted
+    | Drained
+    | Started
+    | BecameReady
+    | Ended
+    | TimerFired
+    | Asked
+)
+
+# ── Instructions ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Take the card's lease and look at the card. Answered by Granted or Refused."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give the lease back (to the launcher that waits for it, if one does)."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Ask for (answered by GatherGranted), or with `on` false give up, the right to gather."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    attempt: AttemptId
+    job: Job
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopAttempt:
+    """TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended with `outcome`'s kind.
+
+    `reason` is one of "cancelled", "interrupted", "stopped" and decides that kind.
+    """
+
+    attempt: AttemptId
+    reason: str
+    by: str
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Wait until the card's memory is what it was before; answered by Drained or Refused(Sick)."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Send TimerFired(key) at `at` (monotonic); the newest of one key counts."""
+
+    key: str
+    at: float
+
+
+Instruction: TypeAlias = Acquire | Release | Gather | Launch | StopAttempt | Drain | SetTimer

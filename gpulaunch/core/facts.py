@@ -1,0 +1,188 @@
+"""Facts: what a run's journal holds, one line each. The fold of them (`core.ledger`) is its state.
+
+Every fact is a frozen dataclass of plain values, written with the Instant at which it came true.
+Nothing here names an environment's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gpulaunch.core.model import (
+    AttemptId,
+    Gpu,
+    GpuState,
+    JobState,
+    Outcome,
+    RunState,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOpened:
+    """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
+
+    `boot` is the kernel's boot id: monotonic times are comparable within one boot only.
+    """
+
+    run: str
+    name: str
+    epoch: int
+    version: str
+    host: str
+    boot: str
+    pid: int
+    gpus: tuple[Gpu, ...]
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdded:
+    """A job that the file holds. The same name again: its definition as read by a resume.
+
+    `gpus` is how many cards it needs; `service`: it is a server beside the jobs.
+    """
+
+    name: str
+    group: int
+    gpus: int
+    digest: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    cost: float = 0.0
+    service: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobVanished:
+    """A resume found the job no longer in the file: it is kept, and not run."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequeued:
+    """A settled job waits again, with a fresh retry budget."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLaunched:
+    """The intent, written before the process is started. `gpus` are the cards' UUIDs."""
+
+    attempt: AttemptId
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    attempt: AttemptId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReady:
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """`failure` is the failure class, None for success or no failure of the job's own.
+
+    `charged`: it spent one of the job's retries' budget.
+    """
+
+    attempt: AttemptId
+    outcome: Outcome
+    failure: str | None
+    charged: bool
+    leftovers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobDelayed:
+    """The job waits again after an attempt; not before `delay` seconds are over."""
+
+    name: str
+    why: str
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettled:
+    """The job came to an end state; `reason` says in words why, empty for success."""
+
+    name: str
+    state: JobState
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChanged:
+    gpu: str
+    state: GpuState
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDrained:
+    """A person gave the card back to the others (`on`), or took that back."""
+
+    gpu: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPaused:
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionContinued:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    why: str
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something a person should know that changes no state: `text` is one line."""
+
+    text: str
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunClosed:
+    """The supervisor ended the run in good order."""
+
+    state: RunState
+    reason: str = ""
+
+
+Fact: TypeAlias = (
+    RunOpened
+    | JobAdded
+    | JobVanished
+    | JobRequeued
+    | AttemptLaunched
+    | AttemptStarted
+    | ServiceReady
+    | AttemptEnded
+    | JobDelayed
+    | JobSettled
+    | GpuChanged
+    | GpuDrained
+    | AdmissionPaused
+    | AdmissionContinued
+    | StopAsked
+    | Noted
+    | RunClosed
+)

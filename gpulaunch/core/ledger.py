@@ -1,0 +1,225 @@
+"""The fold of a run's facts: every job's and attempt's state. One door: `apply`.
+
+The live run keeps its state here and changes it by facts alone, so a journal replayed is the
+state that was; views and `status` read nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.model import (
+    AttemptId,
+    AttemptState,
+    Cancelled,
+    Gpu,
+    GpuState,
+    Instant,
+    Interrupted,
+    JobState,
+    Lost,
+    Outcome,
+    RunState,
+    Stopped,
+)
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """One start of a job. Times are Instants; `gpus` are UUIDs."""
+
+    id: AttemptId
+    gpus: tuple[str, ...]
+    launched: Instant
+    pid: int | None = None
+    started: Instant | None = None
+    ready: bool = False
+    ended: Instant | None = None
+    outcome: Outcome | None = None
+    failure: str | None = None
+    charged: bool = False
+    leftovers: int = 0
+    state: AttemptState = "launching"
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran; 0 where it never started or has not ended."""
+        if self.started is None or self.ended is None:
+            return 0.0
+        return max(0.0, self.ended.utc - self.started.utc)
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job's state. `budget_from`: attempts numbered from here count against its retries."""
+
+    name: str
+    group: int = 0
+    gpus: int = 1
+    digest: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
+    cost: float = 0.0
+    service: bool = False
+    state: JobState = "waiting"
+    reason: str = ""
+    settled: Instant | None = None
+    vanished: bool = False
+    changed: bool = False
+    not_before: float | None = None
+    budget_from: int = 1
+    attempts: list[AttemptRecord] = field(default_factory=list)
+
+    @property
+    def charged(self) -> int:
+        """Attempts that spent this budget."""
+        return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)
+
+
+@dataclass(slots=True)
+class GpuRecord:
+    gpu: Gpu
+    state: GpuState = "free"
+    why: str = ""
+    drained: bool = False
+    attempts: set[AttemptId] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The state that all facts so far add up to."""
+
+    run: str = ""
+    name: str = ""
+    epoch: int = 0
+    version: str = ""
+    host: str = ""
+    boot: str = ""
+    pid: int = 0
+    simulated: bool = False
+    state: RunState = "interrupted"
+    reason: str = ""
+    opened: Instant | None = None
+    last: Instant | None = None
+    closed: Instant | None = None
+    paused: str | None = None
+    stopping: str | None = None
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    gpus: dict[str, GpuRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    counts: Counter[JobState] = field(default_factory=Counter)
+
+    def apply(self, fact: f.Fact, at: Instant) -> None:
+        """Fold one fact in. Raises KeyError where it names a job that was never added."""
+        self.last = at
+        match fact:
+            case f.RunOpened():
+                self._open(fact, at)
+            case f.JobAdded():
+                self._add(fact)
+            case f.JobVanished(name):
+                self.jobs[name].vanished = True
+            case f.JobRequeued(name, why):
+                job = self.jobs[name]
+                job.budget_from = len(job.attempts) + 1
+                job.not_before = None
+                self._set(job, "waiting", why)
+                job.settled = None
+            case f.AttemptLaunched(attempt, gpus):
+                job = self.jobs[attempt.job]
+                job.attempts.append(AttemptRecord(attempt, gpus, at))
+                self._set(job, "running", "")
+                for gpu in gpus:
+                    self.gpus[gpu].attempts.add(attempt)
+            case f.AttemptStarted(attempt, pid):
+                record = self.attempt(attempt)
+                record.pid, record.started, record.state = pid, at, "running"
+            case f.ServiceReady(attempt):
+                self.attempt(attempt).ready = True
+            case f.AttemptEnded():
+                self._end(fact, at)
+            case f.JobDelayed(name, why, delay):
+                job = self.jobs[name]
+                job.not_before = at.mono + delay if delay else None
+                self._set(job, "waiting", why)
+            case f.JobSettled(name, state, reason):
+                job = self.jobs[name]
+                self._set(job, state, reason)
+                job.settled = at
+            case f.GpuChanged(gpu, gpu_state, why):
+                self.gpus[gpu].state, self.gpus[gpu].why = gpu_state, why
+            case f.GpuDrained(gpu, on):
+                self.gpus[gpu].drained = on
+            case f.AdmissionPaused(why):
+                self.paused = why
+            case f.AdmissionContinued():
+                self.paused = None
+            case f.StopAsked(why):
+                self.stopping = why
+            case f.Noted(text):
+                self.notes.append(text)
+            case f.RunClosed(run_state, reason):
+                self.state, self.reason, self.closed = run_state, reason, at
+
+    def attempt(self, attempt: AttemptId) -> AttemptRecord:
+        return self.jobs[attempt.job].attempts[attempt.number - 1]
+
+    def open_attempts(self) -> list[AttemptRecord]:
+        """Attempts whose end is not recorded."""
+        running = (job for job in self.jobs.values() if job.state == "running")
+        return [a for job in running for a in job.attempts if a.outcome is None]
+
+    def _open(self, fact: f.RunOpened, at: Instant) -> None:
+        self.run, self.name, self.epoch = fact.run, fact.name, fact.epoch
+        self.version, self.host, self.boot, self.pid = (
+            fact.version,
+            fact.host,
+            fact.boot,
+            fact.pid,
+        )
+        self.simulated = fact.simulated
+        self.gpus = {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
+        self.opened = self.opened or at
+        self.state, self.reason, self.closed = "running", "", None
+        self.paused = self.stopping = None
+
+    def _add(self, fact: f.JobAdded) -> None:
+        job = self.jobs.get(fact.name)
+        if job is None:
+            job = self.jobs[fact.name] = JobRecord(fact.name)
+            self.counts["waiting"] += 1
+        elif job.state == "succeeded" and job.digest != fact.digest:
+            job.changed = True
+        job.vanished = False
+        job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
+        job.params, job.cost, job.service = fact.params, fact.cost, fact.service
+
+    def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
+        record = self.attempt(fact.attempt)
+        record.ended, record.outcome = at, fact.outcome
+        record.failure, record.charged = fact.failure, fact.charged
+        record.leftovers = fact.leftovers
+        record.state = _attempt_state(fact)
+        for gpu in record.gpus:
+            if gpu in self.gpus:
+                self.gpus[gpu].attempts.discard(fact.attempt)
+
+    def _set(self, job: JobRecord, state: JobState, reason: str) -> None:
+        self.counts[job.state] -= 1
+        self.counts[state] += 1
+        job.state, job.reason = state, reason
+
+
+def _attempt_state(fact: f.AttemptEnded) -> AttemptState:
+    match fact.outcome:
+        case Cancelled():
+            return "cancelled"
+        case Interrupted():
+            return "interrupted"
+        case Lost():
+            return "lost"
+        case Stopped():
+            return "succeeded"
+    return "failed" if fact.failure else "succeeded"

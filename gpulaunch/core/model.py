@@ -1,0 +1,226 @@
+"""The nouns: Job, AttemptId, Gpu, Outcome. Plain frozen values, changed by `dataclasses.replace`.
+
+Units: memory in bytes, durations in seconds, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.template import Text
+
+JobState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled", "skipped"]
+AttemptState: TypeAlias = Literal[
+    "launching", "running", "succeeded", "failed", "cancelled", "interrupted", "lost"
+]
+RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "interrupted"]
+GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draining", "aside"]
+
+SETTLED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instant:
+    """A moment: `mono` orders and measures within one boot, `utc` (seconds since 1970) is shown."""
+
+    mono: float
+    utc: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card, or one MIG instance, as the machine's driver names it.
+
+    `uuid` identifies it everywhere in gpulaunch; `index` (NVML's order) is for people and for the
+    mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
+    `minor` is the N of /dev/nvidiaN, which is not the index.
+    """
+
+    uuid: str
+    index: int
+    key: str
+    name: str
+    memory: int
+    minor: int | None = None
+    mig: bool = False
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an attempt takes while it runs. Jobs of equal demand wait in one queue.
+
+    `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
+    all saying the same number, may share a card.
+    """
+
+    gpus: int = 1
+    gpu_memory: int = 0
+    per_gpu: int = 1
+    cpus: int | None = None
+    uses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, after which failure classes (empty: any), and how long after a failure."""
+
+    times: int = 0
+    on: frozenset[str] = frozenset()
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside."""
+
+    ready: Text
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, expanded and checked. Start-time placeholders are still slots inside `Text`s.
+
+    `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
+    the file, shared by all that one foreach or matrix made. `params` are the values that foreach
+    and matrix gave. `digest` changes when, and only when, what would be run changes.
+    """
+
+    name: str
+    run: Text | tuple[Text, ...]
+    group: int = 0
+    params: Mapping[str, str] = field(default_factory=dict)
+    demand: Demand = Demand()
+    needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    priority: int = 0
+    cost: float = 0.0
+    retry: RetryPolicy = RetryPolicy()
+    success_codes: frozenset[int] = frozenset({0})
+    shell: tuple[str, ...] = ("bash", "-eo", "pipefail", "-c")
+    cwd: str = "/"
+    env: Mapping[str, Text | None] = field(default_factory=dict)
+    env_file: str | None = None
+    python: str | None = None
+    venv: str | None = None
+    conda: str | None = None
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    grace: float = 10.0
+    outputs: tuple[Text, ...] = ()
+    batch: tuple[str, ...] | None = None
+    fasta: tuple[str, int, int] | None = None
+    service: Service | None = None
+    visible: Literal["index", "uuid"] = "index"
+    inherit_ranks: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptId:
+    """The n-th start of a job, counted from 1 over the whole life of a run."""
+
+    job: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.number}"
+
+
+# ── How an attempt ended ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signaled:
+    signal: int
+
+
+Status: TypeAlias = Exited | Signaled
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """`limit` is the field of the job file that ended it, `seconds` its value."""
+
+    limit: Literal["timeout", "idle_timeout"]
+    seconds: float
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOutput:
+    """It exited with a code of success, but these outputs are absent, empty or older than it."""
+
+    paths: tuple[str, ...]
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """The program could not be executed; `error` says why, in words."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Cut short by gpulaunch's own doing (stop, drain, supervisor gone): charged to nobody."""
+
+    by: str
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A service that was stopped because nothing needs it any more: its success."""
+
+    status: Status | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nobody saw its end."""
+
+    why: str
+
+
+Outcome: TypeAlias = (
+    Exited
+    | Signaled
+    | TimedOut
+    | MissingOutput
+    | NotStarted
+    | Cancelled
+    | Interrupted
+    | Stopped
+    | Lost
+)
+
+
+def status_of(outcome: Outcome) -> Status | None:
+    """The main process's own status, where there was one."""
+    if isinstance(outcome, Exited | Signaled):
+        return outcome
+    return getattr(outcome, "status", None)
+
+
+def exit_code_of(outcome: Outcome) -> int | None:
+    status = status_of(outcome)
+    return status.code if isinstance(status, Exited) else None
+
+
+def signal_of(outcome: Outcome) -> int | None:
+    status = status_of(outcome)
+    return status.signal if isinstance(status, Signaled) else None

@@ -1,0 +1,82 @@
+"""Which cards: `all`, how many (any), or which ones. What `gpus:` of a file and `--gpus` say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.model import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`count` is None for no limit; `which` is None for any card, else indices or UUIDs."""
+
+    count: int | None = None
+    which: tuple[str, ...] | None = None
+
+
+ALL = Selection()
+
+_INDEX = re.compile(r"\d+")
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z./-]+|SIM-\d+", re.IGNORECASE)
+
+
+def parse_selection(value: str | Sequence[str]) -> Selection:
+    """The selection that a scalar (`all`, `2`, `[0, 2]`, `0,2`) or a list of scalars names.
+
+    A bare number is how many; in a list numbers are indices. Raises ValueError with one line.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text == "all":
+            return ALL
+        if _INDEX.fullmatch(text):
+            return Selection(count=int(text))
+        items = [item.strip().strip("'\"") for item in text.strip("[]").split(",")]
+    else:
+        items = [item.strip() for item in value]
+    if not items or not all(items):
+        raise ValueError(f"expected all, a number of cards, or a list like [0, 2], found {value!r}")
+    for item in items:
+        if not (_INDEX.fullmatch(item) or _UUID.fullmatch(item)):
+            raise ValueError(f"expected a card's index or UUID, found {item!r}")
+    doubles = sorted({item for item in items if items.count(item) > 1})
+    if doubles:
+        raise ValueError(f"card {doubles[0]} is named twice")
+    return Selection(which=tuple(items))
+
+
+def choose(selection: Selection, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The cards of `gpus` that may be used. Raises LookupError naming one that is not there.
+
+    A UUID may be shortened to any prefix that only one card has, as CUDA allows it.
+    """
+    if selection.which is None:
+        return tuple(gpus)
+    return tuple(_find(name, gpus) for name in selection.which)
+
+
+def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
+    """What was understood, for people: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8`."""
+    kind = "simulated cards" if any(gpu.simulated for gpu in gpus) else "cards"
+    if selection.which is not None:
+        names = ", ".join(str(gpu.index) for gpu in choose(selection, gpus))
+        return f"GPU {names} of {len(gpus)} {kind}"
+    if selection.count is None or selection.count == len(gpus):
+        return f"all {len(gpus)} {kind}" if len(gpus) != 1 else f"1 {kind[:-1]}"
+    return f"{selection.count} of {len(gpus)} {kind}, any"
+
+
+def _find(name: str, gpus: Sequence[Gpu]) -> Gpu:
+    if _INDEX.fullmatch(name):
+        found = [gpu for gpu in gpus if gpu.index == int(name) and not gpu.mig]
+    else:
+        found = [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LookupError(f"{name} fits {len(found)} cards: write more of the UUID")
+    have = ", ".join(str(gpu.index) for gpu in gpus) or "none"
+    raise LookupError(f"there is no card {name} (cards here: {have})")
