@@ -1,0 +1,109 @@
+"""The command line: argv to a call to an exit status. The only place that prints or exits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from gpulaunch import __version__
+from gpulaunch.errors import USAGE, GpulaunchError
+
+# Name, module and one line each, so that no command's module is imported before it is needed.
+COMMANDS = {
+    "run": ("gpulaunch.cli.run", "Run a job list to its end, in the foreground."),
+    "exec": ("gpulaunch.cli.exec", "Become one command on the next free card(s)."),
+    "map": ("gpulaunch.cli.map", "Run one job per item, without a job file."),
+    "resume": ("gpulaunch.cli.resume", "Go on with a run: everything not yet succeeded."),
+    "retry": ("gpulaunch.cli.retry", "Run again only what failed."),
+    "wait": ("gpulaunch.cli.wait", "Wait for a run's end; exit as it did."),
+    "drain": ("gpulaunch.cli.drain", "Give cards of a live run back to the others."),
+    "status": ("gpulaunch.cli.status", "Show every job's state, and why jobs wait."),
+    "logs": ("gpulaunch.cli.logs", "Read or follow logs."),
+    "cancel": ("gpulaunch.cli.cancel", "Stop jobs, or a whole run, from another terminal."),
+    "ps": ("gpulaunch.cli.ps", "List the runs alive on this machine."),
+    "gpus": ("gpulaunch.cli.gpus", "Show the cards, who uses them and who leases them."),
+    "check": ("gpulaunch.cli.check", "Validate a job file and print its plan."),
+    "doctor": ("gpulaunch.cli.doctor", "Say what is wrong with this machine."),
+    "init": ("gpulaunch.cli.init", "Write a starter job file, or translate a shell script."),
+    "schema": ("gpulaunch.cli.schema", "Print the job file's JSON Schema."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(f"there is no command {args[0]!r}{_nearest(args[0])}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "--version", message="%(prog)s %(version)s")
+def cli() -> None:
+    """One job list, one command: every job on its own GPU, with a log, an exit code and a reason.
+
+    \b
+    gpulaunch run jobs.yaml                 the list, on every card here
+    gpulaunch exec -- python predict.py     where CUDA_VISIBLE_DEVICES=1 python predict.py stood
+    gpulaunch map chai-lab fold {{path}} {{out}} ::: inputs/*.fasta
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    if not sys.platform.startswith("linux"):
+        return _complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
+    try:
+        result = cli.main(
+            list(sys.argv[1:] if argv is None else argv), "gpulaunch", standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except GpulaunchError as error:
+        return _complain(str(error), error.status)
+    except click.ClickException as error:
+        return _complain(_usage(error), USAGE)
+    except click.Abort:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); nothing more is to be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _usage(error: click.ClickException) -> str:
+    text = error.format_message()
+    context = getattr(error, "ctx", None)
+    return f"{text} (see: {context.command_path} -h)" if context else text
+
+
+def _complain(text: str, status: int) -> int:
+    click.echo(f"gpulaunch: {text}" if "\n" not in text else text, err=True)
+    return status
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, 1)
+    return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"

@@ -1,0 +1,1 @@
+"""What carries the core's instructions out: on this machine, later elsewhere."""

@@ -1,0 +1,227 @@
+"""Attempts on this machine: keeper pairs, one per set of leases, and what runs in them.
+
+    launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ Started ─▶ Ended
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2s
+
+from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
+from gpulaunch.core.model import AttemptId, Lost, NotStarted
+from gpulaunch.core.template import render
+from gpulaunch.engines.environment import Machine, Place
+from gpulaunch.engines.prepare import NotPrepared, prepare, tidy, wants_port
+from gpulaunch.engines.protocol import Post
+from gpulaunch.engines.ready import Readiness
+from gpulaunch.gpus.lease import PortLease, bind_name, reserve_port
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from gpulaunch.process import client
+from gpulaunch.process.client import Nursery, Pair
+
+IDLE_WITHOUT_CARD = 4
+
+
+@dataclass(slots=True)
+class _Live:
+    """One attempt between its launch and its end, and what it holds meanwhile."""
+
+    launch: Launch
+    pair: Pair
+    place: Place
+    ports: list[PortLease]
+    readiness: Readiness | None = None
+
+
+@dataclass(slots=True)
+class Context:
+    """What every attempt of the run shares. `style` is how the mask must be spelt on this machine."""
+
+    run: RunDir
+    run_id: str
+    epoch: int
+    machine: Machine
+    base: Mapping[str, str]
+    force_uuid: bool = False
+    warn: Callable[[str, str], None] = field(default=lambda job, text: None)
+
+
+class Attempts:
+    """Starts and stops attempts. Never chooses a card: `lend` gives the leases' descriptors."""
+
+    def __init__(
+        self, context: Context, loop: Loop, post: Post, lend: Callable[[Sequence[str]], list[int]]
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._post = post
+        self._lend = lend
+        self._nursery: Nursery | None = None
+        self._pairs = 0
+        self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
+        self._live: dict[AttemptId, _Live] = {}
+        self._addresses: dict[str, str] = {}
+
+    # ── Instructions ────────────────────────────────────────────────────────────────────────────
+
+    def launch(self, launch: Launch) -> None:
+        job, attempt = launch.job, launch.attempt
+        ports: list[PortLease] = []
+        try:
+            ports = [reserve_port() for _ in range(2 if wants_port(job) else 1)]
+            place = self._place(launch, ports)
+            command = prepare(
+                job, attempt, place, self._context.machine, self._context.base, self._context.run
+            )
+            pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
+            pair.launch(command)
+        except (OSError, NotPrepared, KeyError, ValueError) as error:
+            for port in ports:
+                port.close()
+            self._post(Ended(attempt, NotStarted(str(error))))
+            return
+        self._live[attempt] = _Live(launch, pair, place, ports)
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+
+    def stop(self, stop: StopAttempt) -> None:
+        if live := self._live.get(stop.attempt):
+            live.pair.stop(stop.reason, stop.by, stop.now)
+
+    def give_back(self, gpu: str) -> None:
+        """End the idle pairs that hold this card's lease."""
+        for leases in [leases for leases in self._idle if gpu in leases]:
+            for pair in self._idle.pop(leases):
+                self._dismiss(pair)
+
+    def close(self) -> None:
+        for pairs in self._idle.values():
+            for pair in pairs:
+                self._dismiss(pair)
+        self._idle.clear()
+        for live in self._live.values():
+            # Its keepers see the end of file and end the attempt, as when we were killed.
+            self._loop.unwatch(live.pair.fileno())
+            live.pair.close()
+        if self._nursery:
+            self._nursery.close()
+
+    # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
+
+    def _pair(self, leases: tuple[str, ...]) -> Pair:
+        if self._idle[leases]:
+            return self._idle[leases].pop()
+        if self._nursery is None or not self._nursery.alive():
+            self._nursery = Nursery()
+        self._pairs += 1
+        name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
+        alive = bind_name(name)
+        try:
+            return self._nursery.pair(self._lend(leases), alive.fileno())
+        finally:
+            alive.close()
+
+    def _dismiss(self, pair: Pair) -> None:
+        self._loop.unwatch(pair.fileno())
+        pair.end()
+        pair.close()
+
+    def _rest(self, live: _Live) -> None:
+        """The pair's attempt is over: keep it for the next one on the same leases."""
+        leases = tuple(gpu.uuid for gpu in live.launch.gpus)
+        if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
+            self._dismiss(live.pair)
+        else:
+            self._idle[leases].append(live.pair)
+
+    # ── Reports ─────────────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, pair: Pair) -> None:
+        for report in pair.on_readable():
+            match report:
+                case client.Started(pid=pid):
+                    self._started(self._of(pair), pid)
+                case client.Ended(outcome=outcome, leftovers=leftovers):
+                    live = self._over(self._of(pair))
+                    self._rest(live)
+                    self._post(Ended(live.launch.attempt, outcome, leftovers))
+                case client.Unkillable(pids=pids):
+                    live = self._of(pair)
+                    self._context.warn(
+                        live.launch.job.name,
+                        f"{live.launch.attempt}: process {', '.join(map(str, pids))} cannot be "
+                        "killed; its cards are not used again before it is gone",
+                    )
+                case client.Gone():
+                    self._gone(pair)
+
+    def _of(self, pair: Pair) -> _Live:
+        return next(live for live in self._live.values() if live.pair is pair)
+
+    def _started(self, live: _Live, pid: int) -> None:
+        self._post(Started(live.launch.attempt, pid))
+        service = live.launch.job.service
+        if service is None:
+            return
+        attempt, port = live.launch.attempt, str(live.place.port or "")
+        live.readiness = readiness = Readiness(render(service.ready, {"port": port}))
+        self._addresses[attempt.job] = f"127.0.0.1:{port}" if port else ""
+
+        def ready() -> None:
+            self._end_readiness(live)
+            self._post(BecameReady(attempt))
+
+        self._loop.watch(readiness.fileno(), ready)
+
+    def _end_readiness(self, live: _Live) -> None:
+        if live.readiness:
+            self._loop.unwatch(live.readiness.fileno())
+            live.readiness.close()
+            live.readiness = None
+
+    def _over(self, live: _Live) -> _Live:
+        attempt = live.launch.attempt
+        del self._live[attempt]
+        self._end_readiness(live)
+        self._addresses.pop(attempt.job, None)
+        for port in live.ports:
+            port.close()
+        tidy(self._context.run, attempt)
+        return live
+
+    def _gone(self, pair: Pair) -> None:
+        """Both keepers are gone, and with them everything they kept."""
+        self._loop.unwatch(pair.fileno())
+        pair.close()
+        for pairs in self._idle.values():
+            with suppress(ValueError):
+                pairs.remove(pair)
+        for live in [live for live in self._live.values() if live.pair is pair]:
+            self._over(live)
+            self._post(Ended(live.launch.attempt, Lost("its keeper was killed")))
+
+    # ── Places ──────────────────────────────────────────────────────────────────────────────────
+
+    def _place(self, launch: Launch, ports: Sequence[PortLease]) -> Place:
+        job, attempt = launch.job, launch.attempt
+        return Place(
+            run=self._context.run_id,
+            run_dir=str(self._context.run.path),
+            attempt=attempt.number,
+            out=str(self._context.run.out(attempt)),
+            gpus=launch.gpus,
+            style="uuid" if self._context.force_uuid else job.visible,
+            scope=f"{self._context.run_id}/{_short(attempt)}",
+            master_port=ports[0].port,
+            port=ports[1].port if len(ports) > 1 else None,
+            addresses={n: self._addresses[n] for n in job.needs if n in self._addresses},
+        )
+
+
+def _short(attempt: AttemptId) -> str:
+    """What tells the attempt apart inside a run, short enough for an abstract socket's name."""
+    return blake2s(str(attempt).encode(), digest_size=8).hexdigest()

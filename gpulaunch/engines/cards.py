@@ -1,0 +1,238 @@
+"""Cards on this machine: leases taken, waited for, handed over; cards looked at before and after.
+
+    acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere), and wait for its hangup
+                    │                                                     │
+                    ▼                                                     ▼
+               look at the card ─busy, sick─▶ Refused                   Freed
+                    │
+                    ▼
+                 Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from gpulaunch.core.events import (
+    Drained,
+    Elsewhere,
+    Freed,
+    GatherGranted,
+    Granted,
+    Occupied,
+    Refusal,
+    Refused,
+    Sick,
+    Wanted,
+)
+from gpulaunch.core.model import Gpu
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.lease import Held, Lease, Waiter, scope_of, take, take_gather
+from gpulaunch.loop import Loop
+
+DRAIN_PATIENCE = 30.0
+DRAIN_PAUSE = 0.2
+
+
+class Look(Protocol):
+    """What a look at a card saw; memory in bytes."""
+
+    @property
+    def memory_free(self) -> int: ...
+
+
+class Eyes(Protocol):
+    """Looks at cards without ever blocking the loop: the answer comes through a callback."""
+
+    def look(self, gpu: Gpu, then: Callable[[Look | Sick], None]) -> None: ...
+    def unfit(self, look: Look) -> Occupied | Sick | None: ...
+    def drained(self, before: Look, look: Look) -> bool: ...
+    def close(self) -> None: ...
+
+
+class Cards:
+    """The leases this run holds or waits for. Never chooses which card to take."""
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        loop: Loop,
+        post: Post,
+        eyes: Eyes,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._gpus = {gpu.uuid: gpu for gpu in gpus}
+        self._loop = loop
+        self._post = post
+        self._eyes = eyes
+        self._scope = scope_of(os.environ if environ is None else environ)
+        self._leases: dict[str, Lease] = {}
+        self._waiters: dict[str, Waiter] = {}
+        self._handed: dict[str, Lease] = {}
+        self._before: dict[str, Look] = {}
+        self._gathering: Lease | Waiter | None = None
+
+    # ── Taking and giving back ──────────────────────────────────────────────────────────────────
+
+    def acquire(self, uuid: str) -> None:
+        gpu = self._gpus[uuid]
+        lease = self._handed.pop(uuid, None)
+        while lease is None:
+            try:
+                lease = take(gpu.key, self._scope)
+            except Held as held:
+                if self._wait_for(uuid):
+                    self._post(Refused(uuid, Elsewhere(str(held.holder))))
+                    return
+        self._stop_waiting(uuid)
+        self._leases[uuid] = lease
+        self._say_want()
+        self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
+
+    def _looked(self, uuid: str, lease: Lease, look: Look | Sick) -> None:
+        if self._leases.get(uuid) is not lease:
+            return
+        if isinstance(look, Sick):
+            self._refuse(uuid, look)
+            return
+        if unfit := self._eyes.unfit(look):
+            self._refuse(uuid, unfit)
+            return
+        self._before[uuid] = look
+        for fd in lease.selectables():
+            self._loop.watch(fd, lambda: self._visited(uuid, lease))
+        self._post(Granted(uuid, look.memory_free))
+
+    def _refuse(self, uuid: str, why: Refusal) -> None:
+        self.release(uuid)
+        self._post(Refused(uuid, why))
+
+    def release(self, uuid: str) -> None:
+        """Give the lease back, to the launcher that waits for it where one does."""
+        lease = self._leases.pop(uuid)
+        self._before.pop(uuid, None)
+        self._loop.forget("drain:" + uuid)
+        for fd in lease.selectables():
+            self._loop.unwatch(fd)
+        lease.hand_over()
+        self._say_want()
+
+    def descriptors(self, uuids: Sequence[str]) -> list[int]:
+        """What keepers and jobs on these cards must hold open."""
+        return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
+
+    def _visited(self, uuid: str, lease: Lease) -> None:
+        before = lease.wanted
+        if lease.on_readable() != before:
+            self._post(Wanted(uuid, lease.wanted))
+
+    # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
+
+    def _wait_for(self, uuid: str) -> bool:
+        """Be told when the card's lease is let go. False: it already was."""
+        if uuid in self._waiters:
+            return True
+        waiter = Waiter.connect(self._gpus[uuid].key, self._scope, want=not self._leases)
+        if waiter is None:
+            return False
+        self._waiters[uuid] = waiter
+        self._loop.watch(waiter.fileno(), lambda: self._woken(uuid, waiter))
+        return True
+
+    def _woken(self, uuid: str, waiter: Waiter) -> None:
+        news = waiter.on_readable()
+        if news == "still":
+            return
+        self._stop_waiting(uuid)
+        if isinstance(news, Lease):
+            self._handed[uuid] = news
+            # The core takes it with Acquire while it handles Freed, or has no use for it.
+            self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
+        self._post(Freed(uuid))
+
+    def _drop_handed(self, uuid: str) -> None:
+        if lease := self._handed.pop(uuid, None):
+            lease.hand_over()
+
+    def _stop_waiting(self, uuid: str) -> None:
+        if waiter := self._waiters.pop(uuid, None):
+            self._loop.unwatch(waiter.fileno())
+            waiter.close()
+
+    def _say_want(self) -> None:
+        for waiter in self._waiters.values():
+            waiter.want(not self._leases)
+
+    # ── The right to gather ─────────────────────────────────────────────────────────────────────
+
+    def gather(self, on: bool) -> None:
+        if not on:
+            self._end_gathering()
+        elif self._gathering is None:
+            self._try_gathering()
+
+    def _try_gathering(self) -> None:
+        while True:
+            try:
+                self._gathering = take_gather(self._scope)
+            except Held:
+                waiter = Waiter.connect_gather(self._scope)
+                if waiter is None:
+                    continue
+                self._gathering = waiter
+                self._loop.watch(waiter.fileno(), self._gather_news)
+                return
+            self._post(GatherGranted())
+            return
+
+    def _gather_news(self) -> None:
+        assert isinstance(self._gathering, Waiter)
+        if self._gathering.on_readable() != "still":
+            self._end_gathering()
+            self._try_gathering()
+
+    def _end_gathering(self) -> None:
+        if isinstance(self._gathering, Waiter):
+            self._loop.unwatch(self._gathering.fileno())
+        if self._gathering is not None:
+            self._gathering.close()
+        self._gathering = None
+
+    # ── After an attempt ────────────────────────────────────────────────────────────────────────
+
+    def drain(self, uuid: str) -> None:
+        self._look_again(uuid, self._leases[uuid], DRAIN_PATIENCE)
+
+    def _look_again(self, uuid: str, lease: Lease, left: float) -> None:
+        self._eyes.look(
+            self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, left)
+        )
+
+    def _is_drained(self, uuid: str, lease: Lease, look: Look | Sick, left: float) -> None:
+        if self._leases.get(uuid) is not lease:
+            return
+        if isinstance(look, Sick):
+            self._refuse(uuid, look)
+        elif self._eyes.drained(self._before[uuid], look):
+            self._post(Drained(uuid, look.memory_free))
+        elif left <= 0:
+            why = f"its memory was not given back within {DRAIN_PATIENCE:.0f} s of its last job"
+            self._refuse(uuid, Sick(why))
+        else:
+            self._loop.call_after(
+                "drain:" + uuid,
+                DRAIN_PAUSE,
+                lambda: self._look_again(uuid, lease, left - DRAIN_PAUSE),
+            )
+
+    def close(self) -> None:
+        self._end_gathering()
+        for uuid in list(self._waiters):
+            self._stop_waiting(uuid)
+        for uuid in list(self._handed):
+            self._drop_handed(uuid)
+        for uuid in list(self._leases):
+            self.release(uuid)
+        self._eyes.close()

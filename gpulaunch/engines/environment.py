@@ -1,0 +1,196 @@
+"""The environment of an attempt: what DESIGN calls "what a job finds in its environment".
+
+Pure: variables in, variables out. The keeper's own environment is the base; a `Delta` says what
+is set and what is removed there, so that the caller's values are written nowhere.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpulaunch.core.model import Gpu, Job
+from gpulaunch.gpus.visible import visible
+
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+)
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENMM_CPU_THREADS")
+CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+}
+# Names the variables that were gpulaunch's own choice: for a launcher inside the job they are not
+# "what the user set", and must not win there.
+CHOSEN = "GPULAUNCH_CHOSEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the choice of variables depends on beside the job: `cpus` allowed, cards of the pool."""
+
+    cpus: int
+    pool: int
+    cache: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one attempt runs. `style` is how the mask is spelt; `scope` names its cards' leases
+    for launchers inside the job; `addresses` are those of the services it needs, by name.
+    """
+
+    run: str
+    run_dir: str
+    attempt: int
+    out: str
+    gpus: tuple[Gpu, ...]
+    style: Literal["index", "uuid"]
+    scope: str
+    master_port: int
+    port: int | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Changes to an environment: `set` wins over what is there, `unset` is removed."""
+
+    set: Mapping[str, str]
+    unset: frozenset[str]
+
+    def over(self, base: Mapping[str, str]) -> dict[str, str]:
+        kept = {k: v for k, v in base.items() if k not in self.unset}
+        return {**kept, **self.set}
+
+
+def delta(
+    job: Job,
+    place: Place,
+    machine: Machine,
+    base: Mapping[str, str],
+    own: Mapping[str, str | None],
+) -> Delta:
+    """What to change in `base` for this attempt; `own` is the job's env_file and env, rendered."""
+    chosen_above = frozenset(base.get(CHOSEN, "").split(",")) - {""}
+    unset = set(chosen_above)
+    if not job.inherit_ranks:
+        unset.update(RANKS)
+    unset.update(name for name, value in own.items() if value is None)
+    stays = {name for name in base if name not in unset}
+    wishes = {name: value for name, value in own.items() if value is not None}
+    chosen = {
+        name: value
+        for name, value in _choices(job, place, machine).items()
+        if name not in stays and name not in own
+    }
+    set_ = {
+        **chosen,
+        **wishes,
+        **_interpreter(job, wishes.get("PATH", base.get("PATH", os.path.defpath)), place.run_dir),
+        **_facts(job, place),
+        **visible(place.gpus, place.style),
+        CHOSEN: ",".join(sorted(chosen)),
+    }
+    if job.python or job.venv or job.conda:
+        unset.add("PYTHONHOME")
+    return Delta(set_, frozenset(unset - set_.keys()))
+
+
+def address_variable(service: str) -> str:
+    """`GPULAUNCH_ADDR_<NAME>`: the name in capitals, what is no letter or digit as `_`."""
+    return "GPULAUNCH_ADDR_" + re.sub(r"\W", "_", service, flags=re.ASCII).upper()
+
+
+def _choices(job: Job, place: Place, machine: Machine) -> dict[str, str]:
+    """What gpulaunch would choose, where the user did not."""
+    chosen = {
+        "PYTHONUNBUFFERED": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(place.master_port),
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(place.master_port),
+    }
+    chosen.update(dict.fromkeys(THREADS, str(threads(job, machine))))
+    if place.gpus:
+        card = "+".join(gpu.uuid for gpu in place.gpus).replace("/", "_")
+        for name, kind in CACHES.items():
+            chosen[name] = os.path.join(machine.cache, kind, card)
+    return chosen
+
+
+def threads(job: Job, machine: Machine) -> int:
+    """How many threads a numerical library should start in this job."""
+    if job.demand.cpus is not None:
+        return max(1, job.demand.cpus)
+    if not job.demand.gpus:
+        return 1
+    return max(1, machine.cpus // max(1, machine.pool) // max(1, job.demand.per_gpu))
+
+
+def _facts(job: Job, place: Place) -> dict[str, str]:
+    return {
+        "GPULAUNCH_RUN_DIR": place.run_dir,
+        "GPULAUNCH_RUN_ID": place.run,
+        "GPULAUNCH_JOB": job.name,
+        "GPULAUNCH_ATTEMPT": str(place.attempt),
+        "GPULAUNCH_OUT": place.out,
+        "GPULAUNCH_GPU_INDEX": ",".join(str(gpu.index) for gpu in place.gpus),
+        "GPULAUNCH_GPU_UUID": ",".join(gpu.uuid for gpu in place.gpus),
+        "GPULAUNCH_LEASED": place.scope,
+        **{address_variable(name): address for name, address in place.addresses.items()},
+    }
+
+
+def _interpreter(job: Job, path: str, run_dir: str) -> dict[str, str]:
+    """PATH and friends for `python`, `venv` or `conda`, as activation would set them."""
+    if job.venv:
+        return {"VIRTUAL_ENV": job.venv, "PATH": _first(os.path.join(job.venv, "bin"), path)}
+    if job.conda:
+        return {
+            "CONDA_PREFIX": job.conda,
+            "CONDA_DEFAULT_ENV": os.path.basename(job.conda),
+            "PATH": _first(os.path.join(job.conda, "bin"), path),
+        }
+    if job.python:
+        directory = _first(os.path.dirname(job.python), path)
+        return {"PATH": _first(shims(run_dir, job.python), directory)}
+    return {}
+
+
+def shims(run_dir: str, python: str) -> str:
+    """The directory whose `python` and `python3` are that interpreter."""
+    return os.path.join(run_dir, "shims", python.strip("/").replace("/", "+"))
+
+
+def _first(directory: str, path: str) -> str:
+    return os.pathsep.join([directory, *(p for p in path.split(os.pathsep) if p != directory)])
+
+
+def placeholders(
+    place: Place, log: str, inputs: Mapping[str, str]
+) -> dict[str, str]:
+    """Values of the start-time placeholders. `inputs`: `path` or `batch_dir`, where made."""
+    return {
+        "run_dir": place.run_dir,
+        "out": place.out,
+        "log": log,
+        "gpu": "0" if place.gpus else "",
+        "gpu_index": ",".join(str(gpu.index) for gpu in place.gpus),
+        "gpu_uuid": ",".join(gpu.uuid for gpu in place.gpus),
+        "attempt": str(place.attempt),
+        **({} if place.port is None else {"port": str(place.port)}),
+        **inputs,
+    }

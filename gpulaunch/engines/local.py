@@ -1,0 +1,96 @@
+"""The engine of one machine: cards by leases and NVML, attempts by keepers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulaunch.core.events import (
+    Acquire,
+    Drain,
+    Ended,
+    Gather,
+    Instruction,
+    Launch,
+    Release,
+    StopAttempt,
+)
+from gpulaunch.core.model import AttemptId, Gpu, Lost
+from gpulaunch.engines.attempts import Attempts, Context
+from gpulaunch.engines.cards import Cards, Eyes
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.lease import Waiter
+from gpulaunch.gpus.names import listening
+from gpulaunch.loop import Loop
+from gpulaunch.process.ends import read_end
+
+
+class Local:
+    """Carries instructions out on this machine; see `protocol` for what it promises."""
+
+    def __init__(
+        self, context: Context, gpus: Sequence[Gpu], eyes: Eyes, loop: Loop, post: Post
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._post = post
+        self._cards = Cards(gpus, loop, post, eyes, context.base)
+        self._attempts = Attempts(context, loop, post, self._cards.descriptors)
+        self._left: list[AttemptId] = []
+        self._keepers: dict[str, Waiter] = {}
+
+    def carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Acquire(gpu):
+                self._cards.acquire(gpu)
+            case Release(gpu):
+                self._attempts.give_back(gpu)
+                self._cards.release(gpu)
+            case Drain(gpu):
+                self._cards.drain(gpu)
+            case Gather(on):
+                self._cards.gather(on)
+            case Launch():
+                self._attempts.launch(instruction)
+            case StopAttempt():
+                self._attempts.stop(instruction)
+            case _:
+                raise TypeError(f"an engine cannot carry out {instruction!r}")
+
+    # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
+
+    def adopt(self, attempts: Sequence[AttemptId]) -> None:
+        """Their keepers end them by themselves, now that their supervisor is gone."""
+        self._left = list(attempts)
+        for name in listening(f"keeper/{self._context.run_id}/") if attempts else ():
+            waiter = Waiter.connect_name(name, name, False)
+            if waiter:
+                self._keepers[name] = waiter
+                self._loop.watch(waiter.fileno(), lambda name=name: self._keeper_news(name))
+        self._settle_left()
+
+    def _keeper_news(self, name: str) -> None:
+        if self._keepers[name].on_readable() == "still":
+            return
+        waiter = self._keepers.pop(name)
+        self._loop.unwatch(waiter.fileno())
+        waiter.close()
+        self._settle_left()
+
+    def _settle_left(self) -> None:
+        """Post the ends that are recorded; all others once no old keeper is alive."""
+        for attempt in list(self._left):
+            end = read_end(self._context.run.end(attempt))
+            if end is None and self._keepers:
+                continue
+            self._left.remove(attempt)
+            if end is None:
+                self._post(Ended(attempt, Lost("nobody saw its end")))
+            else:
+                self._post(Ended(attempt, end.outcome, end.leftovers))
+
+    def close(self) -> None:
+        for waiter in self._keepers.values():
+            self._loop.unwatch(waiter.fileno())
+            waiter.close()
+        self._attempts.close()
+        self._cards.close()

@@ -1,0 +1,138 @@
+"""From a Launch to a Command: directories made, inputs written, placeholders filled.
+
+Everything here happens just before the start, in the supervisor; what goes wrong raises OSError
+or NotPrepared, and the attempt counts as not started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.core.template import render, slots
+from gpulaunch.engines.environment import Machine, Place, delta, placeholders, shims
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.command import Command
+from gpulaunch.spec.envfile import read_env_file
+
+
+class NotPrepared(Exception):
+    """The attempt cannot be started as the job says; the text is one line."""
+
+
+def prepare(
+    job: Job, attempt: AttemptId, place: Place, machine: Machine, base: Mapping[str, str], run: RunDir
+) -> Command:
+    """Make what the attempt needs on disk and say what to execute."""
+    _directories(job, attempt, place, run)
+    inputs = materialise(job, run)
+    log = str(run.log(attempt))
+    values = placeholders(place, log, inputs)
+    own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
+    own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
+    changes = delta(job, place, machine, base, own)
+    if job.python:
+        _write_shims(job.python, place.run_dir)
+    return Command(
+        attempt=str(attempt),
+        argv=_argv(job, values),
+        env_set=changes.set,
+        env_unset=changes.unset,
+        cwd=job.cwd,
+        log=log,
+        end=str(run.end(attempt)),
+        timeout=job.timeout,
+        idle_timeout=job.idle_timeout,
+        grace=job.grace,
+        outputs=tuple(os.path.join(job.cwd, render(text, values)) for text in job.outputs),
+        success_codes=job.success_codes,
+    )
+
+
+def wants_port(job: Job) -> bool:
+    """Whether `{{port}}` stands anywhere in the job, so that one must be reserved."""
+    texts = [*(job.run if isinstance(job.run, tuple) else (job.run,)), *job.outputs]
+    texts += [text for text in job.env.values() if text is not None]
+    if job.service:
+        texts.append(job.service.ready)
+    return any(slot.name == "port" for text in texts for slot in slots(text))
+
+
+def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
+    if isinstance(job.run, tuple):
+        return tuple(render(text, values) for text in job.run)
+    return (*job.shell, render(job.run, values))
+
+
+def _directories(job: Job, attempt: AttemptId, place: Place, run: RunDir) -> None:
+    os.mkdir(place.out, 0o700)
+    run.log(attempt).parent.mkdir(mode=0o700, exist_ok=True)
+    if not os.path.isdir(job.cwd):
+        raise NotPrepared(f"its directory {job.cwd} does not exist")
+
+
+def tidy(run: RunDir, attempt: AttemptId) -> None:
+    """Remove the attempt's `{{out}}` if nothing was put there."""
+    try:
+        os.rmdir(run.out(attempt))
+    except OSError:
+        return
+
+
+# ── Inputs that gpulaunch makes itself ──────────────────────────────────────────────────────────
+
+
+def materialise(job: Job, run: RunDir) -> dict[str, str]:
+    """Write the job's FASTA record, or link its batch; the placeholders that name them."""
+    if job.fasta:
+        return {"path": str(_record(job, run))}
+    if job.batch is not None:
+        return {"batch_dir": str(_batch(job, run))}
+    return {}
+
+
+def _record(job: Job, run: RunDir) -> Path:
+    assert job.fasta is not None
+    file, offset, length = job.fasta
+    with open(file, "rb") as source:
+        source.seek(offset)
+        record = source.read(length)
+    header = record[:1] + record[1:].split(None, 1)[0] if record[1:2].strip() else b""
+    if header.decode(errors="replace") != ">" + job.params.get("id", ""):
+        raise NotPrepared(f"{file} changed since the run began: its record {job.name} moved")
+    path = run.input(job.name + ".fasta")
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.write_bytes(record)
+    return path
+
+
+def _batch(job: Job, run: RunDir) -> Path:
+    assert job.batch is not None
+    directory = run.input(job.name)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for item in job.batch:
+        link = directory / os.path.basename(item)
+        if not link.is_symlink():
+            link.symlink_to(item)
+    return directory
+
+
+def _write_shims(python: str, run_dir: str) -> None:
+    """`python` and `python3` that are exactly this interpreter.
+
+    A script and not a link: an interpreter finds its virtual environment beside the name by which
+    it was started.
+    """
+    directory = Path(shims(run_dir, python))
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("python", "python3"):
+        script = directory / name
+        if not script.exists():
+            partial = directory / f".{name}"
+            partial.write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
+            partial.chmod(0o700)
+            partial.rename(script)
+
+

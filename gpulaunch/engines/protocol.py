@@ -1,0 +1,47 @@
+"""What an engine promises to the supervisor.
+
+An engine carries instructions out and says, through `post`, what happened. It decides nothing and
+writes no journal. In return it may rely on this: an instruction comes only after the facts that it
+rests on were written.
+
+Cards
+  `Acquire(gpu)` is answered exactly once, by `Granted` (the lease is held, the card was looked at
+  and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
+  other launcher lets go. `Drain(gpu)` is answered once, by `Drained` or `Refused(Sick)`; in the
+  latter case the lease is given back. While a lease is held, `Wanted` says whether a launcher that
+  holds no card waits for it; `Release` then hands it over.
+
+Attempts
+  `Launch(attempt)` is answered by `Started`, then `Ended`, or by `Ended(NotStarted)` alone; always
+  by exactly one `Ended`, and only once no descendant of the attempt is alive. The lease of its
+  cards is held by the attempt's own processes as well. `StopAttempt` of an attempt that has ended
+  meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
+
+Records
+  Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
+  same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each
+  of them `Ended` is posted once nothing of it is alive any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from gpulaunch.core.events import Event, Instruction
+from gpulaunch.core.model import AttemptId
+
+Post: TypeAlias = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    """Carries instructions out; see the module's text for what each one is answered with."""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Begin what the instruction says; never blocks."""
+
+    def adopt(self, attempts: Sequence[AttemptId]) -> None:
+        """Wait for attempts that an earlier supervisor left without a recorded end."""
+
+    def close(self) -> None:
+        """Give everything back: leases, descriptors, helper processes."""

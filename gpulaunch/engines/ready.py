@@ -1,0 +1,65 @@
+"""Asking a service whether it is ready: `tcp:PORT` or `tcp:HOST:PORT`, or an HTTP address.
+
+One thread per service that is starting: a connection attempt can hang, and must not hold the
+supervisor. It ends with the first answer or with `close`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import threading
+import urllib.error
+import urllib.request
+
+PAUSE = 0.25
+PATIENCE = 5.0
+
+
+def answers(address: str) -> bool:
+    """Whether the service answers now. An HTTP answer below 500 counts, as for load balancers."""
+    if address.startswith("tcp:"):
+        host, _, port = address[4:].rpartition(":")
+        try:
+            socket.create_connection((host or "127.0.0.1", int(port)), PATIENCE).close()
+        except (OSError, ValueError):
+            return False
+        return True
+    try:
+        # No proxy from the environment: the service is on this machine.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(address, timeout=PATIENCE):
+            return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code < 500 and error.code != 404
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+class Readiness:
+    """`fileno` becomes readable (end of file) once the service has answered."""
+
+    def __init__(self, address: str) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, args=(address,), daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._read
+
+    def _ask(self, address: str) -> None:
+        try:
+            while not self._over.is_set():
+                if answers(address):
+                    break
+                self._over.wait(PAUSE)
+        finally:
+            os.close(self._write)
+
+    def close(self) -> None:
+        """Unwatch the descriptor first. The thread ends by itself within its time limit."""
+        self._over.set()
+        os.close(self._read)

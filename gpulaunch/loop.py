@@ -1,0 +1,115 @@
+"""Waiting on descriptors, signals and timers in one thread. Owns nothing else; decides nothing.
+
+Everything that happens to a run comes in through `turn`: a descriptor became readable, a timer is
+due, a signal arrived. No wake-up happens without one of these.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any, TypeAlias
+
+Callback: TypeAlias = Callable[[], object]
+
+
+class Loop:
+    """A selector with timers. `close` gives back what it took, signal handlers included."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, str]] = []
+        self._due: dict[str, tuple[int, Callback]] = {}
+        self._sequence = 0
+        self._signals: dict[int, Any] = {}
+        self._arrived: list[int] = []
+        self._wakeup: tuple[int, int] | None = None
+
+    def watch(self, fd: int, callback: Callback, write: bool = False) -> None:
+        """Call back whenever `fd` is readable (`write`: also when it is writable)."""
+        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+        try:
+            self._selector.modify(fd, mask, callback)
+        except KeyError:
+            self._selector.register(fd, mask, callback)
+
+    def unwatch(self, fd: int) -> None:
+        """Must come before the descriptor is closed; unknown ones are none of its business."""
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            return
+
+    def call_at(self, key: str, at: float, callback: Callback) -> None:
+        """Call once at `at` (monotonic seconds); the newest of one key counts."""
+        self._sequence += 1
+        self._due[key] = (self._sequence, callback)
+        heapq.heappush(self._timers, (at, self._sequence, key))
+
+    def call_after(self, key: str, seconds: float, callback: Callback) -> None:
+        self.call_at(key, time.monotonic() + seconds, callback)
+
+    def forget(self, key: str) -> None:
+        self._due.pop(key, None)
+
+    def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:
+        """Deliver these signals as callbacks from `turn`. Main thread only."""
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = (read, write)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in numbers:
+            self._signals[number] = signal.signal(number, self._note_signal)
+
+        def deliver() -> None:
+            os.read(read, 4096)
+            arrived, self._arrived = self._arrived, []
+            for number in arrived:
+                callback(number)
+
+        self.watch(read, deliver)
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        self._arrived.append(number)
+
+    def turn(self, block: bool = True) -> None:
+        """Wait until something happens (not at all unless `block`), and call back for it."""
+        ready = self._selector.select(self._patience() if block else 0)
+        for key, _ in ready:
+            # An earlier callback of this turn may have stopped watching this descriptor.
+            if self._still(key):
+                key.data()
+        self._fire()
+
+    def _still(self, key: selectors.SelectorKey) -> bool:
+        current = self._selector.get_map().get(key.fd)
+        return current is not None and current.data is key.data
+
+    def _patience(self) -> float | None:
+        while self._timers:
+            at, sequence, key = self._timers[0]
+            if self._due.get(key, (None,))[0] == sequence:
+                return max(0.0, at - time.monotonic())
+            heapq.heappop(self._timers)
+        return None
+
+    def _fire(self) -> None:
+        while self._patience() == 0.0:
+            _, _, key = heapq.heappop(self._timers)
+            self._due.pop(key)[1]()
+
+    def close(self) -> None:
+        for number, previous in self._signals.items():
+            signal.signal(number, previous)
+        if self._wakeup:
+            signal.set_wakeup_fd(-1)
+            for fd in self._wakeup:
+                self.unwatch(fd)
+                os.close(fd)
+            self._wakeup = None
+        self._signals.clear()
+        self._selector.close()

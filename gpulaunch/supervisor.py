@@ -1,0 +1,201 @@
+"""THE loop of a run: wait, handle, record, carry out.
+
+    signals ┐                                     ┌▶ record (journal, results, joblog)
+    keepers ┼▶ Loop ─▶ Event ─▶ Run.handle ─▶ facts ┼▶ view
+    cards   ┤                        │            └▶ ...
+    people  ┘                        └─▶ instructions ─▶ engine
+
+Facts are written before the instructions that rest on them are carried out. While the journal
+cannot be written, nothing new is started; after a minute of that the run is stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gpulaunch.core.events import (
+    Asked,
+    Ended,
+    Event,
+    Instruction,
+    Launch,
+    Pause,
+    SetTimer,
+    Stop,
+    StopAttempt,
+    Submitted,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact, Noted, RunClosed
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Instant, Interrupted
+from gpulaunch.core.run import Run
+from gpulaunch.engines.protocol import Engine
+from gpulaunch.loop import Loop
+
+RECORD_PATIENCE = 60.0
+RECORD_RETRY = 1.0
+TICK = 0.25
+
+STOPPING = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "the terminal closed",
+}
+
+
+class View(Protocol):
+    """Shows facts to a person. `live`: it wants `tick` several times a second."""
+
+    live: bool
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
+    def tick(self, now: Instant, ledger: Ledger) -> None: ...
+
+
+class Record(Protocol):
+    """Writes facts down. `append` says whether all that it was ever given is written."""
+
+    def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
+    def retry(self) -> bool: ...
+    def sync(self) -> None: ...
+    trouble: str
+
+
+class Supervisor:
+    """Drives one Run to its end through an engine."""
+
+    def __init__(
+        self,
+        run: Run,
+        engine: Engine,
+        record: Record,
+        view: View,
+        loop: Loop,
+        clock: Callable[[], Instant],
+    ) -> None:
+        self._run = run
+        self._engine = engine
+        self._record = record
+        self._view = view
+        self._loop = loop
+        self._clock = clock
+        self._inbox: deque[Event] = deque()
+        self._held: dict[AttemptId, Launch] = {}
+        self._recording = True
+        self._syncing = False
+        self.stopped_by: signal.Signals | None = None
+        self.unrecorded = ""
+
+    # ── From outside ────────────────────────────────────────────────────────────────────────────
+
+    def post(self, event: Event) -> None:
+        """An event for the core; handled in the order of posting, before the loop waits again."""
+        self._inbox.append(event)
+
+    def note(self, job: str | None, text: str) -> None:
+        """A line for people and the journal that changes nothing."""
+        self._tell([Noted(text, job)], self._clock())
+
+    def on_signal(self, number: int) -> None:
+        """The first one asks the run to stop, the second to stop at once."""
+        again = self.stopped_by is not None
+        self.stopped_by = self.stopped_by or signal.Signals(number)
+        self.post(Asked(Stop(STOPPING[signal.Signals(number)], now=again)))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._run.ledger
+
+    def why_waiting(self, job: str) -> str:
+        return self._run.why_waiting(job)
+
+    # ── The loop ────────────────────────────────────────────────────────────────────────────────
+
+    def serve(self, submitted: Submitted, left: Sequence[AttemptId] = ()) -> None:
+        """Run to the end. `left`: attempts of an earlier supervisor whose end is not known."""
+        self.post(submitted)
+        self._drain_inbox()
+        self._engine.adopt(left)
+        if self._view.live:
+            self._tick()
+        while not self._finished():
+            self._loop.turn()
+            self._drain_inbox()
+        state, reason = self._run.outcome()
+        self._tell([RunClosed(state, reason)], self._clock())
+        self._record.sync()
+
+    def _finished(self) -> bool:
+        return self._run.finished and not self._inbox and (self._recording or bool(self.unrecorded))
+
+    def _drain_inbox(self) -> None:
+        while self._inbox:
+            event = self._inbox.popleft()
+            now = self._clock()
+            self._act(self._run.handle(event, now), now)
+
+    def _act(self, results: Sequence[Fact | Instruction], now: Instant) -> None:
+        instructions = [r for r in results if isinstance(r, Instruction)]
+        self._tell([r for r in results if not isinstance(r, Instruction)], now)
+        for instruction in instructions:
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case SetTimer(key, at):
+                self._loop.call_at("core:" + key, at, lambda: self.post(TimerFired(key)))
+            case Launch() if not self._recording:
+                self._held[instruction.attempt] = instruction
+            case StopAttempt(attempt, by=by) if attempt in self._held:
+                del self._held[attempt]
+                self.post(Ended(attempt, Interrupted(by)))
+            case _:
+                self._engine.carry_out(instruction)
+
+    def _tell(self, facts: Sequence[Fact], now: Instant) -> None:
+        if not facts:
+            return
+        if not self._record.append([(fact, now) for fact in facts]) and self._recording:
+            self._recording_failed(now)
+        for fact in facts:
+            self._view.see(fact, now, self._run.ledger)
+        if not self._syncing:
+            self._syncing = True
+            self._loop.call_after("sync", 1.0, self._sync)
+
+    def _sync(self) -> None:
+        self._syncing = False
+        self._record.sync()
+
+    def _tick(self) -> None:
+        self._view.tick(self._clock(), self._run.ledger)
+        self._loop.call_after("tick", TICK, self._tick)
+
+    # ── When the run cannot be recorded ─────────────────────────────────────────────────────────
+
+    def _recording_failed(self, now: Instant) -> None:
+        self._recording = False
+        trouble = self._record.trouble
+        self.post(Asked(Pause(f"the run cannot be recorded: {trouble}")))
+        self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
+        self._loop.call_at("record:over", now.mono + RECORD_PATIENCE, self._give_up_recording)
+
+    def _retry_recording(self) -> None:
+        if self._record.retry():
+            self._recording = True
+            self._loop.forget("record:over")
+            held, self._held = self._held, {}
+            for instruction in held.values():
+                self._carry_out(instruction)
+            if not self.unrecorded:
+                self.post(Asked(Pause("", off=True)))
+        else:
+            self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
+
+    def _give_up_recording(self) -> None:
+        self.unrecorded = self._record.trouble
+        self.post(Asked(Stop(f"the run could not be recorded: {self.unrecorded}")))
