@@ -1,0 +1,361 @@
+"""Leases: who may use a card, held in the kernel for as long as any descriptor of it is open.
+
+    holder                                    waiter
+    take(key) ── listening socket ◀─connect── Waiter.connect(key, scope, want)
+      on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
+      hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
+      close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
+
+A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Supervisor, keepers and job all hold it
+open, so that it outlives any of them and never the last. Where GPULAUNCH_LEASE_DIR is set, a locked
+file is held beside it (containers have abstract names of their own).
+
+Never looks at the card itself: whether a stranger uses it is the driver's to say (`discover`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from gpulaunch.gpus import lockfile
+from gpulaunch.gpus.names import (
+    BACKLOG,
+    PREFIX,
+    UNKNOWN,
+    Held,
+    Holder,
+    bind_name,
+    connect_name,
+    holder_of,
+    is_bound,
+    listening,
+)
+
+__all__ = ["Held", "Holder", "Lease", "Waiter", "gather_name", "holders", "lease_name", "scope_of"]
+
+SCOPE_VARIABLE = "GPULAUNCH_LEASED"
+POLL = 2.0
+_VISITORS = 256
+_ROUNDS = 2 * _VISITORS
+_WANTS, _WANTS_NOT, _YOURS = b"w", b"-", b"L"
+
+
+def scope_of(environ: Mapping[str, str]) -> str:
+    """Below which job's lease this process leases its cards; empty outside of gpulaunch."""
+    return environ.get(SCOPE_VARIABLE, "")
+
+
+def lease_name(key: str, scope: str = "") -> str:
+    """The name of a card's lease, without `gpulaunch/1/`."""
+    return f"{_below(scope)}gpu/{key}"
+
+
+def gather_name(scope: str = "") -> str:
+    """The name of the right to hold cards idle until enough for a wide job are there."""
+    return f"{_below(scope)}gather"
+
+
+def take(key: str, scope: str = "") -> Lease:
+    """Take a card's lease, at once or not at all. Raises Held, naming the holder."""
+    return take_name(lease_name(key, scope), key)
+
+
+def take_gather(scope: str = "") -> Lease:
+    """Take the right to gather cards. Raises Held."""
+    return take_name(gather_name(scope), "gather")
+
+
+def take_name(name: str, key: str) -> Lease:
+    sock = bind_name(name)
+    try:
+        locked = _lock(name)
+        return Lease(key, name, sock, locked)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def take_all_or_none(keys: Iterable[str], scope: str = "") -> tuple[Lease, ...]:
+    """The leases of all these cards, in sorted order of their keys. Raises Held, holding none."""
+    with contextlib.ExitStack() as taken:
+        leases = tuple(taken.enter_context(take(key, scope)) for key in sorted(set(keys)))
+        taken.pop_all()
+        return leases
+
+
+def holders(scope: str = "") -> dict[str, Holder]:
+    """Who leases which key, of all launchers in this network namespace."""
+    prefix = lease_name("", scope)
+    found = {name.removeprefix(prefix): holder_of(name) for name in listening(prefix)}
+    return {key: holder for key, holder in found.items() if holder}
+
+
+class Lease:
+    """A lease this process holds. Close it, hand it over, or leave it to those that inherited it.
+
+    The descriptors in `filenos()` are what keepers and jobs must hold open as well. A loop watches
+    `selectables()` and calls `on_readable` when one is readable.
+    """
+
+    def __init__(self, key: str, name: str, sock: socket.socket, locked: int | None) -> None:
+        self.key = key
+        self.name = name
+        self._sock = sock
+        self._locked = locked
+        self._wanting: dict[int, None] = {}  # in the order in which they began to want
+        self._visitors: dict[int, socket.socket] = {}
+        # One descriptor for the loop, however many visit.
+        self._poll = select.epoll()
+        self._accepting = False
+        self._accept_more(True)
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name}>"
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._sock.fileno() < 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a living launcher that holds no card waits for this one."""
+        return bool(self._wanting)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def filenos(self) -> tuple[int, ...]:
+        return (self.fileno(),) if self._locked is None else (self.fileno(), self._locked)
+
+    def selectables(self) -> tuple[int, ...]:
+        return () if self.closed else (self._poll.fileno(),)
+
+    def on_readable(self) -> bool:
+        """Take in who came, who left and what they want; returns `wanted`."""
+        for _ in range(_ROUNDS):  # not for ever: a visitor could talk without end
+            events = self._poll.poll(0)
+            for fd, _ in events:
+                if fd == self._sock.fileno():
+                    self._accept()
+                elif fd in self._visitors:
+                    self._read(fd)
+            if not events:
+                break
+        return self.wanted
+
+    def hand_over(self) -> bool:
+        """Pass the lease to the launcher that has wanted it longest, and close this one.
+
+        The open socket itself travels, so that nobody can take the name in between. Only for a
+        lease that no keeper or job holds any more. False: nobody wanted it, it was just closed.
+        """
+        self.on_readable()
+        try:
+            return any(self._give(fd) for fd in tuple(self._wanting))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go. The card is free once every other holder has let go as well. Idempotent."""
+        if self.closed:
+            return
+        # The lease first: who waits is woken by the hangup and must then find it free.
+        if self._locked is not None:
+            os.close(self._locked)
+            self._locked = None
+        self._sock.close()
+        self._poll.close()
+        for visitor in self._visitors.values():
+            visitor.close()
+        self._visitors.clear()
+        self._wanting.clear()
+
+    def _give(self, fd: int) -> bool:
+        try:
+            socket.send_fds(self._visitors[fd], [_YOURS], list(self.filenos()))
+        except OSError:
+            self._forget(fd)
+            return False
+        return True
+
+    def _accept(self) -> None:
+        try:
+            visitor, _ = self._sock.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            # No descriptor left. Those who wait in the kernel's queue are woken at the end anyway.
+            self._accept_more(False)
+            return
+        visitor.setblocking(False)
+        self._visitors[visitor.fileno()] = visitor
+        self._poll.register(visitor.fileno(), select.EPOLLIN)
+        if len(self._visitors) >= _VISITORS:
+            self._accept_more(False)
+
+    def _read(self, fd: int) -> None:
+        try:
+            said = self._visitors[fd].recv(256)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            self._forget(fd)
+        elif said.endswith(_WANTS):
+            self._wanting.setdefault(fd)
+        elif said.endswith(_WANTS_NOT):
+            self._wanting.pop(fd, None)
+
+    def _forget(self, fd: int) -> None:
+        self._wanting.pop(fd, None)
+        self._poll.unregister(fd)
+        self._visitors.pop(fd).close()
+        self._accept_more(True)
+
+    def _accept_more(self, on: bool) -> None:
+        if on and not self._accepting:
+            self._poll.register(self._sock.fileno(), select.EPOLLIN)
+        elif self._accepting and not on:
+            self._poll.unregister(self._sock.fileno())
+        self._accepting = on
+
+
+class Waiter:
+    """Waits for a lease that another holds, without polling wherever the kernel can wake us."""
+
+    def __init__(self, key: str, name: str, link: socket.socket | None, want: bool) -> None:
+        self.key = key
+        self._name = name
+        self._link = link
+        self._timer = -1 if link else _timer(POLL)
+        self._want = False
+        self.want(want)
+
+    @classmethod
+    def connect(cls, key: str, scope: str = "", want: bool = False) -> Waiter | None:
+        """Wait for a card; None: nobody holds it any more, take it. `want`: we hold no card."""
+        return cls.connect_name(lease_name(key, scope), key, want)
+
+    @classmethod
+    def connect_gather(cls, scope: str = "") -> Waiter | None:
+        return cls.connect_name(gather_name(scope), "gather", False)
+
+    @classmethod
+    def connect_name(cls, name: str, key: str, want: bool) -> Waiter | None:
+        try:
+            link = connect_name(name)
+        except OSError:  # too many wait there unaccepted, or it is forbidden: ask again in a while
+            return cls(key, name, None, want)
+        # Nothing announces the end of a lock in another container, or of a bind without a listen.
+        if link is None and not os.environ.get(lockfile.VARIABLE) and not is_bound(name):
+            return None
+        return cls(key, name, link, want)
+
+    def fileno(self) -> int:
+        return self._link.fileno() if self._link else self._timer
+
+    def want(self, want: bool) -> None:
+        """Say whether this launcher holds no card and would like to be handed this one."""
+        if self._link is None or want == self._want:
+            return
+        self._want = want
+        # A holder that is gone, or deaf, shows at the next on_readable.
+        with contextlib.suppress(OSError):
+            self._link.send(_WANTS if want else _WANTS_NOT)
+
+    def on_readable(self) -> Lease | Literal["gone", "still"]:
+        """The lease, if it was handed to us; "gone": try to take it; "still": go on waiting."""
+        if self._link is None:
+            return "gone"
+        try:
+            said, fds, _, _ = socket.recv_fds(self._link, 1, 4, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return "still"
+        except OSError:
+            return "gone"
+        if fds:
+            return self._receive(fds) or "gone"
+        return "still" if said else "gone"
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        elif self._timer >= 0:
+            os.close(self._timer)
+            self._timer = -1
+
+    def _receive(self, fds: list[int]) -> Lease | None:
+        """Make a lease of what came, or close it all if that is not the socket it should be."""
+        with contextlib.ExitStack() as undo:
+            for fd in fds[1:]:
+                undo.callback(os.close, fd)
+            try:
+                sock = undo.enter_context(_listening_socket(fds[0], self._name))
+                locked = fds[1] if len(fds) == 2 else _lock(self._name)
+            except (OSError, Held):
+                return None
+            undo.pop_all()
+        return Lease(self.key, self._name, sock, locked)
+
+
+def _listening_socket(fd: int, name: str) -> socket.socket:
+    """The socket that was passed to us, if it is the one bound to the name. Raises OSError."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        os.close(fd)
+        raise
+    try:
+        if sock.getsockname() != b"\0" + os.fsencode(PREFIX + name):
+            raise OSError("another socket than the lease's")
+        sock.setblocking(False)
+        sock.listen(BACKLOG)  # again, so that SO_PEERCRED names us from now on
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _lock(name: str) -> int | None:
+    """The locked file beside the socket, None where none is asked for. Raises Held."""
+    directory = os.environ.get(lockfile.VARIABLE)
+    if not directory:
+        return None
+    locked = lockfile.lock(directory, name.removeprefix("gpu/"))
+    if locked is None:
+        raise Held(name, UNKNOWN)
+    return locked
+
+
+def _below(scope: str) -> str:
+    if not scope:
+        return ""
+    # The kernel allows 107 bytes for the whole name.
+    short = scope if len(scope) <= 32 else hashlib.sha256(os.fsencode(scope)).hexdigest()[:32]
+    return f"sub/{short}/"
+
+
+def _timer(seconds: float) -> int:
+    """A descriptor that becomes readable after so many seconds (os.timerfd_create is 3.13's)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK)  # 1: CLOCK_MONOTONIC
+    whole, part = int(seconds), int(seconds % 1 * 1e9)
+    spec = (ctypes.c_long * 4)(0, 0, whole, part)
+    if fd < 0 or libc.timerfd_settime(fd, 0, ctypes.byref(spec), None) < 0:
+        raise OSError(ctypes.get_errno(), "timerfd")
+    return fd

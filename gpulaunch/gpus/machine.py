@@ -1,0 +1,86 @@
+"""What the driver said, as values: the machine's cards, what is wrong with some, a look at one.
+
+Sizes in bytes. None stands for what the driver did not answer; nothing unknown is read as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.model import Gpu
+
+# As nvidia-smi types them: computing, graphics (a desktop), computing through MPS.
+ProcessKind: TypeAlias = Literal["C", "G", "M"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is wrong; `card` says where ("card 3"), empty for the whole machine."""
+
+    card: str
+    what: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.card}: " if self.card else ""
+        return f"{where}{self.what}" + (f"; {self.advice}" if self.advice else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The cards that can be used, and the faults of those that cannot.
+
+    `unopened` names cards that NVML counts and CUDA may not: where there is one, an index may mean
+    two different cards. `cuda` is the newest CUDA version the driver supports, as "12.4".
+    """
+
+    gpus: tuple[Gpu, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    driver: str | None = None
+    cuda: str | None = None
+    unopened: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a card. `pid` is the host's, and may be unknown here inside a container."""
+
+    pid: int
+    kind: ProcessKind
+    memory: int | None = None
+    user: str | None = None
+    command: str | None = None
+
+    def __str__(self) -> str:
+        memory = f", {size(self.memory)}" if self.memory is not None else ""
+        who = self.user or "somebody outside this container"
+        return f"{who} (pid {self.pid}{memory}): {self.command or 'command unknown'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One card at one moment. `sick` says why it is unfit; `unanswered` names fields that failed.
+
+    `used` leaves out what the driver reserves for itself where it tells the two apart.
+    """
+
+    uuid: str
+    total: int | None = None
+    free: int | None = None
+    used: int | None = None
+    processes: tuple[Process, ...] = ()
+    compute_mode: str | None = None
+    sick: str | None = None
+    persistence: bool | None = None
+    utilization: int | None = None
+    temperature: int | None = None
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+
+
+def size(count: int) -> str:
+    """Bytes for people: `41.2 GiB`, `512 MiB`."""
+    if count >= 2**30:
+        return f"{count / 2**30:.1f} GiB"
+    return f"{count / 2**20:.0f} MiB"

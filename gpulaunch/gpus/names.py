@@ -1,0 +1,185 @@
+"""Names in the kernel: abstract Unix sockets that exclude each other and say who took them.
+
+Owns binding, connecting to and listing `\\0gpulaunch/1/...`. A bound name is held by whoever has
+the listening socket open and is gone with the last of them: nothing here can be stale, and no file
+exists that a cleaner could remove. What the sockets mean is decided elsewhere (leases, runs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import socket
+import struct
+from dataclasses import dataclass
+
+from gpulaunch.errors import GpulaunchError
+
+PREFIX = "gpulaunch/1/"
+BACKLOG = 4096
+_LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
+_PATIENCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who took a name, from SO_PEERCRED: `pid` is 0 where it lives in another PID namespace."""
+
+    pid: int
+    uid: int
+    user: str
+    command: str | None = None
+    run: str | None = None
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return f"{self.user}, in another container"
+        command = f": {self.command}" if self.command else ""
+        run = f", run {self.run}" if self.run else ""
+        return f"{self.user} (pid {self.pid}{run}){command}"
+
+
+UNKNOWN = Holder(0, -1, "somebody")
+
+
+class Held(GpulaunchError):
+    """Another process holds the name; `holder` says who, as far as the kernel tells."""
+
+    def __init__(self, what: str, holder: Holder) -> None:
+        super().__init__(f"{what} is held by {holder}")
+        self.what = what
+        self.holder = holder
+
+
+def bind_name(name: str) -> socket.socket:
+    """Take `gpulaunch/1/<name>`: a listening, non-blocking, close-on-exec socket.
+
+    Raises Held when a living process has it.
+    """
+    for _ in range(_PATIENCE):
+        try:
+            return _bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        if holder := holder_of(name):
+            raise Held(name, holder)
+        # It is bound but refuses connections: its holder stands between bind and listen, or has
+        # closed it this moment. Both last microseconds, once that process gets its turn.
+        os.sched_yield()
+    raise Held(name, UNKNOWN)
+
+
+def connect_name(name: str) -> socket.socket | None:
+    """A non-blocking connection to whoever holds the name; None when nobody does.
+
+    Raises BlockingIOError when as many connections as the kernel allows wait there unaccepted.
+    """
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        link.connect(_address(name))
+    except ConnectionRefusedError:
+        link.close()
+        return None
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def holder_of(name: str) -> Holder | None:
+    """Who called listen on the name last, or None when nobody holds it (or not yet)."""
+    try:
+        link = connect_name(name)
+    except OSError:
+        return UNKNOWN
+    if link is None:
+        return None
+    with link:
+        pid, uid = peer(link)
+    return Holder(pid, uid, user_name(uid), command_of(pid), None if _is_run(name) else run_of(pid))
+
+
+def peer(link: socket.socket) -> tuple[int, int]:
+    """The PID (0: of another PID namespace) and user id at the other end of a connection."""
+    size = struct.calcsize("iII")
+    pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def listening(prefix: str = "") -> tuple[str, ...]:
+    """The names below `gpulaunch/1/<prefix>` that somebody listens on, without `gpulaunch/1/`."""
+    return tuple(name for name, listens in _bound() if listens and name.startswith(prefix))
+
+
+def is_bound(name: str) -> bool:
+    """Whether the name is taken at all, by a socket that does not listen yet included."""
+    return any(bound == name for bound, _ in _bound())
+
+
+def run_of(pid: int) -> str | None:
+    """The id of the run whose supervisor this process is."""
+    for name in listening("run/") if pid else ():
+        with contextlib.suppress(OSError):
+            link = connect_name(name)
+            if link is None:
+                continue
+            with link:
+                if peer(link)[0] == pid:
+                    return name.removeprefix("run/")
+    return None
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"user {uid}"
+
+
+def command_of(pid: int, width: int = 200) -> str | None:
+    """The command line of a process, fit to be printed, or None where it cannot be read."""
+    if not pid:
+        return None
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            raw = file.read(4 * width)
+    except OSError:
+        return None
+    text = raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    # Anybody may name a process with escape sequences in it.
+    return "".join(c if c.isprintable() else "?" for c in text)[:width] or None
+
+
+def _bind(name: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind(_address(name))
+        sock.listen(BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _address(name: str) -> bytes:
+    return b"\0" + os.fsencode(PREFIX + name)
+
+
+def _is_run(name: str) -> bool:
+    return name.startswith("run/")
+
+
+def _bound() -> list[tuple[str, bool]]:
+    """(name, whether it listens) of all sockets below our prefix in this network namespace."""
+    found = []
+    marker = b" @" + PREFIX.encode()
+    with open("/proc/net/unix", "rb") as file:
+        for line in file:
+            head, mark, rest = line.partition(marker)
+            if mark:
+                flags = int(head.split()[3], 16)
+                found.append((os.fsdecode(rest.rstrip(b"\n")), bool(flags & _LISTENING)))
+    return found

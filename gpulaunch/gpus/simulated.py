@@ -1,0 +1,34 @@
+"""Pretend cards, for trying a job file, for tests and for work that needs no card."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+from gpulaunch.core.model import Gpu
+
+POOL_VARIABLE = "GPULAUNCH_SIM_POOL"
+MEMORY = 80 * 2**30
+
+
+def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
+    """Pretend cards SIM-0, SIM-1, ... of 80 GiB; runs of one user and one `pool` share them."""
+    # A name in the kernel has 107 bytes at most, and the key is only a part of it.
+    short = pool if len(pool) <= 32 else hashlib.sha256(os.fsencode(pool)).hexdigest()[:32]
+    return tuple(
+        Gpu(
+            uuid=f"SIM-{n}",
+            index=n,
+            key=f"sim/{os.getuid()}/{short.replace('/', '_')}/{n}",
+            name="simulated",
+            memory=MEMORY,
+            simulated=True,
+        )
+        for n in range(count)
+    )
+
+
+def pool_name(run: str, environ: Mapping[str, str]) -> str:
+    """The pool of pretend cards: the run's own, unless GPULAUNCH_SIM_POOL names a shared one."""
+    return environ.get(POOL_VARIABLE) or run

@@ -1,0 +1,59 @@
+"""The one place that spells the mask: cards -> CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+
+Sources: the CUDA C++ Programming Guide, "Environment Variables". CUDA's own order is fastest first
+and NVML's is by PCI bus: they agree only under CUDA_DEVICE_ORDER=PCI_BUS_ID, in the job itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from gpulaunch.core.model import Gpu
+
+if TYPE_CHECKING:
+    from gpulaunch.gpus.machine import Machine
+
+MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+PCI_ORDER = "PCI_BUS_ID"
+Style: TypeAlias = Literal["index", "uuid"]
+
+
+def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[str, str]:
+    """The variables under which a program sees these cards, in this order, and no others.
+
+    A pretend card's number lies beyond the `real` cards of this machine (None: counted here), so
+    that a program that looks for it finds none, as on a machine without a card.
+    """
+    if not gpus:
+        return {MASK: ""}
+    if gpus[0].simulated:
+        beyond = count_cards() if real is None else real
+        return {MASK: ",".join(str(beyond + gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
+    if style == "uuid" or any(gpu.mig for gpu in gpus):
+        return {MASK: ",".join(gpu.uuid for gpu in gpus)}
+    return {MASK: ",".join(str(gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
+
+
+def style_for(machine: Machine) -> tuple[Style, str]:
+    """How to name this machine's cards in the mask, and why where it is not by index.
+
+    CUDA numbers only the cards that it can open, NVML all of them: with one that does not open,
+    every index behind it may be another card.
+    """
+    if any(gpu.mig for gpu in machine.gpus):
+        return "uuid", "MIG instances have no index"
+    if machine.unopened:
+        shut = ", ".join(machine.unopened)
+        return "uuid", f"{shut} cannot be opened, so that CUDA may count differently"
+    return "index", ""
+
+
+def count_cards(directory: str = "/proc/driver/nvidia/gpus") -> int:
+    """How many NVIDIA cards the kernel has, at least as many as CUDA can number."""
+    try:
+        return len(os.listdir(directory))
+    except OSError:
+        return 0

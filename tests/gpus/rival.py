@@ -1,0 +1,87 @@
+"""A rival launcher, run as a program: takes cards, works on them in children, dies by SIGKILL.
+
+    python -m tests.gpus.rival DIRECTORY POOL CARDS ROUNDS (holds|lets-go) UID
+
+Waits for its standard input to close, so that all rivals start in the same instant. In each round
+a launcher takes any one card, leaves a child that works on it for a while, and is killed. A child
+that finds another one at work on its card writes a line into DIRECTORY/doubles.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+
+from gpulaunch.gpus.lease import Held, Lease, Waiter, take
+
+WORK = 0.02
+
+
+def main() -> None:
+    directory, pool, cards, rounds, holds, user = sys.argv[1:]
+    if int(user) != os.getuid():
+        os.setgroups([])
+        os.setuid(int(user))
+    keys = [f"{pool}/{n}" for n in range(int(cards))]
+    sys.stdin.read()
+    for n in range(int(rounds)):
+        launcher = os.fork()
+        if not launcher:
+            launch(directory, keys, n, holds == "holds")
+        os.waitpid(launcher, 0)
+
+
+def launch(directory: str, keys: list[str], n: int, holds: bool) -> None:
+    lease = take_any(keys[n % len(keys) :] + keys[: n % len(keys)])
+    if not os.fork():
+        if not holds:
+            lease.close()
+        work(directory, lease.key.rpartition("/")[2])
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_any(keys: list[str]) -> Lease:
+    while True:
+        waiters = []
+        for key in keys:
+            try:
+                lease = take(key)
+            except Held:
+                if waiter := Waiter.connect(key):
+                    waiters.append(waiter)
+                    continue
+                break
+            close(waiters)
+            return lease
+        else:
+            select.select(waiters, [], [])
+        close(waiters)
+
+
+def close(waiters: list[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.close()
+
+
+def work(directory: str, card: str) -> None:
+    with open(f"{directory}/canary-{card}", "r+b") as canary:
+        try:
+            fcntl.flock(canary, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            note(directory, "doubles", card)
+        time.sleep(WORK)
+        note(directory, "done", card)
+
+
+def note(directory: str, file: str, line: str) -> None:
+    with open(f"{directory}/{file}", "a") as out:
+        out.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

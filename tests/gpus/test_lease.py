@@ -1,0 +1,539 @@
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.errors import UsageError
+from gpulaunch.gpus import lease as leases
+from gpulaunch.gpus.lease import (
+    Held,
+    Lease,
+    Waiter,
+    gather_name,
+    holders,
+    lease_name,
+    take,
+    take_all_or_none,
+    take_gather,
+)
+from gpulaunch.gpus.names import bind_name, command_of, connect_name, holder_of, listening
+from tests.helpers import wait_until
+
+NOBODY = 65534
+ROOT = Path(__file__).parents[2]
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def key() -> str:
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(autouse=True)
+def no_lease_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPULAUNCH_LEASE_DIR", raising=False)
+
+
+@pytest.fixture
+def no_leaked_descriptors() -> Iterator[None]:
+    before = os.listdir("/proc/self/fd")
+    yield
+    assert os.listdir("/proc/self/fd") == before
+
+
+def readable(*files: int | Waiter, within: float = 5.0) -> bool:
+    return bool(select.select(files, [], [], within)[0])
+
+
+def waiter_for(key: str, want: bool = False) -> Waiter:
+    waiter = Waiter.connect(key, want=want)
+    assert waiter is not None
+    return waiter
+
+
+def received(waiter: Waiter) -> Lease:
+    assert readable(waiter)
+    lease = waiter.on_readable()
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def python(code: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+BECOME = """
+import os, select, sys
+from gpulaunch.gpus.lease import Held, Waiter, take
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+"""
+
+HOLD = """
+import sys
+from gpulaunch.gpus.lease import take
+lease = take(sys.argv[1])
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def holding(key: str, become: str = "") -> subprocess.Popen[str]:
+    process = python(become + HOLD, key)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "taken\n"
+    return process
+
+
+# ── One holder ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_lease_is_taken_once_and_free_again_when_closed(key: str) -> None:
+    with take(key), pytest.raises(Held):
+        take(key)
+    with take(key) as again:
+        assert again.key == key
+        assert not os.get_inheritable(again.fileno())
+
+
+def test_the_refusal_names_who_holds_it(key: str) -> None:
+    with take(key), pytest.raises(Held) as refused:
+        take(key)
+    holder = refused.value.holder
+    assert (holder.pid, holder.uid) == (os.getpid(), os.getuid())
+    assert holder.command == command_of(os.getpid())
+    assert f"pid {os.getpid()}" in str(refused.value)
+
+
+def test_the_refusal_names_the_holders_run(key: str) -> None:
+    run = f"20260101-000000-{uuid.uuid4().hex[:6]}"
+    with bind_name(f"run/{run}"), take(key), pytest.raises(Held) as refused:
+        take(key)
+    assert refused.value.holder.run == run
+
+
+def test_several_cards_are_taken_all_or_none(key: str) -> None:
+    with take(f"{key}/b"), pytest.raises(Held):
+        take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a"])
+    taken = take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a", f"{key}/a"])
+    assert [lease.key for lease in taken] == [f"{key}/a", f"{key}/b", f"{key}/c"]
+    for lease in taken:
+        lease.close()
+
+
+def test_nested_launchers_lease_below_their_parent(key: str) -> None:
+    with take(key), take(key, scope="outer.1") as nested:
+        assert nested.name == f"sub/outer.1/gpu/{key}"
+        with pytest.raises(Held):
+            take(key, scope="outer.1")
+    assert len(lease_name("MIG-" + "0" * 36, "x" * 300)) + len("gpulaunch/1/") <= 107
+
+
+def test_holders_lists_every_lease_of_the_scope(key: str) -> None:
+    with take(key), take(key, scope="outer.1"):
+        with Waiter_closing(waiter_for(key)):
+            assert holders()[key].pid == os.getpid()
+        assert holders("outer.1")[key].pid == os.getpid()
+    assert key not in holders()
+
+
+def test_the_right_to_gather_is_one_for_all(key: str) -> None:
+    with take_gather(scope=key):
+        with pytest.raises(Held):
+            take_gather(scope=key)
+        waiter = Waiter.connect_gather(scope=key)
+        assert waiter is not None
+    assert readable(waiter)
+    assert waiter.on_readable() == "gone"
+    waiter.close()
+    assert Waiter.connect_gather(scope=key) is None
+    assert gather_name() == "gather"
+
+
+# ── Waiting ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Waiter_closing:
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+
+    def __enter__(self) -> Waiter:
+        return self.waiter
+
+    def __exit__(self, *_: object) -> None:
+        self.waiter.close()
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_waiter_wakes_when_the_lease_is_closed_and_then_finds_it_free(key: str) -> None:
+    lease = take(key)
+    with Waiter_closing(waiter_for(key)) as waiter:
+        assert not readable(waiter, within=0.05)
+        assert waiter.on_readable() == "still"
+        lease.close()
+        assert readable(waiter)
+        assert waiter.on_readable() == "gone"
+        take(key).close()
+
+
+def test_there_is_nothing_to_wait_for_when_nobody_holds_it(key: str) -> None:
+    assert Waiter.connect(key) is None
+
+
+def test_the_holder_learns_who_wants_the_card_and_who_gave_up(key: str) -> None:
+    with take(key) as lease:
+        (watched,) = lease.selectables()
+        idle, wants = waiter_for(key), waiter_for(key, want=True)
+        assert readable(watched)
+        assert lease.on_readable()
+        wants.want(False)
+        assert readable(watched)
+        assert not lease.on_readable()
+        idle.want(True)
+        assert lease.on_readable()
+        idle.close()
+        assert readable(watched)
+        assert not lease.on_readable()
+        assert not readable(watched, within=0)
+        wants.close()
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_lease_is_handed_to_who_wanted_it_first_and_never_free_in_between(key: str) -> None:
+    lease = take(key)
+    idle, first, second = waiter_for(key), waiter_for(key, want=True), waiter_for(key, want=True)
+    assert lease.hand_over()
+    assert lease.closed
+    with pytest.raises(Held):
+        take(key)
+    with received(first) as handed:
+        assert handed.key == key
+        assert [idle.on_readable(), second.on_readable()] == ["gone", "gone"]
+        again = waiter_for(key, want=True)
+        assert handed.on_readable()
+    assert again.on_readable() == "gone"
+    for waiter in (idle, first, second, again):
+        waiter.close()
+
+
+def test_a_lease_that_nobody_wants_is_just_closed(key: str) -> None:
+    lease = take(key)
+    waiter = waiter_for(key)
+    gave_up = waiter_for(key, want=True)
+    gave_up.close()
+    assert not lease.hand_over()
+    take(key).close()
+    waiter.close()
+
+
+def test_a_lease_handed_to_a_launcher_that_is_gone_goes_to_the_next(key: str) -> None:
+    lease = take(key)
+    gone, alive = waiter_for(key, want=True), waiter_for(key, want=True)
+    lease.on_readable()
+    gone.close()
+    assert lease.hand_over()
+    received(alive).close()
+    alive.close()
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_lease_in_flight_to_a_launcher_that_closes_is_free_again(key: str) -> None:
+    lease = take(key)
+    waiter = waiter_for(key, want=True)
+    assert lease.hand_over()
+    waiter.close()
+    take(key).close()
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_what_is_not_the_lease_is_not_accepted_as_it(key: str) -> None:
+    with bind_name(f"gpu/{key}") as impostor, bind_name(f"gpu/{key}-other") as other:
+        for given in (other.fileno(), 0):
+            waiter = waiter_for(key, want=True)
+            link, _ = impostor.accept()
+            with link:
+                socket.send_fds(link, [b"L"], [given, given, given])
+            assert waiter.on_readable() == "gone"
+            waiter.close()
+
+
+def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
+    lease = take(key)
+    receive = python(
+        """
+import select, sys
+from gpulaunch.gpus.lease import Waiter
+waiter = Waiter.connect(sys.argv[1], want=True)
+select.select([waiter], [], [])
+lease = waiter.on_readable()
+print(lease.key, flush=True)
+sys.stdin.read()
+""",
+        key,
+    )
+    with receive:
+        assert receive.stdout is not None
+        wait_until(lease.on_readable)
+        assert lease.hand_over()
+        assert receive.stdout.readline() == key + "\n"
+        with pytest.raises(Held) as refused:
+            take(key)
+        assert refused.value.holder.pid == receive.pid
+
+
+def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> None:
+    with take(key) as lease:
+        crowd = [waiter_for(key) for _ in range(leases._VISITORS + 20)]
+        lease.on_readable()
+        (watched,) = lease.selectables()
+        assert not readable(watched, within=0)
+        assert len(lease._visitors) == leases._VISITORS
+        for waiter in crowd[:30]:
+            waiter.close()
+        late = waiter_for(key, want=True)
+        wait_until(lease.on_readable)
+    for waiter in (*crowd[30:], late):
+        assert waiter.on_readable() == "gone"
+        waiter.close()
+
+
+def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "POLL", 0.01)
+    with bind_name(f"gpu/{key}") as deaf:
+        deaf.listen(0)
+        queued = connect_name(f"gpu/{key}")
+        assert queued is not None
+        with queued, Waiter_closing(waiter_for(key, want=True)) as waiter:
+            with pytest.raises(Held):
+                take(key)
+            assert readable(waiter)
+            assert waiter.on_readable() == "gone"
+
+
+def test_a_name_bound_by_a_process_that_does_not_get_to_listen_is_waited_for_by_the_clock(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "POLL", 0.01)
+    with socket.socket(socket.AF_UNIX) as half:
+        half.bind(f"\0gpulaunch/1/gpu/{key}")
+        with pytest.raises(Held):
+            take(key)
+        with Waiter_closing(waiter_for(key)) as waiter:
+            assert readable(waiter)
+
+
+# ── Processes that die ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_killed_holder_leaves_no_lease_behind(key: str) -> None:
+    with holding(key) as process:
+        waiter = waiter_for(key)
+        process.kill()
+        assert readable(waiter)
+        assert waiter.on_readable() == "gone"
+        take(key).close()
+        waiter.close()
+
+
+def test_a_killed_holders_child_still_holds_the_card(key: str) -> None:
+    code = """
+import subprocess, sys
+from gpulaunch.gpus.lease import take
+lease = take(sys.argv[1])
+child = subprocess.Popen(["sleep", "60"], pass_fds=lease.filenos())
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+    with python(code, key) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        waiter = waiter_for(key)
+        try:
+            with pytest.raises(Held):
+                take(key)
+            assert not readable(waiter, within=0.05)
+        finally:
+            os.kill(child, signal.SIGKILL)
+        assert readable(waiter)
+        assert waiter.on_readable() == "gone"
+        take(key).close()
+        waiter.close()
+
+
+@as_root
+def test_a_lease_excludes_other_users_and_is_handed_over_to_them(key: str) -> None:
+    with holding(key, BECOME) as process:
+        with pytest.raises(Held) as refused:
+            take(key)
+        assert refused.value.holder.uid == NOBODY
+        assert holders()[key].pid == process.pid
+    code = """
+try:
+    take(sys.argv[1])
+except Held as held:
+    print(held.holder.uid, flush=True)
+waiter = Waiter.connect(sys.argv[1], want=True)
+select.select([waiter], [], [])
+lease = waiter.on_readable()
+print(lease.key, flush=True)
+sys.stdin.read()
+"""
+    lease = take(key)
+    with python(BECOME + code, key) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "0\n"
+        wait_until(lease.on_readable)
+        assert lease.hand_over()
+        assert other.stdout.readline() == key + "\n"
+        holder = holder_of(f"gpu/{key}")
+        assert holder is not None
+        assert (holder.pid, holder.uid) == (other.pid, NOBODY)
+
+
+def race(directory: Path, holds: str, users: list[int]) -> tuple[int, int]:
+    """Six launchers on four cards, started in one instant: (jobs done, double bookings)."""
+    rounds = int(os.environ.get("GPULAUNCH_TEST_ROUNDS", "12"))
+    directory.chmod(0o777)
+    for file in ("doubles", "done", *(f"canary-{n}" for n in range(4))):
+        (directory / file).touch()
+        (directory / file).chmod(0o666)
+    pool = f"test-{uuid.uuid4().hex[:12]}"
+    arguments = [str(directory), pool, "4", str(rounds), holds]
+    rivals = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.gpus.rival", *arguments, str(user)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+        )
+        for user in users
+    ]
+    for rival in rivals:
+        assert rival.stdin is not None
+        rival.stdin.close()
+    assert [rival.wait(timeout=120) for rival in rivals] == [0] * 6
+    wanted = 6 * rounds
+    done = wait_until(lambda: (n := lines(directory / "done")) == wanted and n, what="all work")
+    return done, lines(directory / "doubles")
+
+
+def lines(path: Path) -> int:
+    return path.read_text().count("\n")
+
+
+def test_six_launchers_on_four_cards_never_share_one_though_they_are_killed(tmp_path: Path) -> None:
+    assert race(tmp_path, "holds", [os.getuid()] * 6)[1] == 0
+
+
+def test_control_where_the_job_does_not_hold_the_lease_cards_are_double_booked(
+    tmp_path: Path,
+) -> None:
+    assert race(tmp_path, "lets-go", [os.getuid()] * 6)[1] > 0
+
+
+@as_root
+def test_six_launchers_of_two_users_never_share_a_card(tmp_path: Path) -> None:
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+    assert race(tmp_path, "holds", [0, NOBODY] * 3)[1] == 0
+
+
+# ── The layer of files ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "leases"
+    directory.mkdir(mode=0o777)
+    directory.chmod(0o1777)
+    monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(directory))
+    monkeypatch.setattr(leases, "POLL", 0.01)
+    return directory
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_locked_file_is_held_beside_the_socket(key: str, shared: Path) -> None:
+    from gpulaunch.gpus.lockfile import lock
+
+    with take(key) as lease:
+        assert len(lease.filenos()) == 2
+        assert not any(os.get_inheritable(fd) for fd in lease.filenos())
+        assert (shared / f"{key}.lock").stat().st_mode & 0o777 == 0o644
+        assert lock(str(shared), key) is None
+    fd = lock(str(shared), key)
+    assert fd is not None
+    # As from another container: the file is locked, and the name is free.
+    with pytest.raises(Held):
+        take(key)
+    assert f"gpu/{key}" not in listening()
+    with Waiter_closing(waiter_for(key)) as waiter:
+        assert readable(waiter)
+        assert waiter.on_readable() == "gone"
+    os.close(fd)
+    take(key).close()
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors", "shared")
+def test_the_locked_file_is_handed_over_with_the_socket(key: str) -> None:
+    lease = take(key)
+    waiter = waiter_for(key, want=True)
+    assert lease.hand_over()
+    with received(waiter) as handed:
+        assert len(handed.filenos()) == 2
+    waiter.close()
+
+
+def test_a_removed_lock_file_is_not_mistaken_for_the_lock(
+    key: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    from gpulaunch.gpus.lockfile import lock
+
+    real, path = fcntl.flock, shared / f"{key}.lock"
+
+    def flock(fd: int, how: int) -> None:
+        real(fd, how)
+        if not path.with_suffix(".once").exists():
+            path.with_suffix(".once").touch()
+            path.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    fd = lock(str(shared), key)
+    assert fd is not None
+    assert os.path.samestat(os.fstat(fd), path.stat())
+    os.close(fd)
+
+
+def test_a_lease_directory_that_cannot_be_used_is_said_in_one_line(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULAUNCH_LEASE_DIR", "/nonexistent/leases")
+    with pytest.raises(UsageError, match=r"GPULAUNCH_LEASE_DIR=/nonexistent/leases: No such file"):
+        take(key)
+
+
+def test_a_symbolic_link_in_the_lease_directory_is_not_followed(key: str, shared: Path) -> None:
+    (shared / f"{key}.lock").symlink_to(shared / "elsewhere")
+    with pytest.raises(UsageError):
+        take(key)
+    assert not (shared / "elsewhere").exists()
