@@ -1,0 +1,1 @@
+"""A run's directory and its journal: paths, records, recovery. Decides nothing about jobs."""

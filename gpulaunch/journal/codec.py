@@ -1,0 +1,161 @@
+"""A fact and one line of `events.jsonl`. Owns the line's form; opens no file.
+
+    {"n":7,"t":"2026-11-20T07:42:15.123456Z","m":4242.000001,"e":"attempt_started",
+     "job":"fold-a","attempt":1,"pid":4711,"c":"9c1185a5"}
+
+n   the line's number, from 1, without a gap
+t   when, UTC; m: the same on the machine's monotonic clock, in seconds
+e   the fact's name, then its fields (`journal.shapes` says how each type is written)
+c   CRC-32 in hex of the line's bytes without this member: `{"n":...,"pid":4711}`
+
+Times have microseconds: an Instant made by `now` comes back exactly, so that a replayed Ledger
+equals the live one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache, lru_cache
+from typing import Any, get_args
+from zlib import crc32
+
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.model import Instant
+from gpulaunch.journal.shapes import Shape, UnknownKindError, shape_of
+
+# Readable where it can be; `_ASCII` for text that UTF-8 cannot hold (names of files that are no
+# UTF-8 carry surrogates, which come back exactly from their escapes).
+_READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
+
+
+class BadLineError(ValueError):
+    """A line that is not what was written: torn, changed, or never a journal's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, read and checked."""
+
+    number: int
+    fact: Fact
+    at: Instant
+
+
+def now() -> Instant:
+    """This moment, to the microsecond: such an Instant survives the journal exactly."""
+    mono, utc = time.monotonic_ns() // 1000, time.time_ns() // 1000
+    return Instant(mono / 1_000_000, utc / 1_000_000)
+
+
+def encode(number: int, fact: Fact, at: Instant) -> bytes:
+    """The fact's line, with its newline."""
+    cls: type = type(fact)
+    shape = shape_of(cls)
+    head = f'{{"n":{number},"t":"{iso(at.utc)}","m":{at.mono:.6f},"e":"{shape.kind}"'
+    fields = shape.encode(fact)
+    body = head.encode() + (b"," + to_json(fields)[1:-1] if fields else b"")
+    return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
+
+
+def decode(line: bytes) -> Line:
+    """The fact of a line without its newline.
+
+    Raises BadLineError where the checksum or the form is wrong, UnknownKindError for what another
+    version of gpulaunch wrote.
+    """
+    given = _checked(line)
+    try:
+        number, at = _int(given.pop("n")), _instant(given.pop("t"), given.pop("m"))
+        kind = given.pop("e")
+    except (KeyError, ValueError, TypeError) as error:
+        raise BadLineError(f"no line of a journal: {error!r:.100}") from None
+    shape = _shapes().get(kind) if isinstance(kind, str) else None
+    if shape is None:
+        raise UnknownKindError(f"the fact {kind!r:.100}")
+    try:
+        return Line(number, shape.decode(given), at)
+    except UnknownKindError:
+        raise
+    except ValueError as error:
+        raise BadLineError(str(error)) from None
+
+
+def check(line: bytes) -> int:
+    """The number of a line whose checksum holds, its fact unread. Raises BadLineError."""
+    body = _body(line)
+    digits = body[5 : body.find(b",", 5)]
+    if not body.startswith(b'{"n":') or not digits.isdigit():
+        raise BadLineError("no line of a journal: it does not begin with its number")
+    return int(digits)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON in UTF-8. Raises ValueError for inf and nan, which JSON cannot say."""
+    try:
+        return _READABLE(value).encode()
+    except UnicodeEncodeError:
+        return _ASCII(value).encode()
+
+
+def iso(utc: float) -> str:
+    """`2026-11-20T07:42:15.123456Z` of seconds since 1970."""
+    seconds, micros = divmod(round(utc * 1_000_000), 1_000_000)
+    return f"{_date(seconds)}.{micros:06d}Z"
+
+
+def from_iso(text: str) -> float:
+    """Seconds since 1970 of what `iso` wrote. Raises ValueError for anything else."""
+    if len(text) != 27 or text[19] != "." or text[26] != "Z":
+        raise ValueError(f"expected a UTC time like 2026-11-20T07:42:15.123456Z, found {text!r}")
+    return (_seconds(text[:19]) * 1_000_000 + int(text[20:26])) / 1_000_000
+
+
+@cache
+def _shapes() -> dict[str, Shape]:
+    shapes = [shape_of(cls) for cls in get_args(Fact)]
+    return {shape.kind: shape for shape in shapes}
+
+
+@lru_cache(maxsize=64)
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@lru_cache(maxsize=64)
+def _seconds(date: str) -> int:
+    parsed = datetime.strptime(date, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    return int(parsed.timestamp())
+
+
+def _body(line: bytes) -> bytes:
+    if line[-_SUM_BYTES:-10] != _SUM_OPENS or line[-2:] != b'"}':
+        raise BadLineError("it does not end in a checksum")
+    body, written = line[:-_SUM_BYTES], line[-10:-2]
+    if b"%08x" % crc32(b"}", crc32(body)) != written:
+        raise BadLineError("it does not match its checksum")
+    return body
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    try:
+        given = json.loads(_body(line) + b"}")
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise BadLineError("it is no JSON, though its checksum holds") from None
+    if not isinstance(given, dict):
+        raise BadLineError("it is no JSON object")
+    return given
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"expected a number, found {value!r:.100}")
+    return value
+
+
+def _instant(utc: Any, mono: Any) -> Instant:
+    return Instant(float(mono), from_iso(utc))

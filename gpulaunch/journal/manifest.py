@@ -1,0 +1,210 @@
+"""`manifest.json`: where, by whom and from what a run was made. Facts of its jobs are elsewhere.
+
+Values of the environment never come here; a command line is what the user typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import pwd
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from gpulaunch import __version__
+from gpulaunch.core.model import Gpu
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.shapes import shape_of
+
+_GIT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """The commit of the job file's directory; `clean`: no tracked file there was changed."""
+
+    commit: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One supervisor's turn at the run. `started` is UTC as `codec.iso` writes it."""
+
+    epoch: int
+    started: str
+    version: str
+    host: str
+    boot: str
+    pid: int
+    user: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first."""
+
+    run: str
+    name: str
+    version: str
+    host: str
+    boot: str
+    user: str
+    command: tuple[str, ...]
+    cwd: str
+    job_file: str
+    started: str
+    python: str
+    kernel: str
+    driver: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    simulated: bool = False
+    git: Git | None = None
+    epochs: tuple[Epoch, ...] = ()
+
+    @property
+    def latest(self) -> Epoch | None:
+        """The newest supervisor's turn."""
+        return self.epochs[-1] if self.epochs else None
+
+    def again(self, epoch: Epoch) -> Manifest:
+        """The manifest of the run taken up once more."""
+        return replace(self, epochs=(*self.epochs, epoch))
+
+
+def collect(
+    run: str,
+    name: str,
+    *,
+    started: str,
+    command: Sequence[str],
+    job_file: Path | None,
+    gpus: Sequence[Gpu] = (),
+    driver: str | None = None,
+) -> Manifest:
+    """What this process is and where: the manifest of a run's first epoch.
+
+    Asks git about the job file's directory, for two seconds at most.
+    """
+    first = this_epoch(1, started, command)
+    return Manifest(
+        run=run,
+        name=name,
+        version=first.version,
+        host=first.host,
+        boot=first.boot,
+        user=first.user,
+        command=first.command,
+        cwd=os.getcwd(),
+        job_file=os.path.abspath(job_file) if job_file else "",
+        started=started,
+        python=platform.python_version(),
+        kernel=platform.release(),
+        driver=driver,
+        gpus=tuple(gpus),
+        simulated=any(gpu.simulated for gpu in gpus),
+        git=git_state(Path(os.path.abspath(job_file)).parent if job_file else Path.cwd()),
+        epochs=(first,),
+    )
+
+
+def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
+    """This process's turn at a run."""
+    return Epoch(
+        epoch=number,
+        started=started,
+        version=__version__,
+        host=hostname(),
+        boot=boot_id(),
+        pid=os.getpid(),
+        user=user_name(os.geteuid()),
+        command=tuple(command),
+    )
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Replace the file in one step. Raises OSError (disk full, directory gone)."""
+    text = json.dumps(shape_of(Manifest).encode(manifest), indent=2) + "\n"
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "w", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Manifest:
+    """The manifest; members that a newer version added are passed over.
+
+    Raises UsageError where there is none, or none that can be read.
+    """
+    try:
+        given = json.loads(path.read_bytes())
+        known = {field.name for field in fields(Manifest)}
+        manifest = shape_of(Manifest).decode({key: given[key] for key in known & set(given)})
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from None
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def hostname() -> str:
+    return socket.gethostname()
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot of this machine (the same in its containers); empty if none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where the user has none (containers)."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def git_state(directory: Path) -> Git | None:
+    """The commit checked out there; None where git, or a repository, or a quick answer is absent.
+
+    Only tracked files are looked at: finding untracked ones may mean walking a whole data set.
+    """
+    commit = _git(directory, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no", "--", ".")
+    return None if changes is None else Git(commit.strip(), clean=not changes.strip())
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    # No lock on the user's index; no fsmonitor, which a repository may set to any program.
+    command = ["git", "-C", str(directory), "-c", "core.fsmonitor=false", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS / 2,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,245 @@
+"""Plain JSON values of frozen dataclasses, and back: what journal, manifest and control share.
+
+Owns how a type is written; knows no fact, file or socket. Built once a type from its annotations:
+
+    str int bool float None   themselves (inf and nan, which JSON lacks, as text)
+    Literal[...]              itself, checked when read
+    tuple[T, ...]             a list
+    Mapping[str, T]           an object
+    a dataclass               an object of its fields
+    a union of dataclasses    the same with "kind" first: the class's name in snake_case
+    AttemptId as `attempt`    two members, "job" and "attempt"; `name` in JobAdded, JobSettled ...
+                              is written "job" as well, so that one key finds all about a job
+
+Reading is strict: a member too many, one too few (unless the field has a default) or of another
+type is a ValueError that names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from gpulaunch.core.model import AttemptId
+
+Encode: TypeAlias = Callable[[Any], Any]
+Decode: TypeAlias = Callable[[Any], Any]
+
+
+class UnknownKindError(ValueError):
+    """A kind or a member that this version does not know: another version wrote it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Coder:
+    """How values of one type are written and read. `encode` is None where nothing changes."""
+
+    encode: Encode | None
+    decode: Decode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """A field as it is written: `key` is its name in JSON."""
+
+    field: str
+    key: str
+    coder: Coder
+    required: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """How one dataclass is written. `attempt`: it has that field, written as two members."""
+
+    cls: type
+    kind: str
+    members: tuple[Member, ...]
+    keys: frozenset[str]
+    attempt: bool
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        if self.attempt:
+            out["job"], out["attempt"] = value.attempt.job, value.attempt.number
+        for member in self.members:
+            item = getattr(value, member.field)
+            write = member.coder.encode
+            out[member.key] = item if write is None else write(item)
+        return out
+
+    def decode(self, value: Any) -> Any:
+        given = _typed(value, dict)
+        if not self.keys.issuperset(given):
+            extra = ", ".join(sorted(set(given) - self.keys))
+            raise UnknownKindError(f"{self.kind} with unknown members: {extra}")
+        fields: dict[str, Any] = {}
+        for member in self.members:
+            if member.key in given:
+                fields[member.field] = self._read(member, given[member.key])
+            elif member.required:
+                raise ValueError(f"{self.kind} lacks {member.key!r}")
+        if self.attempt:
+            fields["attempt"] = self._attempt(given)
+        return self.cls(**fields)
+
+    def _read(self, member: Member, value: Any) -> Any:
+        try:
+            return member.coder.decode(value)
+        except UnknownKindError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.kind}.{member.key}: {error}") from None
+
+    def _attempt(self, given: dict[str, Any]) -> AttemptId:
+        if "job" not in given or "attempt" not in given:
+            raise ValueError(f"{self.kind} lacks 'job' or 'attempt'")
+        return AttemptId(_typed(given["job"], str), _typed(given["attempt"], int))
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+@cache
+def shape_of(cls: type) -> Shape:
+    """The shape of a dataclass. Raises TypeError for a field that has no JSON form."""
+    kind = snake_case(cls.__name__)
+    hints = get_type_hints(cls)
+    attempt = hints.get("attempt") is AttemptId
+    members = tuple(
+        Member(field.name, _key(kind, field.name), coder_of(hints[field.name]), _required(field))
+        for field in dataclasses.fields(cls)
+        if not (attempt and field.name == "attempt")
+    )
+    keys = [member.key for member in members] + (["job", "attempt"] if attempt else [])
+    if len(set(keys)) != len(keys):
+        raise TypeError(f"{cls.__name__}: two fields would be written under one name")
+    return Shape(cls, kind, members, frozenset(keys), attempt)
+
+
+@cache
+def coder_of(hint: Any) -> Coder:
+    """How values of an annotated type are written and read. Raises TypeError for others."""
+    if hint is float:
+        return Coder(_encode_float, _decode_float)
+    if hint in (str, int, bool):
+        return Coder(None, lambda value: _typed(value, hint))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return Coder(shape_of(hint).encode, shape_of(hint).decode)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return Coder(None, lambda value: _one_of(value, args))
+    if origin is tuple and args[1:] == (Ellipsis,):
+        return _tuple_coder(coder_of(args[0]))
+    if origin is Mapping and args[0] is str:
+        return _mapping_coder(coder_of(args[1]))
+    if origin in (Union, types.UnionType):
+        return _union_coder(args)
+    raise TypeError(f"{hint} has no JSON form")
+
+
+def _key(kind: str, field: str) -> str:
+    return "job" if field == "name" and kind.startswith("job_") else field
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _typed(value: Any, cls: type) -> Any:
+    # `type(...) is`: JSON's true must not pass for an integer, as isinstance would let it.
+    if type(value) is not cls:
+        raise ValueError(f"expected {cls.__name__}, found {value!r:.100}")
+    return value
+
+
+def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
+    if value not in allowed:
+        raise UnknownKindError(f"the value {value!r:.100} (known: {', '.join(map(str, allowed))})")
+    return value
+
+
+def _encode_float(value: float) -> float | str:
+    return value if math.isfinite(value) else str(float(value))
+
+
+def _decode_float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int or value in ("inf", "-inf", "nan"):
+        return float(value)
+    raise ValueError(f"expected a number, found {value!r:.100}")
+
+
+def _tuple_coder(item: Coder) -> Coder:
+    write, read = item.encode, item.decode
+
+    def decode(value: Any) -> tuple[Any, ...]:
+        return tuple([read(each) for each in _typed(value, list)])
+
+    if write is None:
+        return Coder(None, decode)  # json writes a tuple as a list
+    return Coder(lambda value: [write(each) for each in value], decode)
+
+
+def _mapping_coder(item: Coder) -> Coder:
+    write, read = item.encode, item.decode
+
+    def encode(value: Mapping[str, Any]) -> dict[str, Any]:
+        if write is None:
+            return dict(value)
+        return {key: write(each) for key, each in value.items()}
+
+    def decode(value: Any) -> dict[str, Any]:
+        return {key: read(each) for key, each in _typed(value, dict).items()}
+
+    return Coder(encode, decode)
+
+
+def _union_coder(args: tuple[Any, ...]) -> Coder:
+    kinds = [arg for arg in args if arg is not type(None)]
+    optional = len(kinds) < len(args)
+    if len(kinds) == 1:
+        inner = coder_of(kinds[0])
+    elif all(dataclasses.is_dataclass(kind) for kind in kinds):
+        inner = _tagged_coder([shape_of(kind) for kind in kinds])
+    else:
+        raise TypeError(f"a union of {kinds} has no JSON form")
+    return _optional_coder(inner) if optional else inner
+
+
+def _optional_coder(inner: Coder) -> Coder:
+    write, read = inner.encode, inner.decode
+
+    def decode(value: Any) -> Any:
+        return None if value is None else read(value)
+
+    if write is None:
+        return Coder(None, decode)
+    return Coder(lambda value: None if value is None else write(value), decode)
+
+
+def _tagged_coder(shapes: list[Shape]) -> Coder:
+    by_class = {shape.cls: shape for shape in shapes}
+    by_kind = {shape.kind: shape for shape in shapes}
+
+    def encode(value: Any) -> dict[str, Any]:
+        shape = by_class[type(value)]
+        return {"kind": shape.kind, **shape.encode(value)}
+
+    def decode(value: Any) -> Any:
+        given = dict(_typed(value, dict))
+        kind = given.pop("kind", None)
+        shape = by_kind.get(kind) if isinstance(kind, str) else None
+        if shape is None:
+            raise UnknownKindError(f"the kind {kind!r:.100} (known: {', '.join(by_kind)})")
+        return shape.decode(given)
+
+    return Coder(encode, decode)

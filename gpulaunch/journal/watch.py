@@ -1,0 +1,68 @@
+"""Waiting for files to change, through inotify. Owns the one descriptor; reads no file.
+
+inotify tells of changes made on this machine, network file systems included; what another
+machine writes there it does not see. Where the kernel gives no inotify (a limit of 128 instances
+a user is common), `wait` wakes once a second instead, and says so in `polls`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+_IN_MODIFY, _IN_ATTRIB, _IN_MOVED_TO, _IN_CREATE = 0x2, 0x4, 0x80, 0x100
+_IN_DELETE_SELF, _IN_MOVE_SELF = 0x400, 0x800
+# A deletion while somebody has the file open shows as ATTRIB (the link count changes).
+_CHANGES = _IN_MODIFY | _IN_ATTRIB | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE_SELF | _IN_MOVE_SELF
+_POLL_SECONDS = 1.0
+
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class Watch:
+    """Wakes when one of the added files changes, or a file in an added directory does."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = int(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        self.polls = self._fd < 0
+
+    def add(self, path: Path) -> None:
+        """Watch a file, or a directory for files that appear or change in it."""
+        if self._fd < 0:
+            return
+        added = self._libc.inotify_add_watch(self._fd, os.fsencode(path), _CHANGES)
+        if added < 0:
+            self.polls = True
+
+    def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
+        """Sleep until a change or until one of `also` is readable; False after `timeout` s."""
+        longest = timeout
+        if self.polls and (timeout is None or timeout > _POLL_SECONDS):
+            longest = _POLL_SECONDS
+        poll = select.poll()
+        for fd in [other.fileno() for other in also] + ([self._fd] if self._fd >= 0 else []):
+            poll.register(fd, select.POLLIN)
+        ready = poll.poll(None if longest is None else max(0, round(longest * 1000)))
+        self._drain()
+        return bool(ready) or longest != timeout
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _drain(self) -> None:
+        if self._fd < 0:
+            return
+        try:
+            while os.read(self._fd, 65536):
+                pass
+        except BlockingIOError:
+            return
