@@ -31,9 +31,8 @@ from gpulaunch.gpus.names import (
     Held,
     Holder,
     bind_name,
-    connect_name,
+    connect_patiently,
     holder_of,
-    is_bound,
     listening,
 )
 
@@ -256,11 +255,12 @@ class Waiter:
     @classmethod
     def connect_name(cls, name: str, key: str, want: bool) -> Waiter | None:
         try:
-            link = connect_name(name)
+            link, taken = connect_patiently(name)
         except OSError:  # too many wait there unaccepted, or it is forbidden: ask again in a while
             return cls(key, name, None, want)
-        # Nothing announces the end of a lock in another container, or of a bind without a listen.
-        if link is None and not os.environ.get(lockfile.VARIABLE) and not is_bound(name):
+        # Nothing announces the end of a lock in another container, or of a bind without a listen:
+        # without a link the Waiter goes by the clock.
+        if not taken and not os.environ.get(lockfile.VARIABLE):
             return None
         return cls(key, name, link, want)
 

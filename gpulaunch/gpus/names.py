@@ -20,6 +20,7 @@ from gpulaunch.errors import GpulaunchError
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096
 _LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
+_UNCONNECTED = b"01"
 _PATIENCE = 200
 
 
@@ -114,6 +115,20 @@ def listening(prefix: str = "") -> tuple[str, ...]:
     return tuple(name for name, listens in _bound() if listens and name.startswith(prefix))
 
 
+def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
+    """A connection, and whether the name is taken: (None, True) where its holder does not listen.
+
+    Raises BlockingIOError as connect_name does.
+    """
+    for _ in range(_PATIENCE):
+        if link := connect_name(name):
+            return link, True
+        if not is_bound(name):
+            return None, False
+        os.sched_yield()  # as in bind_name
+    return None, True
+
+
 def is_bound(name: str) -> bool:
     """Whether the name is taken at all, by a socket that does not listen yet included."""
     return any(bound == name for bound, _ in _bound())
@@ -180,6 +195,9 @@ def _bound() -> list[tuple[str, bool]]:
         for line in file:
             head, mark, rest = line.partition(marker)
             if mark:
-                flags = int(head.split()[3], 16)
-                found.append((os.fsdecode(rest.rstrip(b"\n")), bool(flags & _LISTENING)))
+                _, _, _, flags, _, state, _ = head.split()
+                # Accepted connections go by their listener's name, and hold it no longer than it.
+                if state == _UNCONNECTED:
+                    name = os.fsdecode(rest.rstrip(b"\n"))
+                    found.append((name, bool(int(flags, 16) & _LISTENING)))
     return found

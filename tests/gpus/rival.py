@@ -9,6 +9,7 @@ that finds another one at work on its card writes a line into DIRECTORY/doubles.
 
 from __future__ import annotations
 
+import ctypes  # noqa: F401  (the other user may not be able to read the interpreter's library)
 import fcntl
 import os
 import select
