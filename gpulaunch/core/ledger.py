@@ -102,6 +102,7 @@ class Ledger:
     state: RunState = "interrupted"
     reason: str = ""
     opened: Instant | None = None
+    taken: Instant | None = None  # by the present epoch's supervisor; `opened` is the first's
     last: Instant | None = None
     closed: Instant | None = None
     paused: str | None = None
@@ -181,7 +182,7 @@ class Ledger:
         )
         self.simulated = fact.simulated
         self.gpus = {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
-        self.opened = self.opened or at
+        self.opened, self.taken = self.opened or at, at
         self.state, self.reason, self.closed = "running", "", None
         self.paused = self.stopping = None
 

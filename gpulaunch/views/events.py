@@ -1,0 +1,234 @@
+"""What a run tells people as it goes: facts in, lines of words out. Knows no stream, no colour.
+
+Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one cause) into one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import GpuState, Instant, JobState
+from gpulaunch.views import words
+
+Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
+
+BURST = 3
+_OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
+_UNUSABLE: dict[GpuState, str] = {
+    "elsewhere": "in use by another launcher",
+    "occupied": "in use",
+    "aside": "set aside",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`verb`, then how long it took (None: not a span), whom it is about, and the details."""
+
+    utc: float
+    tone: Tone
+    verb: str
+    subject: str
+    detail: str = ""
+    seconds: float | None = None
+
+
+class Teller:
+    """Turns one run's facts into lines. `tell` comes after the ledger has applied the fact."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, GpuState] = {}
+        self._burst: list[Line] = []
+        self._planning = False
+
+    def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[Line]:
+        lines: list[Line] = []
+        line = self._line(fact, at, ledger)
+        bursty = isinstance(fact, f.JobRequeued | f.JobVanished) or (
+            isinstance(fact, f.JobSettled) and line is not None and line.seconds is None
+        )
+        if not (bursty and line and self._burst and _alike(line, self._burst[0])):
+            lines += self.flush()
+        if self._planning and not isinstance(fact, _OPENING):
+            self._planning = False
+            lines.append(_planned(at, ledger))
+        if line and bursty:
+            self._burst.append(line)
+        elif line:
+            lines.append(line)
+        return lines
+
+    def flush(self) -> list[Line]:
+        """The lines that were held back to see whether more of their kind would come."""
+        burst, self._burst = self._burst, []
+        if len(burst) <= BURST:
+            return burst
+        first = burst[0]
+        jobs = words.several(len(burst), "job")
+        return [Line(first.utc, first.tone, first.verb, jobs, first.detail)]
+
+    @property
+    def holding(self) -> bool:
+        return bool(self._burst)
+
+    def _line(self, fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:
+        match fact:
+            case f.RunOpened():
+                self._cards.clear()
+                self._planning = True
+                return _opened(fact, at)
+            case f.JobVanished(name):
+                return _line(at, "calm", "vanished", name, "no longer in the job file, not run")
+            case f.JobRequeued(name, why):
+                return _line(at, "calm", "requeued", name, why)
+            case f.AttemptStarted(attempt):
+                return _started(ledger.attempt(attempt), at, ledger)
+            case f.ServiceReady(attempt):
+                record = ledger.attempt(attempt)
+                return _line(at, "calm", "ready", attempt.job, "", _since(record, at))
+            case f.JobDelayed():
+                return _delayed(fact, at, ledger)
+            case f.JobSettled():
+                return _settled(fact, at, ledger)
+            case f.GpuChanged(gpu, state, why):
+                return self._card(gpu, state, why, at, ledger)
+            case f.GpuDrained(gpu, on):
+                what = "given back: no new starts there" if on else "used again"
+                return _line(at, "warn", "drain", _card(gpu, ledger), what)
+        return _about_run(fact, at, ledger)
+
+    def _card(
+        self, uuid: str, state: GpuState, why: str, at: Instant, ledger: Ledger
+    ) -> Line | None:
+        """A line when a card becomes unusable, or is used after that; looking again is no news."""
+        before = self._cards.get(uuid)
+        if state in _UNUSABLE and state != before:
+            self._cards[uuid] = state
+            return _line(at, "warn", "card", _card(uuid, ledger), unusable(state, why))
+        if state == "leased" and before:
+            del self._cards[uuid]
+            return _line(at, "calm", "card", _card(uuid, ledger), "came free")
+        return None
+
+
+def unusable(state: GpuState, why: str) -> str:
+    """Why a card is not used: `set aside: its memory did not drain`."""
+    kind = _UNUSABLE.get(state, state)
+    return f"{kind}: {words.visible(why)}" if why else kind
+
+
+def _line(
+    at: Instant, tone: Tone, verb: str, subject: str, detail: str, seconds: float | None = None
+) -> Line:
+    return Line(at.utc, tone, verb, words.visible(subject), words.visible(detail), seconds)
+
+
+def _alike(one: Line, other: Line) -> bool:
+    return (one.verb, one.detail) == (other.verb, other.detail)
+
+
+def _opened(fact: f.RunOpened, at: Instant) -> Line:
+    kind = "simulated card" if fact.simulated else "card"
+    verb = "run" if fact.epoch <= 1 else "goes on"
+    detail = f"run {fact.run} on {fact.host}, {words.several(len(fact.gpus), kind)}"
+    return _line(at, "calm", verb, fact.name, detail)
+
+
+def _planned(at: Instant, ledger: Ledger) -> Line:
+    before = ledger.counts["succeeded"]
+    detail = f"{words.count(before)} succeeded before" if before else ""
+    return _line(at, "calm", "planned", words.several(len(ledger.jobs), "job"), detail)
+
+
+def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
+    where = words.attempt_cards(attempt, ledger) or "no card"
+    again = f", attempt {attempt.id.number}" if attempt.id.number > 1 else ""
+    return _line(at, "start", "started", attempt.id.job, where + again)
+
+
+def _delayed(fact: f.JobDelayed, at: Instant, ledger: Ledger) -> Line:
+    attempt = _last_attempt(ledger.jobs[fact.name])
+    if attempt is None:
+        return _line(at, "calm", "waits", fact.name, fact.why)
+    if attempt.state != "failed":
+        verb = "lost" if attempt.state == "lost" else "interrupted"
+        return _line(at, "warn", verb, fact.name, fact.why, attempt.seconds)
+    when = f"tries again in {words.limit(fact.delay)}" if fact.delay else "tries again"
+    detail = f"{words.ending(attempt)}, attempt {attempt.id.number}; {when}"
+    return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)
+
+
+_SETTLED: dict[JobState, tuple[Tone, str]] = {
+    "succeeded": ("good", "succeeded"),
+    "failed": ("bad", "failed"),
+    "cancelled": ("warn", "cancelled"),
+    "skipped": ("warn", "skipped"),
+}
+
+
+def _settled(fact: f.JobSettled, at: Instant, ledger: Ledger) -> Line:
+    tone, verb = _SETTLED.get(fact.state, ("calm", fact.state))
+    attempt = _last_attempt(ledger.jobs[fact.name])
+    ran = fact.state in ("succeeded", "failed", "cancelled") and attempt is not None
+    if not ran or attempt is None:
+        return _line(at, tone, verb, fact.name, fact.reason)
+    reason = fact.reason or ("" if fact.state == "succeeded" else words.ending(attempt))
+    number = attempt.id.number
+    left = attempt.leftovers
+    parts = [
+        words.attempt_cards(attempt, ledger),
+        reason,
+        f"attempt {number}" if number > 1 else "",
+        f"{words.several(left, 'process', 'processes')} left behind, killed" if left else "",
+    ]
+    return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), attempt.seconds)
+
+
+def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:
+    match fact:
+        case f.AdmissionPaused(why):
+            return _line(at, "warn", "paused", "no new starts", why)
+        case f.AdmissionContinued():
+            return _line(at, "calm", "continues", "new starts again", "")
+        case f.StopAsked(why, now):
+            what = "running jobs are killed" if now else "no new jobs, running ones are ended"
+            return _line(at, "warn", "stopping", what, why)
+        case f.Noted(text, job):
+            return _line(at, "warn", "note", job or "", text)
+        case f.RunClosed(state, reason):
+            tone: Tone = "good" if state == "succeeded" else "bad"
+            detail = ", ".join(filter(None, [tally(ledger), reason]))
+            return _line(at, tone, state, ledger.name, detail)
+    return None
+
+
+def tally(ledger: Ledger) -> str:
+    """`988 succeeded, 10 failed, 2 skipped`; states without a job are left out."""
+    states: tuple[JobState, ...] = (
+        "succeeded",
+        "failed",
+        "cancelled",
+        "skipped",
+        "running",
+        "waiting",
+    )
+    named = [f"{words.count(ledger.counts[s])} {s}" for s in states if ledger.counts[s] > 0]
+    return ", ".join(named) or "no jobs"
+
+
+def _last_attempt(job: JobRecord) -> AttemptRecord | None:
+    """The newest attempt of the job's present round (since it was last requeued)."""
+    if job.attempts and job.attempts[-1].id.number >= job.budget_from:
+        return job.attempts[-1]
+    return None
+
+
+def _since(attempt: AttemptRecord, at: Instant) -> float:
+    return max(0.0, at.utc - (attempt.started or attempt.launched).utc)
+
+
+def _card(uuid: str, ledger: Ledger) -> str:
+    return words.card(ledger.gpus[uuid].gpu) if uuid in ledger.gpus else f"card {uuid}"

@@ -1,0 +1,66 @@
+"""One line per event with its time: where there is no terminal, and for detached runs.
+
+2026-11-20 07:42:15  started               fold-1ubq  GPU 1
+2026-11-20 07:42:57  succeeded      0:42  fold-1ubq  GPU 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import tzinfo
+from typing import TextIO
+
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+from gpulaunch.views import words
+from gpulaunch.views.events import Line, Teller, Tone
+from gpulaunch.views.terminal import SafeStream
+
+HELD = 0.25
+"""Seconds that a burst is held back for more of its kind."""
+
+_COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "36", "start": "2"}
+
+
+class LineView:
+    """Writes a line per event; `quiet`: only jobs that failed for good."""
+
+    def __init__(
+        self, stream: TextIO, color: bool = False, quiet: bool = False, zone: tzinfo | None = None
+    ) -> None:
+        self._stream = SafeStream(stream)
+        self._color, self._quiet, self._zone = color, quiet, zone
+        self._teller = Teller()
+        self._flush_at: float | None = None
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self._write(self._teller.tell(fact, at, ledger))
+        self._flush_at = at.mono + HELD if self._teller.holding else None
+
+    def tick(self, now: Instant, ledger: Ledger) -> None:
+        if self._flush_at is not None and now.mono >= self._flush_at:
+            self._flush_at = None
+            self._write(self._teller.flush())
+
+    def next_tick(self, now: Instant) -> float | None:
+        return self._flush_at
+
+    def close(self, ledger: Ledger) -> None:
+        self._flush_at = None
+        self._write(self._teller.flush())
+
+    def _write(self, lines: Iterable[Line]) -> None:
+        shown = [line for line in lines if line.tone == "bad" or not self._quiet]
+        if shown:
+            self._stream.write("".join(f"{self._text(line)}\n" for line in shown))
+            self._stream.flush()
+
+    def _text(self, line: Line) -> str:
+        verb = f"{line.verb:<11}"
+        if self._color:
+            verb = f"\x1b[{_COLORS[line.tone]}m{verb}\x1b[0m"
+        took = "" if line.seconds is None else words.duration(line.seconds)
+        when = words.local_time(line.utc, self._zone)
+        rest = "  ".join(filter(None, [line.subject, line.detail]))
+        return f"{when}  {verb} {took:>8}  {rest}".rstrip()

@@ -1,0 +1,18 @@
+"""What views ask of a run's directory: a few paths. `journal.rundir.RunDir` answers."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from gpulaunch.core.model import AttemptId
+
+
+class RunPaths(Protocol):
+    @property
+    def root(self) -> os.PathLike[str] | str:
+        """The run directory, as people are to type it."""
+
+    def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
+
+    def out(self, attempt: AttemptId) -> os.PathLike[str] | str: ...

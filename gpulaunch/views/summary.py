@@ -1,0 +1,237 @@
+"""The end of a run for people: what came out, what failed and why, how to go on.
+
+`summarise` folds a ledger into a Summary; `print_summary` shows one. Reads log tails through the
+function it is handed, and only those of the failures that are shown.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.views import words
+from gpulaunch.views.paths import RunPaths
+from gpulaunch.views.tail import read_tail
+from gpulaunch.views.usage import CardUse, card_seconds, card_uses
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+SHOWN = 10
+"""Failed jobs, and causes of skipping, that are shown in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJob:
+    """`reason` in words; `card` is where the last attempt ran; `log` is None if none started."""
+
+    name: str
+    reason: str
+    attempts: int
+    card: str
+    log: str | None
+    tail: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`elapsed` and `uses` are of the run's latest epoch, in seconds; `gpu_hours` of all of it."""
+
+    name: str
+    directory: str
+    state: RunState
+    reason: str
+    simulated: bool
+    resumed: bool
+    counts: Mapping[JobState, int]
+    total: int
+    elapsed: float
+    gpu_hours: float
+    cards: tuple[tuple[str, CardUse], ...]
+    failed: tuple[FailedJob, ...]
+    failed_more: int
+    skipped: tuple[tuple[str, int], ...]
+    skipped_more: int
+    vanished: int
+    notes: tuple[str, ...]
+    next_command: str | None
+
+    @property
+    def busy(self) -> float | None:
+        """The share of all cards' time that attempts used; None without cards."""
+        if not self.cards:
+            return None
+        return sum(use.share for _, use in self.cards) / len(self.cards)
+
+
+def summarise(
+    ledger: Ledger,
+    paths: RunPaths,
+    now: Instant,
+    state: RunState | None = None,
+    tail_of: Callable[[str], Sequence[str]] = read_tail,
+) -> Summary:
+    """`state`: where the caller knows better than the ledger (a supervisor that is gone)."""
+    state = state or ledger.state
+    end = ledger.closed or now
+    since = ledger.taken or ledger.opened or end
+    failed = [job for job in ledger.jobs.values() if job.state == "failed"]
+    causes = Counter(job.reason for job in ledger.jobs.values() if job.state == "skipped")
+    vanished = sum(job.vanished and job.state == "waiting" for job in ledger.jobs.values())
+    return Summary(
+        name=ledger.name,
+        directory=os.fspath(paths.root),
+        state=state,
+        reason=ledger.reason,
+        simulated=ledger.simulated,
+        resumed=ledger.epoch > 1,
+        counts={s: n for s, n in ledger.counts.items() if n > 0},
+        total=len(ledger.jobs),
+        elapsed=max(0.0, end.utc - since.utc),
+        gpu_hours=card_seconds(ledger, ledger.opened or end, end) / 3600,
+        cards=tuple(
+            (words.card(ledger.gpus[u.uuid].gpu), u) for u in card_uses(ledger, since, end)
+        ),
+        failed=tuple(_failed(job, ledger, paths, tail_of) for job in failed[:SHOWN]),
+        failed_more=max(0, len(failed) - SHOWN),
+        skipped=tuple(causes.most_common(SHOWN)),
+        skipped_more=sum(n for _, n in causes.most_common()[SHOWN:]),
+        vanished=vanished,
+        notes=tuple(ledger.notes),
+        next_command=_next_command(state, bool(failed or causes), os.fspath(paths.root)),
+    )
+
+
+def _failed(
+    job: JobRecord, ledger: Ledger, paths: RunPaths, tail_of: Callable[[str], Sequence[str]]
+) -> FailedJob:
+    last = job.attempts[-1] if job.attempts else None
+    log = os.fspath(paths.log(last.id)) if last else None
+    return FailedJob(
+        name=job.name,
+        reason=job.reason or (words.ending(last) if last else "never started"),
+        attempts=len(job.attempts),
+        card=_where(last, ledger),
+        log=log,
+        tail=tuple(tail_of(log)) if log else (),
+    )
+
+
+def _where(attempt: AttemptRecord | None, ledger: Ledger) -> str:
+    return words.attempt_cards(attempt, ledger) if attempt else ""
+
+
+def _next_command(state: RunState, some_failed: bool, directory: str) -> str | None:
+    if state in ("stopped", "interrupted"):
+        return f"gpulaunch resume {shlex.quote(directory)}"
+    if state == "failed" or some_failed:
+        return f"gpulaunch retry {shlex.quote(directory)}"
+    return None
+
+
+# ── For people ──────────────────────────────────────────────────────────────────────────────────
+
+_LABEL = 10
+_STATES: tuple[tuple[JobState, str], ...] = (
+    ("succeeded", "green"),
+    ("failed", "bold red"),
+    ("cancelled", "yellow"),
+    ("skipped", "yellow"),
+    ("running", "cyan"),
+    ("waiting", "cyan"),
+)
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Failures first, what it came to last: the end of a long output is what people see."""
+    for job in summary.failed:
+        _print_failed(console, job)
+    if summary.failed_more:
+        _say(console, "", f"and {words.several(summary.failed_more, 'failed job')} more")
+        console.print()
+    for cause, number in summary.skipped:
+        _say(
+            console, "skipped", f"{words.several(number, 'job')}: {words.visible(cause)}", "yellow"
+        )
+    if summary.skipped_more:
+        _say(console, "skipped", f"{words.several(summary.skipped_more, 'job')} more", "yellow")
+    if summary.vanished:
+        gone = words.several(summary.vanished, "job")
+        _say(console, "not run", f"{gone} no longer in the job file", "yellow")
+    if summary.skipped or summary.vanished:
+        console.print()
+    _print_totals(console, summary)
+
+
+def _print_failed(console: Console, job: FailedJob) -> None:
+    from rich.text import Text
+
+    attempts = f"{job.attempts} attempts" if job.attempts > 1 else ""
+    rest = ", ".join(filter(None, [words.visible(job.reason), attempts, job.card]))
+    _say(
+        console, "failed", Text.assemble((words.visible(job.name), "bold"), f"  {rest}"), "bold red"
+    )
+    if job.log:
+        _say(console, "", Text(words.visible(job.log), "dim"))
+    for line in job.tail:
+        _say(console, "", Text.assemble(("│ ", "red"), words.visible(line)))
+    console.print()
+
+
+def _print_totals(console: Console, summary: Summary) -> None:
+    from rich.text import Text
+
+    counts = Text(", ").join(
+        Text(f"{words.count(summary.counts[state])} {state}", style)
+        for state, style in _STATES
+        if summary.counts.get(state)
+    )
+    head = Text.assemble(words.several(summary.total, "job"), ": ") + (counts or Text("none"))
+    style = "bold green" if summary.state == "succeeded" else "bold red"
+    if summary.state in ("stopped", "interrupted"):
+        style = "bold yellow"
+    _say(
+        console, summary.state, Text(words.visible(summary.name), "bold") + Text("  ") + head, style
+    )
+    if summary.reason:
+        _say(console, "", words.visible(summary.reason))
+    since = " since it was taken up again" if summary.resumed else ""
+    _say(console, "time", f"{words.duration(summary.elapsed)}{since}", "dim")
+    if summary.cards:
+        _say(console, "cards", _cards_line(summary), "dim")
+    _say(console, "run", Text(words.visible(summary.directory)), "dim")
+    if summary.next_command:
+        _say(console, "go on with", Text(words.visible(summary.next_command), "bold"), "dim")
+
+
+def _cards_line(summary: Summary) -> str:
+    kind = "simulated card" if summary.simulated else "card"
+    hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
+    busy = _percent(summary.busy or 0.0)
+    line = f"{words.several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
+    if len(summary.cards) > 1:
+        each = ", ".join(
+            f"{name.removeprefix('simulated ')} {_percent(use.share)}"
+            for name, use in summary.cards
+        )
+        line += f" ({each})"
+    return line
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _say(console: Console, label: str, text: str | Text, style: str = "") -> None:
+    """A line behind a right-aligned label; never cut, so that paths can be copied."""
+    from rich.text import Text
+
+    body = text if isinstance(text, Text) else Text(text)
+    console.print(Text.assemble((f"{label:>{_LABEL}}  ", style)) + body, soft_wrap=True)

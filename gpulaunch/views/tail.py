@@ -1,0 +1,180 @@
+r"""Logs as people read them: progress bars folded, colours gone, control characters visible.
+
+Owns the folding of raw bytes into lines; reads a bounded end of a file, or a stream piece by piece.
+Never changes a log.
+
+    b"50%|##  |\r100%|####|\n"  ->  "100%|####|"       (what a terminal would still show)
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterable, Iterator
+
+from gpulaunch.views.words import visible
+
+WINDOW = 64 * 1024
+LINE = 400
+SHOWN = 6
+
+# Each alternative stops at the next ESC, so that unfinished sequences cost linear time.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
+    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC (titles, links), DCS and their kin
+    r"|\x1b[ -/]*[0-Z\\^-~]"  # two-character sequences
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+_BAR = re.compile(r"(.{0,200}?)\b\d{1,3}(?:\.\d+)?%(?:\||\s|$)")
+_TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
+_EXCEPTION = re.compile(
+    r"(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*)?"
+)
+
+
+def read_tail(path: str | os.PathLike[str], lines: int = SHOWN) -> tuple[str, ...]:
+    """The last meaningful lines of a log; empty where it cannot be read. Reads at most 64 KiB."""
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            start = max(0, end - WINDOW)
+            file.seek(start)
+            data = file.read(WINDOW)
+    except OSError:
+        return ()
+    return last_lines(data, lines, cut=start > 0)
+
+
+def last_lines(data: bytes, lines: int = SHOWN, cut: bool = False) -> tuple[str, ...]:
+    """The last meaningful lines of `data`; `cut`: its beginning is missing.
+
+    Blank lines are dropped. The last traceback's exception is among them, whatever followed it.
+    """
+    if cut:
+        data = _from_whole_line(data)
+    folded = [line for line in _folded(data.decode("utf-8", "replace")) if line.strip()]
+    folded = _without_stale_bars(folded)
+    kept = folded[-lines:]
+    exception = _last_exception(folded)
+    if exception is not None and exception < len(folded) - lines:
+        kept = [folded[exception], *kept[1:]]
+    return tuple(_shorten(line) for line in kept)
+
+
+class Folder:
+    """Folds a stream: feed it bytes as they come, get text to print. Memory stays bounded.
+
+    Colours go, control characters become visible, and of a line rewritten by carriage returns
+    only the last state is kept; blank lines stay. A line longer than 64 KiB is passed on in parts.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._passed = False
+
+    def feed(self, data: bytes) -> str:
+        """The text that is now certain: whole lines, each with its newline."""
+        self._rest += self._decoder.decode(data)
+        whole, newline, rest = self._rest.rpartition("\n")
+        out = "".join(f"{line}\n" for line in self._lines(whole)) if newline else ""
+        self._rest = rest if len(rest) <= WINDOW else self._last_state(rest)
+        if len(self._rest) > WINDOW:
+            out += fold_line(self._rest)
+            self._rest, self._passed = "", True
+        return out
+
+    def close(self) -> str:
+        """What is left: a last line without its newline gets one."""
+        rest = self._rest + self._decoder.decode(b"", final=True)
+        self._rest = ""
+        text = fold_line(rest)
+        ending = "\n" if text or self._passed else ""
+        self._passed = False
+        return text + ending
+
+    def _lines(self, whole: str) -> Iterator[str]:
+        self._passed = False
+        return map(fold_line, whole.split("\n"))
+
+    @staticmethod
+    def _last_state(rest: str) -> str:
+        """The unfinished line without the states that carriage returns have already replaced."""
+        before, _, last = rest.rpartition("\r")
+        return last if last.strip() else before.rpartition("\r")[2] + "\r" + last
+
+
+def fold(chunks: Iterable[bytes]) -> Iterator[str]:
+    """A whole stream through a Folder."""
+    folder = Folder()
+    for chunk in chunks:
+        if text := folder.feed(chunk):
+            yield text
+    if text := folder.close():
+        yield text
+
+
+def fold_line(line: str) -> str:
+    """One line as a terminal would leave it: the last state, without escapes."""
+    plain = _ESCAPES.sub("", line)
+    states = [state for state in plain.split("\r") if state.strip()]
+    return visible(_backspaced(states[-1])).rstrip() if states else ""
+
+
+def _folded(text: str) -> Iterator[str]:
+    return map(fold_line, text.split("\n"))
+
+
+def _from_whole_line(data: bytes) -> bytes:
+    """From the first whole line on; of one endless line, its end with the cut marked."""
+    _, newline, rest = data.partition(b"\n")
+    if newline and rest.strip():
+        return rest
+    return "…".encode() + data[-LINE:].lstrip(bytes(range(0x80, 0xC0)))
+
+
+def _backspaced(text: str) -> str:
+    if "\b" not in text:
+        return text
+    out: list[str] = []
+    for char in text:
+        if char != "\b":
+            out.append(char)
+        elif out:
+            out.pop()
+    return "".join(out)
+
+
+def _without_stale_bars(lines: list[str]) -> list[str]:
+    """Of neighbouring states of one progress bar (nested bars print lines), the last only."""
+    kept: list[str] = []
+    last_label: str | None = None
+    for line in lines:
+        found = _BAR.match(line)
+        label = found[1].strip() if found else None
+        if label is not None and label == last_label:
+            kept.pop()
+        kept.append(line)
+        last_label = label
+    return kept
+
+
+def _last_exception(lines: list[str]) -> int | None:
+    """Where the last traceback says what was raised."""
+    for start in range(len(lines) - 1, -1, -1):
+        header = _TRACEBACK.match(lines[start])
+        if header:
+            prefix = header[1] or ""
+            for at in range(start + 1, len(lines)):
+                line = lines[at].removeprefix(prefix)
+                if line.strip() and not line.startswith((" ", "|")):
+                    return at
+            return None
+        if _EXCEPTION.fullmatch(lines[start]):
+            return start
+    return None
+
+
+def _shorten(line: str) -> str:
+    return line if len(line) <= LINE else line[: LINE - 1] + "…"

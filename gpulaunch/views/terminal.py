@@ -1,0 +1,160 @@
+"""Where views write: which stream gets colours, a live view or plain lines, and that writing to it
+never hurts the run. Never opens or closes a stream.
+
+A view's reader may go away (a closed terminal, `| head`) or not know a character (LANG=C). Neither
+may stop a run that works: what cannot be encoded is escaped, and a stream that fails stays silent.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
+
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNBOUNDED = 1000
+"""The width of what is not a terminal: nothing is cut or wrapped there."""
+
+
+class View(Protocol):
+    """What the supervisor drives. `see` comes after the ledger has applied the fact."""
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
+
+    def tick(self, now: Instant, ledger: Ledger) -> None:
+        """Show what has changed, if it is time to."""
+
+    def next_tick(self, now: Instant) -> float | None:
+        """The monotonic time from which `tick` has something to do; None: nothing pending."""
+
+    def close(self, ledger: Ledger) -> None:
+        """Show the rest and leave the terminal as it was."""
+
+
+class SilentView:
+    """Shows nothing: standard output belongs to `--json`."""
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
+
+    def tick(self, now: Instant, ledger: Ledger) -> None: ...
+
+    def next_tick(self, now: Instant) -> float | None:
+        return None
+
+    def close(self, ledger: Ledger) -> None: ...
+
+
+class SafeStream:
+    """A text stream whose writes never raise: see the module's text."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.broken = False
+
+    def write(self, text: str) -> int:
+        if not self.broken:
+            try:
+                self._stream.write(self._encodable(text))
+            except (OSError, ValueError):  # ValueError: the stream was closed
+                self.broken = True
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if not self.broken:
+            try:
+                self._stream.flush()
+            except (OSError, ValueError):
+                self.broken = True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return is_terminal(self._stream)
+
+    def writable_now(self) -> bool:
+        """False while a terminal takes nothing (Ctrl-S): writing would freeze the whole run."""
+        try:
+            poll = select.poll()
+            poll.register(self._stream.fileno(), select.POLLOUT)
+            events = poll.poll(0)
+        except (OSError, ValueError, AttributeError):
+            return True
+        return bool(events)
+
+    def _encodable(self, text: str) -> str:
+        try:
+            text.encode(self.encoding)
+        except (UnicodeEncodeError, LookupError):
+            return text.encode("ascii", "backslashreplace").decode("ascii")
+        return text
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Colours: on a terminal that has them, unless NO_COLOR is set (https://no-color.org)."""
+    smart = environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return is_terminal(stream) and smart and not environ.get("NO_COLOR")
+
+
+def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
+    """A rich Console for `stream`: never raises on writing, follows resizes, no markup or emoji."""
+    from rich.console import Console
+
+    terminal = is_terminal(stream)
+    # rich would let FORCE_COLOR, COLUMNS and its kin overrule what the stream is.
+    known = {name: environ[name] for name in ("TERM", "COLORTERM") if name in environ}
+    return Console(
+        file=cast(TextIO, SafeStream(stream)),
+        width=None if terminal else _columns(environ),
+        force_terminal=terminal,
+        no_color=not wants_color(stream, environ),
+        color_system="auto" if wants_color(stream, environ) else None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ=known,
+    )
+
+
+def choose_view(
+    stream: TextIO,
+    environ: Mapping[str, str] = os.environ,
+    quiet: bool = False,
+    no_progress: bool = False,
+    json: bool = False,
+) -> View:
+    """The view that fits: live on a terminal that can redraw, else a line per event."""
+    if json:
+        return SilentView()
+    from gpulaunch.views.lines import LineView
+
+    can_redraw = is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")
+    if quiet or no_progress or not can_redraw:
+        return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
+    from gpulaunch.views.progress import ProgressView
+
+    return ProgressView(console_for(stream, environ))
+
+
+def _columns(environ: Mapping[str, str]) -> int:
+    columns = environ.get("COLUMNS", "")
+    return max(20, int(columns)) if columns.isascii() and columns.isdigit() else UNBOUNDED

@@ -1,0 +1,222 @@
+"""The words all views share: durations, sizes, counts, cards, ends of attempts, visible text.
+
+Pure: values in, strings out. Nothing here knows a terminal; colours and widths are the views'.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone, tzinfo
+
+from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Gpu,
+    Interrupted,
+    Lost,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+
+FAILURES = {
+    "gpu_oom": "out of GPU memory",
+    "host_oom": "out of memory (killed by the kernel)",
+    "gpu_lost": "the card was lost",
+    "gpu_busy": "the card was busy or unavailable",
+    "device_mismatch": "tensors on different devices",
+    "no_gpu_seen": "it saw no card",
+    "wrong_gpu": "it used a card that is not its own",
+    "disk_full": "no space left on the disk",
+    "rate_limit": "refused by a server's rate limit",
+    "driver": "the driver does not fit",
+    "wrong_arch": "the build lacks this card's architecture",
+}
+"""Classes that say more than the exit status does."""
+
+_PLAIN = re.compile(r"[ -~]*")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"
+
+
+def duration(seconds: float) -> str:
+    """`0:42`, `1:02:03`, from two days on `2 d 3 h`. Negative spans (a clock set back) are 0:00."""
+    whole = max(0, int(seconds))
+    if whole >= 2 * 86400:
+        days, rest = divmod(whole, 86400)
+        return f"{days} d {rest // 3600} h"
+    minutes, secs = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def rough(seconds: float) -> str:
+    """A span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "under a minute"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes >= 48 * 60:
+        return duration(seconds)
+    minutes = 5 * round(minutes / 5)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def limit(seconds: float) -> str:
+    """A span that a person wrote: `90 s`, `30 min`, `2 h`, else as `duration` has it."""
+    for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{int(seconds // unit)} {word}"
+    return f"{seconds:g} s" if seconds < 120 else duration(seconds)
+
+
+def size(amount: float) -> str:
+    """Bytes in binary units: `512 MiB`, `79.6 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    digits = 1 if unit == "GiB" and amount % 1 >= 0.05 else 0
+    return f"{amount:,.{digits}f} {unit}"
+
+
+def count(number: int) -> str:
+    """With thousands separators: `2,988`."""
+    return f"{number:,}"
+
+
+def several(number: int, noun: str, plural: str = "") -> str:
+    """`1 job`, `2,988 jobs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def iso(utc: float | None) -> str | None:
+    """UTC, ISO 8601, with fractions: `2026-11-20T07:42:15.123456Z`. None stays None."""
+    if utc is None:
+        return None
+    moment = datetime.fromtimestamp(utc, timezone.utc)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def local_time(utc: float, zone: tzinfo | None = None) -> str:
+    """For people, in the machine's zone unless another is named: `2026-11-20 07:42:15`."""
+    return datetime.fromtimestamp(utc, timezone.utc).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+# ── Cards ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def card(gpu: Gpu) -> str:
+    """`GPU 1`, `simulated GPU 1`, `GPU 0 MIG-5f3c9a12`."""
+    return cards([gpu])
+
+
+def cards(gpus: Sequence[Gpu]) -> str:
+    """`GPU 1`, `GPUs 0, 2`, `simulated GPUs 0, 1`; empty for none."""
+    if not gpus:
+        return ""
+    kind = "simulated " if any(gpu.simulated for gpu in gpus) else ""
+    names = ", ".join(_short(gpu) for gpu in gpus)
+    return f"{kind}GPU{'s' if len(gpus) > 1 else ''} {names}"
+
+
+def attempt_cards(attempt: AttemptRecord, ledger: Ledger) -> str:
+    """The cards an attempt ran on; a card that the run no longer has is named by its UUID."""
+    known = [ledger.gpus[uuid].gpu for uuid in attempt.gpus if uuid in ledger.gpus]
+    gone = [f"card {visible(uuid)}" for uuid in attempt.gpus if uuid not in ledger.gpus]
+    return ", ".join(filter(None, [cards(known), *gone]))
+
+
+def _short(gpu: Gpu) -> str:
+    return f"{gpu.index} {gpu.uuid[:12]}" if gpu.mig else str(gpu.index)
+
+
+# ── How attempts end ────────────────────────────────────────────────────────────────────────────
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; a number without a name is `signal 77`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def outcome(ended: Outcome) -> str:
+    """How an attempt ended, in words that follow `failed:`."""
+    match ended:
+        case Exited(code):
+            return f"exit status {code}"
+        case Signaled(number):
+            return f"killed by {signal_name(number)}"
+        case TimedOut("idle_timeout", seconds):
+            return f"nothing in its log for {limit(seconds)} (idle_timeout)"
+        case TimedOut(_, seconds):
+            return f"ran longer than {limit(seconds)} (timeout)"
+        case MissingOutput(paths):
+            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            return f"missing output: {paths[0] if paths else '?'}{more}"
+        case NotStarted(error):
+            return f"could not be started: {error}"
+        case Cancelled():
+            return "cancelled"
+        case Interrupted(by):
+            return f"interrupted: {by}"
+        case Stopped():
+            return "stopped, nothing needs it any more"
+        case Lost(why):
+            return f"nobody saw its end: {why}"
+
+
+def ending(attempt: AttemptRecord) -> str:
+    """An ended attempt in words: the failure class where it says more, with the bare outcome."""
+    if attempt.outcome is None:
+        return "running"
+    words = outcome(attempt.outcome)
+    better = FAILURES.get(attempt.failure or "")
+    return f"{better} ({words})" if better else words
+
+
+# ── Text from elsewhere ─────────────────────────────────────────────────────────────────────────
+
+
+def visible(text: str) -> str:
+    r"""`text` on one line, with whatever a terminal would obey written out (`\x1b`, `\n`).
+
+    Also what would reorder or hide text (bidirectional controls). A tab becomes a space.
+    """
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(map(_visible, text))
+
+
+def clip(text: str, length: int) -> str:
+    """At most `length` characters, the cut marked."""
+    return text if len(text) <= length else text[: max(0, length - 1)] + "…"
+
+
+def listing(names: Iterable[str], shown: int = 3) -> str:
+    """`a, b, c and 4 more`."""
+    all_names = list(names)
+    text = ", ".join(all_names[:shown])
+    more = len(all_names) - shown
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+def _visible(char: str) -> str:
+    if char == "\t":
+        return " "
+    if unicodedata.category(char) not in _INVISIBLE or char in _JOINERS:
+        return char
+    if char in "\n\r":
+        return "\\n" if char == "\n" else "\\r"
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else "�"

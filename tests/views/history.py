@@ -1,0 +1,78 @@
+"""Builds recorded runs for the views' tests: facts with made-up times, folded into a Ledger."""
+
+from __future__ import annotations
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
+from gpulaunch.views.terminal import View
+
+START = 1_795_160_535.25  # 2026-11-20T07:42:15.25Z
+
+
+def gpus(number: int, simulated: bool = False) -> tuple[Gpu, ...]:
+    prefix = "SIM" if simulated else "GPU"
+    return tuple(
+        Gpu(f"{prefix}-{i}", i, f"key/{i}", "NVIDIA H200", 80 << 30, i, simulated=simulated)
+        for i in range(number)
+    )
+
+
+class History:
+    """A run as it goes. Every step is a fact at the present `mono`; `pass_` moves the time on."""
+
+    def __init__(self, cards: int = 2, simulated: bool = False, view: View | None = None) -> None:
+        self.ledger, self.facts = Ledger(), list[tuple[f.Fact, Instant]]()
+        self.mono, self.epoch, self.view = 1000.0, 0, view
+        self.pool, self.simulated = gpus(cards, simulated), simulated
+
+    @property
+    def now(self) -> Instant:
+        return Instant(self.mono, START + self.mono - 1000.0)
+
+    def pass_(self, seconds: float) -> History:
+        self.mono += seconds
+        return self
+
+    def add(self, fact: f.Fact) -> History:
+        self.ledger.apply(fact, self.now)
+        self.facts.append((fact, self.now))
+        if self.view is not None:
+            self.view.see(fact, self.now, self.ledger)
+        return self
+
+    def open(self, name: str = "nanobodies") -> History:
+        self.epoch += 1
+        run = "20261120-074215-a1b2c3"
+        return self.add(
+            f.RunOpened(run, name, self.epoch, "0.1", "box", "boot", 7, self.pool, self.simulated)
+        )
+
+    def jobs(self, *names: str, group: int = 0, cards: int = 1, service: bool = False) -> History:
+        for name in names:
+            self.add(f.JobAdded(name, group, cards, "d", service=service))
+        return self
+
+    def start(self, name: str, *on: int) -> History:
+        number = len(self.ledger.jobs[name].attempts) + 1
+        attempt = AttemptId(name, number)
+        self.add(f.AttemptLaunched(attempt, tuple(self.pool[i].uuid for i in on)))
+        return self.add(f.AttemptStarted(attempt, 100 + number))
+
+    def end(
+        self, name: str, outcome: Outcome | None = None, failure: str | None = None, left: int = 0
+    ) -> History:
+        attempt = AttemptId(name, len(self.ledger.jobs[name].attempts))
+        return self.add(
+            f.AttemptEnded(attempt, outcome or Exited(0), failure, failure is not None, left)
+        )
+
+    def succeed(self, name: str) -> History:
+        return self.end(name).add(f.JobSettled(name, "succeeded"))
+
+    def fail(self, name: str, code: int = 1) -> History:
+        self.end(name, Exited(code), "exit")
+        return self.add(f.JobSettled(name, "failed", f"exit status {code}"))
+
+    def skip(self, name: str, reason: str) -> History:
+        return self.add(f.JobSettled(name, "skipped", reason))

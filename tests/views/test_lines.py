@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import io
+from datetime import timezone
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
+from gpulaunch.views.lines import LineView
+from tests.views.history import History
+from tests.views.screen import Tty
+
+
+def watched(
+    cards: int = 2, simulated: bool = False, quiet: bool = False, color: bool = False
+) -> tuple[History, io.StringIO]:
+    stream = io.StringIO()
+    view = LineView(stream, color=color, quiet=quiet, zone=timezone.utc)
+    return History(cards, simulated, view), stream
+
+
+def text(run: History, stream: io.StringIO, times: bool = False) -> list[str]:
+    assert run.view is not None
+    run.view.close(run.ledger)
+    return [line if times else line[21:] for line in stream.getvalue().splitlines()]
+
+
+def test_a_run_reads_as_one_line_per_event_with_its_time() -> None:
+    run, stream = watched(simulated=True)
+    run.open().jobs("a", "b").start("a", 0).start("b", 1)
+    run.pass_(42).succeed("a").pass_(3681).fail("b").add(f.RunClosed("failed"))
+    assert text(run, stream, times=True) == [
+        "2026-11-20 07:42:15  run                   nanobodies  "
+        "run 20261120-074215-a1b2c3 on box, 2 simulated cards",
+        "2026-11-20 07:42:15  planned               2 jobs",
+        "2026-11-20 07:42:15  started               a  simulated GPU 0",
+        "2026-11-20 07:42:15  started               b  simulated GPU 1",
+        "2026-11-20 07:42:57  succeeded       0:42  a  simulated GPU 0",
+        "2026-11-20 08:44:18  failed       1:02:03  b  simulated GPU 1, exit status 1",
+        "2026-11-20 08:44:18  failed                nanobodies  1 succeeded, 1 failed",
+    ]
+
+
+def test_a_failure_that_is_tried_again_says_when() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).pass_(5).end("a", Exited(1), "gpu_oom")
+    run.add(f.JobDelayed("a", "retry", 30)).pass_(30).start("a", 1).pass_(9).succeed("a")
+    assert text(run, stream)[2:] == [
+        "started               a  GPU 0",
+        "failed          0:05  a  out of GPU memory (exit status 1), attempt 1; "
+        "tries again in 30 s",
+        "started               a  GPU 1, attempt 2",
+        "succeeded       0:09  a  GPU 1, attempt 2",
+    ]
+
+
+def test_an_interrupted_attempt_is_no_failure() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("drain"))
+    run.add(f.JobDelayed("a", "GPU 0 was given back"))
+    assert text(run, stream)[3:] == ["interrupted     0:05  a  GPU 0 was given back"]
+
+
+def test_a_card_that_stays_busy_is_news_once() -> None:
+    run, stream = watched(1)
+    run.open().jobs("a")
+    for _ in range(5):
+        run.add(f.GpuChanged("GPU-0", "occupied", "python of ann, 40 GiB"))
+        run.add(f.GpuChanged("GPU-0", "free"))
+    run.add(f.GpuChanged("GPU-0", "leased")).add(f.GpuChanged("GPU-0", "draining"))
+    run.add(f.GpuChanged("GPU-0", "leased"))
+    run.add(f.GpuChanged("GPU-0", "aside", "its memory did not drain"))
+    assert text(run, stream)[2:] == [
+        "card                  GPU 0  in use: python of ann, 40 GiB",
+        "card                  GPU 0  came free",
+        "card                  GPU 0  set aside: its memory did not drain",
+    ]
+
+
+def test_ten_thousand_jobs_skipped_for_one_cause_are_one_line() -> None:
+    names = [f"j{n}" for n in range(10_000)]
+    run, stream = watched()
+    run.open().jobs("first", *names).start("first", 0).fail("first", 2)
+    for name in names:
+        run.skip(name, "needs first, which failed")
+    run.add(f.RunClosed("failed"))
+    assert text(run, stream)[3:] == [
+        "failed          0:00  first  GPU 0, exit status 2",
+        "skipped               10,000 jobs  needs first, which failed",
+        "failed                nanobodies  1 failed, 10,000 skipped",
+    ]
+
+
+def test_few_skipped_jobs_are_named_without_waiting_for_the_next_event() -> None:
+    run, stream = watched()
+    run.open().jobs("a", "b").start("a", 0).fail("a").skip("b", "needs a, which failed")
+    assert "skipped" not in stream.getvalue()
+    assert run.view is not None
+    due = run.view.next_tick(run.now)
+    assert due is not None
+    run.view.tick(run.now, run.ledger)
+    assert "skipped" not in stream.getvalue()
+    run.pass_(due - run.mono)
+    run.view.tick(run.now, run.ledger)
+    assert stream.getvalue().endswith("skipped               b  needs a, which failed\n")
+    assert run.view.next_tick(run.now) is None
+
+
+def test_what_people_and_the_machine_do_is_said() -> None:
+    run, stream = watched()
+    run.open().jobs("a", "s", service=True).start("s", 0).pass_(3)
+    run.add(f.ServiceReady(AttemptId("s", 1)))
+    run.add(f.AdmissionPaused("the disk is full")).add(f.AdmissionContinued())
+    run.add(f.GpuDrained("GPU-1", True)).add(f.Noted("12 leftovers", "s"))
+    run.add(f.StopAsked("Ctrl-C")).end("s", Cancelled(), left=2)
+    run.add(f.JobSettled("s", "cancelled", "cancelled by ann"))
+    run.add(f.StopAsked("Ctrl-C", now=True)).add(f.RunClosed("stopped", "Ctrl-C"))
+    assert text(run, stream)[3:] == [
+        "ready           0:03  s",
+        "paused                no new starts  the disk is full",
+        "continues             new starts again",
+        "drain                 GPU 1  given back: no new starts there",
+        "note                  s  12 leftovers",
+        "stopping              no new jobs, running ones are ended  Ctrl-C",
+        "cancelled       0:03  s  GPU 0, cancelled by ann, 2 processes left behind, killed",
+        "stopping              running jobs are killed  Ctrl-C",
+        "stopped               nanobodies  1 cancelled, 1 waiting, Ctrl-C",
+    ]
+
+
+def test_quiet_says_only_what_failed() -> None:
+    run, stream = watched(quiet=True)
+    run.open().jobs("a", "b").start("a", 0).start("b", 1).succeed("a").fail("b")
+    run.add(f.GpuChanged("GPU-0", "aside", "sick")).add(f.RunClosed("succeeded"))
+    assert text(run, stream) == ["failed          0:00  b  GPU 1, exit status 1"]
+
+
+def test_hostile_names_and_reasons_stay_text() -> None:
+    run, stream = watched()
+    name = "a\x1b[2J\nb[bold]"
+    run.open().jobs(name).start(name, 0).end(name, Exited(1), "exit")
+    run.add(f.JobSettled(name, "failed", "said \x1b]0;x\x07"))
+    assert text(run, stream)[3] == (
+        "failed          0:00  a\\x1b[2J\\nb[bold]  GPU 0, said \\x1b]0;x\\x07"
+    )
+
+
+def test_colours_only_where_asked_for() -> None:
+    run, stream = watched(color=True)
+    run.open().jobs("a").start("a", 0).fail("a")
+    assert "\x1b[31;1mfailed     \x1b[0m" in stream.getvalue()
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).fail("a")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_an_ascii_stream_gets_escapes_not_an_error() -> None:
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="ascii", write_through=True) as stream:
+        run = History(1, view=LineView(stream))
+        run.open().jobs("蛋白").start("蛋白", 0).succeed("蛋白")
+        assert b"\\u86cb\\u767d" in raw.getvalue()
+
+
+class Gone(Tty):
+    """A terminal that was closed, or a pipe without a reader."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError("nobody reads")
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run() -> None:
+    run = History(1, view=LineView(Gone()))
+    run.open().jobs("a").start("a", 0).succeed("a")
+    closed = io.StringIO()
+    closed.close()
+    History(1, view=LineView(closed)).open()

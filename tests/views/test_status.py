@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.model import Exited, Interrupted, Signaled
+from gpulaunch.views.status import print_status, status_json
+from tests.views.history import History
+from tests.views.screen import Paths, rendered
+
+
+def busy() -> History:
+    run = History(3, simulated=True).open()
+    run.add(f.JobAdded("a", 0, 1, "d", {"stem": "1ubq"})).jobs("b", "c", "d", "e", "gone")
+    run.start("a", 0).pass_(42.5).succeed("a").start("b", 0).pass_(5).end(
+        "b", Signaled(9), "signal"
+    )
+    run.add(f.JobSettled("b", "failed", "killed by SIGKILL")).skip("c", "needs b, which failed")
+    run.start("d", 1).pass_(60).add(f.JobVanished("gone"))
+    run.add(f.GpuChanged("SIM-2", "aside", "its memory did not drain"))
+    return run.add(f.GpuDrained("SIM-1", True))
+
+
+def test_json_has_the_documented_shape() -> None:
+    run = busy()
+    found = status_json(run.ledger, Paths(), "running", {"e": "waits for a card"})
+    json.dumps(found)
+    assert list(found) == ["run", "gpus", "jobs"]
+    assert found["run"] == {
+        "id": "20261120-074215-a1b2c3",
+        "name": "nanobodies",
+        "dir": "gpulaunch-runs/nanobodies-20261120-074215",
+        "state": "running",
+        "reason": "",
+        "started": "2026-11-20T07:42:15.250000Z",
+        "ended": None,
+        "simulated": True,
+        "counts": {
+            "waiting": 2, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
+        },
+    }  # fmt: skip
+    jobs = {job["name"]: job for job in found["jobs"]}
+    assert list(jobs) == ["a", "b", "c", "d", "e", "gone"]
+    assert jobs["a"] == {
+        "name": "a",
+        "state": "succeeded",
+        "reason": "",
+        "params": {"stem": "1ubq"},
+        "exit_code": 0,
+        "signal": None,
+        "failure": None,
+        "attempts": [
+            {
+                "number": 1,
+                "state": "succeeded",
+                "gpus": [{"index": 0, "uuid": "SIM-0"}],
+                "pid": 101,
+                "started": "2026-11-20T07:42:15.250000Z",
+                "ended": "2026-11-20T07:42:57.750000Z",
+                "seconds": 42.5,
+                "exit_code": 0,
+                "signal": None,
+                "failure": None,
+                "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
+                "out": None,
+                "peak_gpu_memory": None,
+                "mean_gpu_utilization": None,
+            }
+        ],
+    }
+    assert (jobs["b"]["exit_code"], jobs["b"]["signal"], jobs["b"]["failure"]) == (
+        None,
+        9,
+        "signal",
+    )
+    assert jobs["d"]["attempts"][0]["seconds"] is None
+    assert jobs["e"]["reason"] == "waits for a card"
+    assert jobs["gone"]["reason"] == "no longer in the job file"
+    assert found["gpus"][1]["jobs"] == ["d"]
+    assert found["gpus"][2]["state"] == "aside"
+
+
+def test_out_is_named_where_it_was_used(tmp_path: Path) -> None:
+    class Real(Paths):
+        root = tmp_path
+
+    run = History(1).open().jobs("a", "b").start("a", 0).start("b", 0)
+    (tmp_path / "out" / "a.1").mkdir(parents=True)
+    jobs = status_json(run.ledger, Real(), "running", {})["jobs"]
+    assert [job["attempts"][0]["out"] for job in jobs] == [str(tmp_path / "out/a.1"), None]
+
+
+def test_an_interrupted_attempt_is_told_from_a_failed_one() -> None:
+    run = History(1).open().jobs("a").start("a", 0).end("a", Interrupted("drain", Exited(143)))
+    run.add(f.JobDelayed("a", "GPU 0 was given back")).start("a", 0).fail("a")
+    (job,) = status_json(run.ledger, Paths(), "running", {})["jobs"]
+    assert [(a["state"], a["failure"]) for a in job["attempts"]] == [
+        ("interrupted", None),
+        ("failed", "exit"),
+    ]
+
+
+def shown(run: History, everything: bool = False, columns: int | None = None) -> str:
+    reasons = {"e": "waits for a card: simulated GPU 0 runs d"}
+    return rendered(
+        lambda console: print_status(
+            console, run.ledger, Paths(), "running", reasons, run.now, everything
+        ),
+        columns,
+    )
+
+
+def test_people_see_what_runs_failed_and_why_the_rest_waits() -> None:
+    assert shown(busy()) == (
+        "nanobodies  running  1:47  simulated cards  gpulaunch-runs/nanobodies-20261120-074215\n"
+        "2 waiting, 1 running, 1 succeeded, 1 failed, 1 skipped\n"
+        "simulated GPU 1: given back: no new starts there\n"
+        "simulated GPU 2: set aside: its memory did not drain\n"
+        "\n"
+        "job   state    time\n"
+        "d     running  1:00  simulated GPU 1\n"
+        "b     failed   0:05  simulated GPU 0, killed by SIGKILL\n"
+        "c     skipped        needs b, which failed\n"
+        "e     waiting        waits for a card: simulated GPU 0 runs d\n"
+        "gone  waiting        no longer in the job file\n"
+        "not listed: 1 succeeded (--all lists every job)"
+    )
+
+
+def test_all_lists_every_job_in_the_files_order() -> None:
+    lines = shown(busy(), everything=True).splitlines()
+    assert [line.split()[0] for line in lines[6:]] == ["a", "b", "c", "d", "e", "gone"]
+
+
+def test_a_hundred_thousand_jobs_fit_on_a_screen() -> None:
+    run = History(8).open().jobs(*(f"j{n}" for n in range(100_000)))
+    for n in range(8):
+        run.start(f"j{n}", n)
+    lines = shown(run).splitlines()
+    assert len(lines) < 25
+    assert lines[-1] == "not listed: 99,982 more waiting (--all lists every job)"
+
+
+def test_a_narrow_terminal_keeps_whole_lines() -> None:
+    run = History(1).open().jobs("a-name-that-is-much-too-long-for-it" * 3, "ok").start("ok", 0)
+    assert all(len(line) <= 40 for line in shown(run, columns=40).splitlines()[3:])
+
+
+def test_the_clock_of_an_interrupted_run_stands_still() -> None:
+    run = History(1).open().jobs("a").start("a", 0).pass_(30).add(f.Noted("x")).pass_(90_000)
+    text = rendered(
+        lambda c: print_status(c, run.ledger, Paths(), "interrupted", {}, run.now, True)
+    )
+    assert text.splitlines()[0].startswith("nanobodies  interrupted  0:30")
+    assert "a    running  0:30  GPU 0" in text

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.model import Exited, RunState
+from gpulaunch.views.summary import Summary, print_summary, summarise
+from gpulaunch.views.terminal import console_for
+from tests.views.history import History
+from tests.views.screen import Paths, Tty, rendered
+
+
+def no_tail(_log: str) -> Sequence[str]:
+    return ()
+
+
+def summary_of(run: History, tail: Sequence[str] = ()) -> Summary:
+    return summarise(run.ledger, Paths(), run.now, tail_of=lambda _log: tail)
+
+
+def mixed(simulated: bool = False) -> History:
+    run = History(2, simulated).open().jobs("a", "b", "c", "d")
+    run.start("a", 0).start("b", 1).pass_(1800).succeed("a")
+    run.pass_(1800).end("b", Exited(1), "exit").add(f.JobDelayed("b", "retry"))
+    run.start("b", 0).pass_(60).fail("b", 3)
+    run.skip("c", "needs b, which failed").skip("d", "needs b, which failed")
+    return run.add(f.RunClosed("failed"))
+
+
+def test_a_run_with_a_failure_ends_with_why_where_and_what_next() -> None:
+    summary = summary_of(mixed(simulated=True), ["Traceback ...", "ValueError: no [bold] chain"])
+    assert rendered(lambda console: print_summary(console, summary)) == (
+        "    failed  b  exit status 3, 2 attempts, simulated GPU 0\n"
+        "            gpulaunch-runs/nanobodies-20261120-074215/logs/b.2.log\n"
+        "            │ Traceback ...\n"
+        "            │ ValueError: no [bold] chain\n"
+        "\n"
+        "   skipped  2 jobs: needs b, which failed\n"
+        "\n"
+        "    failed  nanobodies  4 jobs: 1 succeeded, 1 failed, 2 skipped\n"
+        "      time  1:01:00\n"
+        "     cards  2 simulated cards 75 % busy, 1.52 GPU-hours (GPU 0 51 %, GPU 1 98 %)\n"
+        "       run  gpulaunch-runs/nanobodies-20261120-074215\n"
+        "go on with  gpulaunch retry gpulaunch-runs/nanobodies-20261120-074215"
+    )
+
+
+def test_a_run_where_all_is_well_is_short() -> None:
+    run = History(1).open().jobs("a").start("a", 0).pass_(90).succeed("a")
+    run.add(f.RunClosed("succeeded"))
+    assert rendered(lambda console: print_summary(console, summary_of(run))) == (
+        " succeeded  nanobodies  1 job: 1 succeeded\n"
+        "      time  1:30\n"
+        "     cards  1 card 100 % busy, 0.03 GPU-hours\n"
+        "       run  gpulaunch-runs/nanobodies-20261120-074215"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [("stopped", "resume"), ("interrupted", "resume"), ("failed", "retry"), ("succeeded", None)],
+)
+def test_the_next_command_fits_how_it_ended(state: RunState, command: str | None) -> None:
+    run = History(1).open().jobs("a")
+    if state == "failed":
+        run.start("a", 0).fail("a")
+    found = summarise(run.ledger, Paths(), run.now, state=state, tail_of=no_tail).next_command
+    assert found == (f"gpulaunch {command} {Paths.root}" if command else None)
+
+
+def test_the_next_command_can_be_pasted_whatever_the_directory_is_called() -> None:
+    class Spaced(Paths):
+        root = Paths.root.parent / "my runs; rm"
+
+    run = History(1).open().jobs("a").add(f.RunClosed("stopped", "Ctrl-C"))
+    summary = summarise(run.ledger, Spaced(), run.now, tail_of=no_tail)
+    assert summary.next_command == "gpulaunch resume 'gpulaunch-runs/my runs; rm'"
+
+
+def test_ten_failures_are_shown_and_only_their_logs_are_read() -> None:
+    run = History(1).open().jobs(*(f"j{n}" for n in range(25)))
+    for n in range(25):
+        run.start(f"j{n}", 0).fail(f"j{n}")
+    read: list[str] = []
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=lambda log: read.append(log) or ())
+    assert len(summary.failed) == len(read) == 10
+    assert "and 15 failed jobs more" in rendered(lambda c: print_summary(c, summary))
+
+
+def test_jobs_that_share_a_card_use_its_time_once() -> None:
+    run = History(1).open().jobs("a", "b").start("a", 0).start("b", 0).pass_(3600)
+    run.succeed("a").succeed("b").add(f.RunClosed("succeeded"))
+    summary = summary_of(run)
+    assert summary.busy == 1.0
+    assert summary.gpu_hours == pytest.approx(1.0)
+
+
+def test_a_resumed_run_is_not_blamed_for_the_night_between() -> None:
+    run = History(1).open().jobs("a", "b").start("a", 0).pass_(3600).succeed("a")
+    run.pass_(40_000).open().start("b", 0).pass_(1800).succeed("b").pass_(1800)
+    summary = summary_of(run.add(f.RunClosed("succeeded")))
+    assert summary.elapsed == 3600
+    assert summary.busy == 0.5
+    assert summary.gpu_hours == pytest.approx(1.5)
+    assert "1:00:00 since it was taken up again" in rendered(lambda c: print_summary(c, summary))
+
+
+def test_a_card_that_a_resume_no_longer_has_is_still_named() -> None:
+    run = History(2).open().jobs("a").start("a", 1).fail("a")
+    run.pool = run.pool[:1]
+    (failed,) = summary_of(run.open()).failed
+    assert failed.card == "card GPU-1"
+
+
+def test_hostile_names_logs_and_reasons_stay_text() -> None:
+    run = History(1).open().jobs("\x1b[2Jx").start("\x1b[2Jx", 0).end("\x1b[2Jx", Exited(1), "exit")
+    run.add(f.JobSettled("\x1b[2Jx", "failed", "[red]\x07")).add(f.RunClosed("failed", "\x1bq"))
+    shown = rendered(lambda c: print_summary(c, summary_of(run, ["\x1b[0m[/]"])))
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\\x1b[2Jx  [red]\\x07" in shown
+    assert "│ \\x1b[0m[/]" in shown
+
+
+def test_colour_on_a_terminal_and_none_with_no_color() -> None:
+    summary = summary_of(mixed())
+    for environ, coloured in (
+        ({"TERM": "xterm-256color"}, True),
+        ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, False),
+    ):
+        stream = Tty()
+        print_summary(console_for(stream, environ), summary)
+        assert ("\x1b[" in stream.getvalue()) is coloured, environ
+    piped = io.StringIO()
+    print_summary(console_for(piped, {"TERM": "xterm", "FORCE_COLOR": "1"}), summary)
+    assert "\x1b" not in piped.getvalue()
+
+
+def test_ten_thousand_jobs_are_summarised_without_a_pause() -> None:
+    run = History(8).open().jobs(*(f"j{n}" for n in range(10_000)))
+    for n in range(10_000):
+        run.start(f"j{n}", n % 8).pass_(1).succeed(f"j{n}")
+    started = time.perf_counter()
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=no_tail)
+    print(f"10,000 jobs summarised in {time.perf_counter() - started:.3f} s")
+    assert summary.counts == {"succeeded": 10_000}

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.core.model import Exited, Gpu, Lost, MissingOutput, Outcome, Signaled, TimedOut
+from gpulaunch.views import words
+from tests.views.history import START, gpus
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"),
+        (-3, "0:00"),
+        (42.9, "0:42"),
+        (3723, "1:02:03"),
+        (86400 + 1, "24:00:01"),
+        (2 * 86400 + 3 * 3600 + 59, "2 d 3 h"),
+    ],
+)
+def test_durations_are_short_and_never_negative(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (90, "90 s"),
+        (0.5, "0.5 s"),
+        (1800, "30 min"),
+        (7200, "2 h"),
+        (86400, "1 d"),
+        (3723, "1:02:03"),
+    ],
+)
+def test_limits_read_as_people_wrote_them(seconds: float, text: str) -> None:
+    assert words.limit(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (20, "under a minute"),
+        (290, "5 min"),
+        (12000, "3 h 20 min"),
+        (7140, "2 h"),
+        (183600, "2 d 3 h"),
+    ],
+)
+def test_estimates_pretend_no_precision(seconds: float, text: str) -> None:
+    assert words.rough(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0 B"), (512 << 20, "512 MiB"), (80 << 30, "80 GiB"), (85_470_000_000, "79.6 GiB")],
+)
+def test_sizes(amount: int, text: str) -> None:
+    assert words.size(amount) == text
+
+
+def test_counts_have_separators_and_nouns_their_number() -> None:
+    assert words.count(2988) == "2,988"
+    assert words.several(1, "job") == "1 job"
+    assert words.several(0, "job") == "0 jobs"
+    assert words.several(2, "process", "processes") == "2 processes"
+
+
+def test_simulated_cards_always_say_so() -> None:
+    assert words.cards(gpus(1)) == "GPU 0"
+    assert words.cards(gpus(2, simulated=True)) == "simulated GPUs 0, 1"
+    assert words.cards([]) == ""
+
+
+def test_mig_instances_of_one_card_can_be_told_apart() -> None:
+    one = Gpu("MIG-5f3c9a12-0000", 0, "k", "A100", 1, mig=True)
+    assert words.card(one) == "GPU 0 MIG-5f3c9a12"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (Exited(3), "exit status 3"),
+        (Signaled(9), "killed by SIGKILL"),
+        (Signaled(77), "killed by signal 77"),
+        (TimedOut("timeout", 7200), "ran longer than 2 h (timeout)"),
+        (TimedOut("idle_timeout", 600), "nothing in its log for 10 min (idle_timeout)"),
+        (MissingOutput(("a.cif", "b.cif")), "missing output: a.cif and 1 more"),
+        (Lost("gone at resume"), "nobody saw its end: gone at resume"),
+    ],
+)
+def test_outcomes_in_words(outcome: Outcome, text: str) -> None:
+    assert words.outcome(outcome) == text
+
+
+def test_json_times_are_utc_with_fractions() -> None:
+    assert words.iso(START) == "2026-11-20T07:42:15.250000Z"
+    assert words.iso(None) is None
+
+
+def test_listing_names_the_first_and_counts_the_rest() -> None:
+    assert words.listing(["a", "b"]) == "a, b"
+    assert words.listing("abcdefg") == "a, b, c and 4 more"
+
+
+def test_escape_sequences_and_reordering_are_written_out() -> None:
+    assert words.visible("a\x1b[31mb\nc\td\x9b2J") == "a\\x1b[31mb\\nc d\\x9b2J"
+    assert words.visible("pdf.\u202etxt") == "pdf.\\u202etxt"
+    assert words.visible("naïve 蛋白質 👩‍🔬 [bold]") == "naïve 蛋白質 👩‍🔬 [bold]"
+    assert words.visible("half \ud800") == "half \\ud800"
+
+
+@given(st.text())
+def test_visible_text_is_one_line_that_no_terminal_obeys(text: str) -> None:
+    shown = words.visible(text)
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", shown)
+    shown.encode("utf-8")
