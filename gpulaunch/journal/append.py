@@ -1,12 +1,13 @@
 """The journal's one writer: whole lines appended to `events.jsonl`, or kept until they can be.
 
-Owns the file's end. Never rewrites a line, never decides when to give up: `append` and `retry`
-say whether everything is on file, `failure` why not, and the supervisor acts on that.
+Owns the file's end. Never changes an acknowledged line, never decides when to give up: `append`
+and `retry` say whether everything is on file, `failure` why not, and the supervisor acts on that.
 
-A line is acknowledged when `write` took all of it; a SIGKILL after that loses nothing (the page
-cache is the kernel's), `sync` guards against a power cut as well.
+A line is acknowledged when `write` took all of it: a SIGKILL after that loses nothing (the page
+cache is the kernel's). `sync` guards against a power cut as well, and hears of what network file
+systems only say then (a full quota): such lines are kept until then, and written again.
 
-INVARIANT: between calls the file ends with a whole line, or `_torn` says that it may not.
+INVARIANT: between calls the file ends with a whole line, unless `_torn`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class BusyJournalError(UsageError):
 
 
 class Journal:
-    """The append-only record of one run. Make it with `create` or `reopen`; close it.
+    """The append-only record of one run. Made by `create` or `reopen`; close it.
 
-    `recovered` is how many bytes of a torn last line `reopen` cut off (0: none).
+    `failure` is why lines are pending, None while all is well. `recovered` is how many bytes of a
+    torn last line `reopen` cut off.
     """
 
     def __init__(
@@ -47,17 +49,19 @@ class Journal:
         *,
         recovered: int = 0,
         write: Callable[[int, bytes], int] = os.write,
+        sync: Callable[[int], None] = os.fdatasync,
     ) -> None:
         self.path = path
         self.failure: OSError | None = None
         self.recovered = recovered
         self._fd = fd
-        self._write = write
         self._next = number
         self._size = os.fstat(fd).st_size
         self._pending: deque[bytes] = deque()
+        self._unsynced: list[bytes] = []
         self._torn = False
-        self._unsynced = False
+        self._taken_back = False
+        self._write, self._fdatasync = write, sync
 
     @classmethod
     def create(cls, rundir: RunDir) -> Journal:
@@ -65,11 +69,15 @@ class Journal:
         try:
             fd = os.open(rundir.events, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise UsageError(
-                f"{rundir.path} already holds a run: name another directory, or go on with it:"
-                f" gpulaunch resume {rundir.path}"
-            ) from None
-        return cls._locked(rundir.events, fd, scan_first=False)
+            raise UsageError(rundir.taken()) from None
+        except OSError as error:
+            raise UsageError(f"{rundir.events} cannot be made: {error.strerror}") from None
+        try:
+            _lock(rundir.events, fd)
+            return cls(rundir.events, fd)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @classmethod
     def reopen(cls, rundir: RunDir) -> Journal:
@@ -82,22 +90,24 @@ class Journal:
             fd = os.open(rundir.events, _FLAGS)
         except FileNotFoundError:
             raise UsageError(f"{rundir.path} holds no run: it has no events.jsonl") from None
-        return cls._locked(rundir.events, fd, scan_first=True)
-
-    @classmethod
-    def _locked(cls, path: Path, fd: int, *, scan_first: bool) -> Journal:
+        except OSError as error:
+            raise UsageError(f"{rundir.events} cannot be written: {error.strerror}") from None
         try:
-            _lock(path, fd)
-            if not scan_first:
-                return cls(path, fd)
-            found = scan(path)
+            _lock(rundir.events, fd)
+            found = scan(rundir.events)
             torn = os.fstat(fd).st_size - found.end
             if torn:
                 os.ftruncate(fd, found.end)
-            return cls(path, fd, found.lines + 1, recovered=torn)
+            return cls(rundir.events, fd, found.lines + 1, recovered=torn)
         except BaseException:
             os.close(fd)
             raise
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def next(self) -> int:
@@ -117,14 +127,14 @@ class Journal:
             return True
         try:
             named = os.stat(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
-            return False  # cannot be asked: the next write tells
+            return False  # it cannot be asked after: the next write will tell
         return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino)
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
-        """Record the facts, in order. False: some lines wait in `pending`, `failure` says why."""
+        """Record the facts, in order. False: some lines wait in memory, see `failure`."""
         for fact, at in facts:
             self._pending.append(encode(self._next, fact, at))
             self._next += 1
@@ -134,7 +144,7 @@ class Journal:
         """Write what is pending. True when every line so far is on file and the file is there."""
         try:
             if self.gone:
-                raise FileNotFoundError(errno.ENOENT, "the run directory is gone", str(self.path))
+                raise FileNotFoundError(errno.ENOENT, f"{self.path.parent} was deleted or moved")
             self._mend()
             while self._pending:
                 self._write_batch()
@@ -142,22 +152,22 @@ class Journal:
             self.failure = error
             return False
         self.failure = None
+        self._taken_back = False
         return True
 
     def sync(self) -> bool:
-        """Have the disk hold what was written. False: it does not, `failure` says why."""
-        if not self._unsynced:
-            return self.failure is None
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            self.failure = error
-            return False
-        self._unsynced = False
-        return self.failure is None
+        """Whether the disk holds all that was written. What it refuses is pending again."""
+        if self._unsynced:
+            try:
+                self._fdatasync(self._fd)
+            except OSError as error:
+                self.failure = error
+                self._take_back()
+            self._unsynced.clear()
+        return not self._taken_back
 
     def close(self) -> None:
-        """Sync and let go of the file. Pending lines are lost: `retry` first."""
+        """Sync and let go of the file. Lines still pending are lost: `retry` first."""
         if self._fd < 0:
             return
         self.sync()
@@ -165,25 +175,36 @@ class Journal:
         self._fd = -1
 
     def _write_batch(self) -> None:
-        lines = [self._pending[i] for i in range(min(_BATCH_LINES, len(self._pending)))]
-        data = b"".join(lines)
+        count = min(_BATCH_LINES, len(self._pending))
+        data = b"".join([self._pending[i] for i in range(count)])
         self._torn = True
         written = self._write(self._fd, data)
-        if written == len(data):
-            self._torn = False
         # A short write is a disk that is filling up: its whole lines count, the torn one goes.
         whole = data.rfind(b"\n", 0, written) + 1
-        self._size += whole
-        self._unsynced = self._unsynced or whole > 0
-        for _ in range(data.count(b"\n", 0, whole)):
-            self._pending.popleft()
+        self._torn = whole != written
+        self._acknowledge(data[:whole])
         self._mend()
 
+    def _acknowledge(self, data: bytes) -> None:
+        if not data:
+            return
+        self._size += len(data)
+        self._unsynced.append(data)
+        for _ in range(data.count(b"\n")):
+            self._pending.popleft()
+
     def _mend(self) -> None:
-        # Also after an error: a write that failed may still have left something behind.
+        # Also after an error: a write that failed may have left something behind all the same.
         if self._torn:
             os.ftruncate(self._fd, self._size)
             self._torn = False
+
+    def _take_back(self) -> None:
+        """The kernel reports a lost page once and then forgets it: write these lines again."""
+        data = b"".join(self._unsynced)
+        self._pending.extendleft(reversed(data.splitlines(keepends=True)))
+        self._size -= len(data)
+        self._torn = self._taken_back = True
 
 
 def _lock(path: Path, fd: int) -> None:

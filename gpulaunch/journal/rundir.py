@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -69,6 +70,11 @@ class RunDir:
         return run
 
     # ── Its paths ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def root(self) -> Path:
+        """The directory itself, as people are to type it."""
+        return self.path
 
     @property
     def manifest(self) -> Path:
@@ -141,6 +147,13 @@ class RunDir:
     def holds_run(self) -> bool:
         return os.path.lexists(self.events) or os.path.lexists(self.manifest)
 
+    def taken(self) -> str:
+        """What to say when a new run was to be put here."""
+        return (
+            f"{self.path} already holds a run: name another directory, or go on with that run:"
+            f" gpulaunch resume {shlex.quote(str(self.path))}"
+        )
+
     def link_result(self, attempt: AttemptId) -> None:
         """Point `results/JOB` to the attempt's `{{out}}`, in one step. Raises OSError."""
         target = os.path.join("..", self.outs.name, self.out(attempt).name)
@@ -153,10 +166,7 @@ class RunDir:
     def _take(self) -> None:
         self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
         if self.holds_run:
-            raise UsageError(
-                f"{self.path} already holds a run: name another directory, or go on with it:"
-                f" gpulaunch resume {self.path}"
-            )
+            raise UsageError(self.taken())
         if not os.listdir(self.path):
             self.path.chmod(0o700)  # one that the user keeps other things in stays as it is
 

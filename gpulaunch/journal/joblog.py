@@ -1,0 +1,118 @@
+"""`joblog.tsv`: GNU Parallel's joblog, a row per attempt, for the scripts that people have for it.
+
+    Seq  Host  Starttime  JobRuntime  Send  Receive  Exitval  Signal  Command
+
+A convenience that repeats what the journal holds: a row that cannot be written is left out.
+Exitval is -1 where gpulaunch counts a failure that the process's own status does not show (a
+timeout, a missing output), as GNU Parallel writes it for its own timeouts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.model import exit_code_of, signal_of
+from gpulaunch.core.template import Text
+
+HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
+_NEVER_STARTED = "0.000"
+
+
+class JobLog:
+    """The rows of one run, appended. Close it. A torn last row is cut off when it is opened.
+
+    `command_of` gives a job's command line by its name (`command_line` makes one).
+    """
+
+    def __init__(self, path: Path, command_of: Callable[[str], str]) -> None:
+        self._command_of = command_of
+        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._rows, self._size = self._measure()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def ended(self, attempt: AttemptRecord, ledger: Ledger) -> bool:
+        """A row for an attempt that ended. False where it could not be written."""
+        command = self._command_of(attempt.id.job)
+        rows = "" if self._size else HEADER
+        rows += row(self._rows + 1, ledger.host, attempt, command)
+        data = rows.encode(errors="surrogateescape")
+        try:
+            whole = os.write(self._fd, data) == len(data)
+            if not whole:
+                os.ftruncate(self._fd, self._size)
+        except OSError:
+            return False
+        if whole:
+            self._rows += 1
+            self._size += len(data)
+        return whole
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _measure(self) -> tuple[int, int]:
+        lines = size = held = 0
+        while chunk := os.pread(self._fd, 1 << 20, held):
+            lines += chunk.count(b"\n")
+            if (last := chunk.rfind(b"\n")) >= 0:
+                size = held + last + 1
+            held += len(chunk)
+        if held > size:
+            os.ftruncate(self._fd, size)
+        return max(0, lines - 1), size
+
+
+def row(number: int, host: str, attempt: AttemptRecord, command: str) -> str:
+    """One attempt's row. Times are seconds since 1970 and seconds, to the millisecond."""
+    started = f"{attempt.started.utc:.3f}" if attempt.started else _NEVER_STARTED
+    exit_value, signal = _status(attempt)
+    cells = (
+        str(number),
+        _cell(host),
+        started,
+        f"{attempt.seconds:10.3f}",
+        "0",
+        "0",
+        str(exit_value),
+        str(signal),
+        _cell(f"{attempt.id.job}: {command}"),
+    )
+    return "\t".join(cells) + "\n"
+
+
+def command_line(run: Text | tuple[Text, ...]) -> str:
+    """A job's `run` on one line; what is only known at its start stays `{{name}}`."""
+    if isinstance(run, tuple):
+        return shlex.join(_shown(part) for part in run)
+    return _shown(run)
+
+
+def _shown(text: Text) -> str:
+    if isinstance(text, str):
+        return text
+    return "".join(p if isinstance(p, str) else "{{" + p.name + "}}" for p in text.parts)
+
+
+def _status(attempt: AttemptRecord) -> tuple[int, int]:
+    if attempt.outcome is None:
+        return -1, 0
+    code, signal = exit_code_of(attempt.outcome), signal_of(attempt.outcome)
+    if signal:
+        return (-1 if attempt.failure in ("timeout", "idle_timeout") else 0), signal
+    if attempt.state != "succeeded" and not code:
+        return -1, 0
+    return code or 0, 0
+
+
+def _cell(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace("\t", "\\t")
+    return text.replace("\n", "\\n").replace("\r", "\\r")

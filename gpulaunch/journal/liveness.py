@@ -1,0 +1,112 @@
+"""Whether a run lives. The journal says how it was closed; its control socket, whether it breathes.
+
+The socket's name is bound as long as the supervisor lives, and not a moment longer. It means
+something on the machine of the run only: a run of another one is never taken up from here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch.core.facts import Fact, RunClosed, RunOpened
+from gpulaunch.core.model import RunState
+from gpulaunch.errors import UsageError
+from gpulaunch.journal import codec
+from gpulaunch.journal.manifest import boot_id, hostname
+from gpulaunch.journal.read import read
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.shapes import UnknownKindError
+
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose run it is: its id, and the machine of its newest supervisor."""
+
+    run: str
+    host: str
+    boot: str
+
+    @property
+    def here(self) -> bool:
+        """It is this machine's. The name may have changed, or the machine may have restarted."""
+        return self.host == hostname() or (self.boot != "" and self.boot == boot_id())
+
+
+def control_name(run: str) -> str:
+    """The abstract name of a run's control socket, with its leading NUL."""
+    return f"\0gpulaunch/1/run/{run}"
+
+
+def supervised(run: str) -> bool:
+    """Whether a supervisor of this run lives on this machine."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
+        try:
+            link.connect(control_name(run))
+        except BlockingIOError:
+            return True  # too many wait there already
+        except OSError:
+            return False
+        return True
+
+
+def state_of(rundir: RunDir) -> RunState:
+    """The run's state now. Raises UsageError where the directory holds no readable run.
+
+    A run of another machine that is not closed counts as running: nothing here tells otherwise.
+    """
+    last = _last_fact(rundir.events)
+    if isinstance(last, RunClosed):
+        return last.state
+    origin = origin_of(rundir)
+    return "running" if not origin.here or supervised(origin.run) else "interrupted"
+
+
+def origin_of(rundir: RunDir) -> Origin:
+    """From the manifest, or from the journal's first line where the manifest was lost."""
+    try:
+        manifest = rundir.read_manifest()
+    except UsageError:
+        first = next(read(rundir.events), None)
+        if first is None or not isinstance(first[0], RunOpened):
+            raise
+        return Origin(first[0].run, first[0].host, first[0].boot)
+    latest = manifest.latest or manifest
+    return Origin(manifest.run, latest.host, latest.boot)
+
+
+def refuse_elsewhere(rundir: RunDir) -> None:
+    """Raises UsageError, naming the host, where the run is another machine's."""
+    origin = origin_of(rundir)
+    if not origin.here:
+        raise UsageError(
+            f"{rundir.path} is a run of {origin.host}, and this is {hostname()}:"
+            f" go on with it on {origin.host}"
+        )
+
+
+def _last_fact(path: Path) -> Fact | None:
+    """The newest fact that is whole; None where the end does not tell."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        start = max(0, os.fstat(fd).st_size - _TAIL_BYTES)
+        lines = os.pread(fd, 2 * _TAIL_BYTES, start).split(b"\n")[:-1]
+    finally:
+        os.close(fd)
+    for line in reversed(lines):
+        try:
+            return codec.decode(line).fact
+        except UnknownKindError:
+            return None
+        except codec.BadLineError:
+            continue
+    return None
