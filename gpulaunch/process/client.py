@@ -1,0 +1,290 @@
+"""The supervisor's side of nursery and keeper pairs: sockets, messages, reports.
+
+It owns the nursery's process and each pair's socket. It never waits for a job, never signals one
+(keepers do), and never blocks: `on_readable` takes in what is there.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+from gpulaunch.core.model import Outcome
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.process.command import Command
+from gpulaunch.process.ends import end_from
+
+KEEPER = Path(__file__).with_name("keeper.py")
+
+StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
+
+
+class NurseryGoneError(GpulaunchError):
+    """The nursery's process has died; start another one. Pairs born before live on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The program runs: its exec succeeded."""
+
+    attempt: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing of the attempt is left, and its end is in its file."""
+
+    attempt: str
+    outcome: Outcome
+    leftovers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unkillable:
+    """SIGKILL has not ended these processes for 8 s; the pair goes on trying, and keeps its leases.
+
+    The attempt is None where the report comes from the outer keeper while no attempt is known.
+    """
+
+    attempt: str | None
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Both keepers are gone, and nothing of what they ran is left. `attempt`: it had no Ended."""
+
+    attempt: str | None
+
+
+Report: TypeAlias = Started | Ended | Unkillable | Gone
+
+
+class Nursery:
+    """One process, executed once, that forks keeper pairs. `environ` is what jobs start from."""
+
+    def __init__(
+        self, python: str = sys.executable, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._said: IO[bytes] = _memory_file("keepers")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [python, "-I", "-S", str(KEEPER), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._said,
+                    env=_inherited() if environ is None else environ,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            ours.close()
+            self._said.close()
+            raise GpulaunchError(
+                f"expected a Python to run keepers with, found {python}: {problem.strerror}"
+            ) from problem
+        self._socket = ours
+
+    def fileno(self) -> int:
+        """Readable when, and only when, the nursery is gone."""
+        return self._socket.fileno()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def said(self) -> str:
+        """What nursery and keepers wrote to standard error: nothing, unless one has crashed."""
+        return os.pread(self._said.fileno(), 65536, 0).decode("utf-8", "replace")
+
+    def pair(self, leases: Sequence[int] = (), alive: int | None = None) -> Pair:
+        """A new keeper pair that holds (copies of) these descriptors.
+
+        Raises NurseryGoneError. A pair that could not be born reports Gone.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
+        message = {"alive": alive is not None, "fds": len(passed)}
+        with theirs:
+            try:
+                _send(self._socket, message, passed)
+            except OSError as problem:
+                ours.close()
+                raise NurseryGoneError(
+                    f"the process that forks keepers (pid {self.pid}) is gone: {self.said()}"
+                ) from problem
+        return Pair(ours)
+
+    def close(self) -> None:
+        """Let it go: it ends by itself when its pairs have ended; waited for at most a second."""
+        if self._said.closed:
+            return
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        _wait_readable(self._socket, 1.0)
+        self._socket.close()
+        try:
+            self._process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            # It has pairs to outlive. It is our child until we end, and then init's.
+            self._process.returncode = 0
+        self._said.close()
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Pair:
+    """One pair of keepers with one set of leases; attempts run on it one after the other."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._attempt: str | None = None
+        self._gone = False
+
+    @property
+    def attempt(self) -> str | None:
+        """The attempt that it runs: launched, and not reported as ended."""
+        return self._attempt
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def launch(self, command: Command) -> None:
+        """Start the attempt; answered by Started and Ended, or Ended alone, or Gone."""
+        if self._attempt is not None:
+            raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
+        self._attempt = command.attempt
+        with _memory_file("launch") as file:
+            file.write(_spec(command))
+            file.flush()
+            self._tell({"do": "launch"}, [file.fileno()])
+
+    def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
+        """TERM, the command's grace, KILL; `now`: KILL at once. Nothing, where nothing runs.
+
+        The first reason decides the outcome's kind, unless the main process has ended by itself.
+        """
+        if self._attempt is not None:
+            message = {"do": "stop", "attempt": self._attempt, "reason": reason, "by": by}
+            self._tell({**message, "now": now})
+
+    def end(self) -> None:
+        """An idle pair finishes and gives its leases back; answered by Gone."""
+        if self._attempt is not None:
+            raise RuntimeError(f"{self._attempt} runs here: it cannot be ended as idle")
+        self._tell({"do": "end"})
+
+    def on_readable(self) -> list[Report]:
+        """What has come, without waiting. Gone is the last one, and comes once."""
+        reports: list[Report] = []
+        for message in self._messages():
+            reports.append(self._report(message))
+        return reports
+
+    def close(self) -> None:
+        """To the keepers this is the supervisor's death: what runs is ended."""
+        self._socket.close()
+
+    def _messages(self) -> Iterator[dict[str, Any] | None]:
+        while not self._gone:
+            try:
+                data = self._socket.recv(65536)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it left a message of ours unread; its last ones to us still come
+            self._gone = not data
+            yield json.loads(data) if data else None
+
+    def _report(self, message: dict[str, Any] | None) -> Report:
+        if message is None:
+            attempt, self._attempt = self._attempt, None
+            return Gone(attempt)
+        if message["is"] == "started":
+            return Started(message["attempt"], message["pid"])
+        if message["is"] == "unkillable":
+            return Unkillable(message["attempt"] or self._attempt, tuple(message["pids"]))
+        end = end_from(message["end"])
+        attempt, self._attempt = self._attempt, None
+        return Ended(attempt or end.attempt, end.outcome, end.leftovers)
+
+    def _tell(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
+        # A pair that is gone says so by its end of file; a full queue holds a stop already.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            _send(self._socket, message, fds)
+
+
+def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    to.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
+
+
+def _spec(command: Command) -> bytes:
+    spec = {
+        "attempt": command.attempt,
+        "argv": _coded(command.argv),
+        "env_set": {_code(name): _code(value) for name, value in command.env_set.items()},
+        "env_unset": _coded(command.env_unset),
+        "cwd": _code(command.cwd),
+        "log": _code(command.log),
+        "end": _code(command.end),
+        "outputs": _coded(command.outputs),
+        "timeout": command.timeout,
+        "idle_timeout": command.idle_timeout,
+        "grace": command.grace,
+        "success_codes": sorted(command.success_codes),
+    }
+    return json.dumps(spec).encode()
+
+
+def _code(text: str) -> str:
+    """The bytes that the kernel is to see, a character each: any name survives JSON."""
+    return os.fsencode(text).decode("latin-1")
+
+
+def _coded(texts: Sequence[str]) -> list[str]:
+    return [_code(text) for text in texts]
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment, less what the interpreter itself put there in a C locale (PEP 538)."""
+    environment = dict(os.environ)
+    try:
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return environment
+    if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
+        environment.pop("LC_CTYPE", None)
+    return environment
+
+
+def _memory_file(name: str) -> IO[bytes]:
+    """A file without a name that is never on a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create(f"gpulaunch-{name}"), "w+b")
+    return tempfile.TemporaryFile(dir="/dev/shm")  # built for an old glibc
+
+
+def _wait_readable(what: socket.socket, seconds: float) -> None:
+    poller = select.poll()
+    poller.register(what, select.POLLIN)
+    poller.poll(seconds * 1000)

@@ -1,0 +1,42 @@
+"""What to execute, as a plain value. It is data only: nothing here touches the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpulaunch.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One attempt's program and its limits.
+
+    The environment is the nursery's, less `env_unset`, plus `env_set`; it is never shown. `log`
+    and `end` are absolute paths of files that do not exist yet. `timeout` (from the start),
+    `idle_timeout` (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
+    glob patterns, looked at after an exit with one of `success_codes`; a path that exists is
+    itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
+    """
+
+    attempt: str
+    argv: tuple[str, ...]
+    log: str
+    end: str
+    cwd: str = "/"
+    env_set: Mapping[str, str] = field(default_factory=dict, repr=False)
+    env_unset: tuple[str, ...] = ()
+    timeout: float | None = None
+    idle_timeout: float | None = None
+    grace: float = 10.0
+    outputs: tuple[str, ...] = ()
+    success_codes: frozenset[int] = frozenset({0})
+
+    def __post_init__(self) -> None:
+        if not self.argv:
+            raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
+        words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
+        if any("\0" in word for word in (*words, self.log, self.end, *self.outputs)):
+            raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
+        if any(not name or "=" in name for name in self.env_set):
+            raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")

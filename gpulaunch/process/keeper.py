@@ -1,0 +1,1114 @@
+"""The processes between the supervisor and a job: nursery, outer keeper, inner keeper.
+
+    supervisor ──exec once──▶ nursery ──fork──▶ outer ──fork──▶ inner ──fork, exec──▶ job
+
+What it owns: starting a job, its signals, timeouts and end, and the proof that nothing of it is
+left. What it never does: decide what runs, touch a card, write an environment's value anywhere.
+It runs alone, as `python -I -S keeper.py FD`, on Python 3.8 and newer, standard library only;
+hence one file, and no import from the package.
+
+Who catches whom. All three are subreapers, so an orphan goes to the nearest one that lives:
+
+    dies                 then
+    supervisor           inner sees the end of file: TERM, grace, KILL, sweep, end written
+    inner                outer adopts the job's processes, kills them, exits
+    outer                inner goes on with its job, and leaves after it; the nursery adopts inner
+    inner and outer      the nursery kills what it adopts; until then it holds socket and leases
+    nursery              pairs go on; the supervisor starts another nursery
+
+INVARIANT: the supervisor sees the end of file of a pair's socket only when nothing of its job is
+left. Nursery, outer and inner each hold the socket, and each lets go only after its own sweep.
+
+A sweep kills direct children alone, again and again until waitpid says ECHILD: their numbers
+cannot be recycled, since nobody else reaps them, and a dead child's children are ours before we
+can reap it, so ECHILD proves that no descendant is left.
+"""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import ctypes
+import errno
+import fcntl
+import gc
+import glob
+import json
+import math
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+END_SIZE = 8192
+LEASES_FROM = 100
+UNKILLABLE_AFTER = 8.0
+OUTPUT_CHECK_LIMIT = 60.0
+SUPERVISOR_GONE = "the supervisor is gone"
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+# The clock that file systems stamp files with: a file written now is never older than it.
+CLOCK_REALTIME_COARSE = 5
+KEPT_SIGNALS = {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT,
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP,
+}  # fmt: skip
+SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+# ── The kernel ──────────────────────────────────────────────────────────────────────────────────
+
+
+def prctl(option: int, value: int) -> None:
+    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def rename(title: str) -> None:
+    """Another name in `ps`, and another command line: the one of the exec holds the package's
+    path, and `pkill -f gpulaunch` must not take supervisor and keepers together."""
+    name = title.encode()
+    libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
+    start, end = (int(number) for number in stat_fields("self")[45:47])
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, name, min(len(name), end - start - 1))
+
+
+def stat_fields(pid: int | str) -> list[bytes]:
+    """/proc/PID/stat from the state on (the third field), which is after the last parenthesis."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def started_at(pid: int) -> int:
+    """The process's start, in clock ticks since boot: with the number, its identity. -1: gone."""
+    try:
+        return int(stat_fields(pid)[19])
+    except OSError:
+        return -1
+
+
+def children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as file:
+            return [int(number) for number in file.read().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == me]
+
+
+def _parent(name: str) -> int:
+    try:
+        return int(stat_fields(name)[1])
+    except OSError:
+        return -1
+
+
+def send_signal(pid: int, number: int) -> None:
+    """To a direct child, or (negative) to the group of one that is not reaped yet."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)  # where it is another user's by now, the sweep stays, and says so
+
+
+def close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(int(name))
+
+
+class Waker:
+    """Makes the end of a child something that `poll` can wait for."""
+
+    def __init__(self) -> None:
+        self.fd, write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def clear(self) -> None:
+        try:
+            while len(os.read(self.fd, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+
+class Channel:
+    """The keepers' end of a SEQPACKET pair: one JSON value a message."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+
+    def receive(self) -> tuple[dict[str, object] | None, list[int]]:
+        """The next message and its descriptors; None when the supervisor is gone.
+
+        A peer that died with unread messages of ours shows as ECONNRESET, not as an end of file.
+        """
+        flags = socket.MSG_CMSG_CLOEXEC
+        try:
+            data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4 * 253), flags)
+        except ConnectionError:
+            return None, []
+        fds: list[int] = []
+        for _, kind, payload in ancillary:
+            if kind == socket.SCM_RIGHTS:
+                fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+        return (json.loads(data) if data else None), fds
+
+    def send(self, message: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more; the end is in its file
+            self.socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+
+# ── The nursery ─────────────────────────────────────────────────────────────────────────────────
+
+
+class PairSeat:
+    """What the nursery remembers of a pair, and holds until nothing of it is left."""
+
+    def __init__(self, inner: int, fds: list[int]) -> None:
+        self.inner = inner
+        self.inner_start = started_at(inner) if inner else -1
+        self.fds = fds
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+class Nursery:
+    def __init__(self, control: int) -> None:
+        self.control: Channel | None = Channel(control)
+        self.environment = own_environment()
+        self.waker = Waker()
+        self.pairs: dict[int, PairSeat] = {}
+        self.broken: list[PairSeat] = []
+        self.nap: float | None = None
+
+    def serve(self) -> None:
+        """Until the supervisor is gone and every pair with it."""
+        while self.control or self.pairs or self.broken:
+            poller = select.poll()
+            poller.register(self.waker.fd, select.POLLIN)
+            if self.control:
+                poller.register(self.control.fd, select.POLLIN)
+            ready = dict(poller.poll(None if self.nap is None else self.nap * 1000))
+            self.waker.clear()
+            self.reap()
+            if self.control and self.control.fd in ready:
+                self.answer(self.control)
+
+    def answer(self, control: Channel) -> None:
+        message, fds = control.receive()
+        if message is None:
+            os.close(control.socket.detach())
+            self.control = None
+            return
+        try:
+            if len(fds) != message["fds"]:  # no room for them here
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self.bear(fds, bool(message["alive"]))
+        except (
+            OSError
+        ):  # scarce: the pair's end of file is the answer, and the supervisor asks anew
+            traceback.print_exc()
+            for fd in fds:
+                os.close(fd)
+
+    def bear(self, fds: list[int], alive: bool) -> None:
+        """Fork a pair."""
+        birth, write = os.pipe()
+        try:
+            pid = fork_patiently()
+        except OSError:
+            os.close(birth)
+            os.close(write)
+            raise
+        if pid == 0:
+            try:
+                outer(fds, alive, write, self.environment)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(70)
+        os.close(write)
+        inner = int(os.read(birth, 32) or 0)
+        os.close(birth)
+        self.pairs[pid] = PairSeat(inner, fds)
+
+    def reap(self) -> None:
+        """Bury the dead, wake the stopped, kill whatever was adopted and is no keeper."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if os.WIFSTOPPED(status):
+                send_signal(pid, signal.SIGCONT)
+            elif pid in self.pairs:
+                seat = self.pairs.pop(pid)
+                if status == 0:  # the outer keeper proved that nothing is left
+                    seat.close()
+                else:
+                    self.broken.append(seat)
+        if self.broken:
+            self.sweep()
+
+    def sweep(self) -> None:
+        mine = [pid for pid in children() if pid not in self.pairs]
+        inners = {
+            seat.inner
+            for seat in self.broken
+            if seat.inner in mine and started_at(seat.inner) == seat.inner_start
+        }
+        strangers = [pid for pid in mine if pid not in inners]
+        for pid in strangers:
+            send_signal(pid, signal.SIGKILL)
+        if strangers:
+            self.nap = min((self.nap or 0.0005) * 2, 1.0)
+            return
+        for seat in self.broken:
+            if seat.inner not in inners:
+                seat.close()
+        self.broken = [seat for seat in self.broken if seat.inner in inners]
+        self.nap = None
+
+
+def fork_patiently() -> int:
+    """Fork; while processes are scarce, again for two seconds. Raises OSError after that."""
+    pause = 0.01
+    while True:
+        try:
+            return os.fork()
+        except OSError as problem:
+            if problem.errno not in SCARCE or pause > 1.0:
+                raise
+        time.sleep(pause)
+        pause *= 2
+
+
+def own_environment() -> dict[bytes, bytes]:
+    """As the supervisor gave it: an interpreter in the C locale adds LC_CTYPE to its own."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    return dict(entry.split(b"=", 1) for entry in entries if entry.find(b"=") > 0)
+
+
+# ── The outer keeper ────────────────────────────────────────────────────────────────────────────
+
+
+def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, bytes]) -> None:
+    """Holds everything the inner keeper holds, and waits for its end. Never returns."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    close_all_but({0, 1, 2, birth, *fds})
+    os.setsid()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    channel = Channel(fds[0])
+    leases = [lift(fd) for fd in fds[2 if alive else 1 :]]
+    watch, watched = os.pipe()  # the inner keeper reads: end of file when the outer one is gone
+    inner = fork_patiently()
+    if inner == 0:
+        os.close(watched)
+        os.close(birth)
+        try:
+            Inner(channel, watch, leases, environment).serve()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            Sweep(channel).to_the_end()
+            os._exit(0)
+    os.close(watch)
+    os.write(birth, b"%d" % inner)
+    os.close(birth)
+    rename("job-keeper-outer")
+    wait_for(inner)
+    Sweep(channel).to_the_end()
+    os._exit(0)
+
+
+def lift(fd: int) -> int:
+    """The same open file at a number that programs do not use for their own."""
+    high: int = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+    os.close(fd)
+    return high
+
+
+def wait_for(inner: int) -> None:
+    while True:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            send_signal(pid, signal.SIGCONT)  # a stopped keeper would keep no promise
+        elif pid == inner:
+            return
+
+
+class Sweep:
+    """Ends every descendant. `step` once, or `to_the_end` where nothing else is to be done."""
+
+    def __init__(self, channel: Channel, attempt: str | None = None) -> None:
+        self.channel = channel
+        self.attempt = attempt
+        self.since = time.monotonic()
+        self.nap = 0.0005
+        self.said: list[int] = []
+
+    def kill(self, spared: int | None = None) -> None:
+        pids = [pid for pid in children() if pid != spared]
+        for pid in pids:
+            send_signal(pid, signal.SIGKILL)
+        self.nap = min(self.nap * 2, 1.0)
+        late = time.monotonic() - self.since > UNKILLABLE_AFTER
+        if late and pids and pids != self.said:
+            self.said = pids
+            self.channel.send({"is": "unkillable", "attempt": self.attempt, "pids": pids[:200]})
+
+    def to_the_end(self) -> None:
+        while True:
+            self.kill()
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    self.nap = 0.0005
+            except ChildProcessError:
+                return
+            time.sleep(self.nap)
+
+
+# ── The inner keeper ────────────────────────────────────────────────────────────────────────────
+
+
+class Inner:
+    """Runs attempts, one at a time. One loop, which waits for everything at once."""
+
+    def __init__(
+        self, channel: Channel, watch: int, leases: list[int], environment: dict[bytes, bytes]
+    ) -> None:
+        self.channel = channel
+        self.watch: int | None = watch
+        self.leases = leases
+        self.environment = environment
+        self.attempt: Attempt | None = None
+        self.leaving = False
+        os.setsid()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
+        self.waker = Waker()
+        rename("job-keeper-inner")
+
+    def serve(self) -> None:
+        while self.attempt or not self.leaving:
+            ready = self.wait()
+            self.waker.clear()
+            if self.attempt:  # first: an end that came before a stop is the job's own
+                self.attempt.look(ready)
+            if self.channel.fd in ready:
+                self.listen(ready[self.channel.fd])
+            if self.watch in ready:
+                self.watch = None  # outer is gone: the job goes on below the nursery's eyes
+                self.leaving = True
+            if self.attempt:
+                self.attempt.advance(time.monotonic())
+                if self.attempt.over:
+                    self.attempt = None
+
+    def wait(self) -> dict[int, int]:
+        poller = select.poll()
+        poller.register(self.waker.fd, select.POLLIN)
+        if self.watch is not None:
+            poller.register(self.watch, select.POLLIN)
+        if self.channel.fd >= 0:
+            poller.register(self.channel.fd, select.POLLIN)
+        milliseconds: float | None = None
+        if self.attempt:
+            for fd in self.attempt.pipes():
+                poller.register(fd, select.POLLIN)
+            at = self.attempt.next_deadline()
+            if at is not None:
+                milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
+        return dict(poller.poll(milliseconds))
+
+    def listen(self, events: int) -> None:
+        message, fds = (None, []) if events & select.POLLHUP else self.channel.receive()
+        if message is None:
+            self.leaving = True
+            self.channel.fd = -1  # the socket stays open: it says that this keeper lives
+            if self.attempt:
+                self.attempt.stop("interrupted", SUPERVISOR_GONE, now=False)
+        elif message["do"] == "launch":
+            self.attempt = Attempt(self, read_all(fds[0]))
+        elif message["do"] == "end":
+            self.leaving = True
+        elif self.attempt and message["attempt"] == self.attempt.id:
+            self.attempt.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
+
+
+def read_all(fd: int) -> dict[str, object]:
+    with os.fdopen(fd, "rb") as file:
+        file.seek(0)
+        value: dict[str, object] = json.loads(file.read())
+        return value
+
+
+# Phases of an attempt. A stop or a timeout sends TERM; what is left at `kill_at` is swept.
+#
+#   running ──main ends──▶ sweeping ──nothing left──▶ (checking outputs) ──▶ over
+#      └─TERM, main ends──▶ ending ──kill_at, or nothing left──▲
+RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking"
+
+
+class Attempt:
+    """One start of a job, from the fork to the proof that nothing of it is left."""
+
+    def __init__(self, keeper: Inner, spec: dict[str, object]) -> None:
+        self.keeper = keeper
+        self.spec = spec
+        self.id = str(spec["attempt"])
+        self.phase = RUNNING
+        self.over = False
+        self.pid: int | None = None
+        self.status: int | None = None
+        self.cause: str | None = None
+        self.by = ""
+        self.error: str | None = None
+        self.missing: list[str] = []
+        self.leftovers = 0
+        self.told: set[int] = set()
+        self.alone = False
+        self.kill_at: float | None = None
+        self.exec_pipe: int | None = None
+        self.exec_words = b""
+        self.helper: Helper | None = None
+        self.helper_pids: set[int] = set()
+        self.check_from: float | None = None
+        self.check_at: float | None = None
+        self.checked = False
+        self.sweep: Sweep | None = None
+        self.fork_at: float | None = None
+        self.fork_pause = 0.01
+        self.timeout = _seconds(spec["timeout"])
+        self.idle_timeout = _seconds(spec["idle_timeout"])
+        self.grace = _seconds(spec["grace"]) or 0.0
+        self.asked = (time.monotonic(), time.time())
+        self.started: tuple[float, float] | None = None
+        self.silent_since = self.looked_at = self.asked[0]
+        self.log_seen: list[int] = []
+        self.idle_at: float | None = None
+        self.since = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+        self.end: int | None = None
+        try:
+            self.lay_out_end()
+        except OSError as problem:
+            self.error = f"cannot lay out {shown(spec['end'])}: {problem.strerror}"
+            self.finish()
+            return
+        self.launch()
+
+    def lay_out_end(self) -> None:
+        """The file that takes the end, its blocks now: a disk that is full later loses no end."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOCTTY
+        self.end = os.open(raw(self.spec["end"]), flags, 0o600)
+        try:
+            os.posix_fallocate(self.end, 0, END_SIZE)
+        except OSError as problem:
+            if problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                os.unlink(raw(self.spec["end"]))
+                os.close(self.end)
+                self.end = None
+                raise
+            os.pwrite(self.end, bytes(END_SIZE), 0)
+        # The file server's clock, where it is behind ours, decides how old outputs are.
+        self.since = min(self.since, os.fstat(self.end).st_mtime_ns)
+
+    # ── Start ───────────────────────────────────────────────────────────────────────────────
+
+    def launch(self) -> None:
+        """Fork. Where processes or descriptors are scarce, later: that is not the job's failure."""
+        self.fork_at = None
+        me = os.getpid()
+        # Signals wait from before the fork until the child has its own dispositions: a TERM that
+        # comes in between would be lost, since keepers ignore it.
+        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        pipe: tuple[int, ...] = ()
+        try:
+            pipe = os.pipe()
+            pid = os.fork()
+        except OSError as problem:
+            for fd in pipe:
+                os.close(fd)
+            if problem.errno not in SCARCE:
+                raise
+            self.fork_at = time.monotonic() + self.fork_pause
+            self.fork_pause = min(self.fork_pause * 2, 1.0)
+            return
+        finally:
+            if os.getpid() == me:
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if pid == 0:
+            become_job(self.spec, self.keeper, me, pipe[1])
+        os.close(pipe[1])
+        os.set_blocking(pipe[0], False)
+        self.pid, self.exec_pipe = pid, pipe[0]
+        self.started = (time.monotonic(), time.time())
+        self.silent_since = self.looked_at = self.started[0]
+        if self.idle_timeout:
+            self.idle_at = self.started[0] + self.idle_timeout
+
+    def read_exec_pipe(self) -> None:
+        """End of file: the program runs (or was killed before). Words before it: it does not."""
+        if self.exec_pipe is None:
+            return
+        try:
+            while True:
+                words = os.read(self.exec_pipe, 65536)
+                if not words:
+                    break
+                self.exec_words += words
+        except BlockingIOError:
+            return
+        os.close(self.exec_pipe)
+        self.exec_pipe = None
+        if self.exec_words:
+            self.error = self.exec_words.decode("utf-8", "replace")
+        else:
+            self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
+
+    # ── What happens meanwhile ──────────────────────────────────────────────────────────────
+
+    def pipes(self) -> list[int]:
+        helper = [self.helper.fd] if self.helper else []
+        return helper + ([self.exec_pipe] if self.exec_pipe is not None else [])
+
+    def next_deadline(self) -> float | None:
+        now = time.monotonic()
+        if self.phase == SWEEPING and self.sweep:
+            return now + self.sweep.nap
+        if self.phase == CHECKING:
+            return self.check_at
+        if self.phase == ENDING or self.kill_at is not None:
+            return self.kill_at
+        times = [self.fork_at, self.idle_at]
+        if self.timeout:
+            times.append((self.started or self.asked)[0] + self.timeout)
+        return min((at for at in times if at is not None), default=None)
+
+    def look(self, ready: dict[int, int]) -> None:
+        """Take in what has happened: the exec's result, dead children, a helper's answer."""
+        self.read_exec_pipe()
+        if self.helper and self.helper.fd in ready and self.helper.read():
+            answer, self.helper = self.helper.answer, None
+            self.take_answer(answer)
+        self.reap()
+
+    def reap(self) -> None:
+        if self.pid is None:
+            return
+        if self.status is None and self.cause is None and self.main_ended():
+            # While the main process is unreaped, its group is surely the job's: one blow that no
+            # fork escapes.
+            send_signal(-self.pid, signal.SIGKILL)
+        self.alone = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.alone = True
+                return
+            if pid == 0:
+                return
+            self.bury(pid, status)
+
+    def main_ended(self) -> bool:
+        assert self.pid is not None
+        return bool(os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+
+    def bury(self, pid: int, status: int) -> None:
+        self.told.discard(pid)
+        if self.sweep:
+            self.sweep.nap = 0.0005
+        if pid == self.pid and self.status is None:
+            self.status = status
+            self.read_exec_pipe()
+        elif pid in self.helper_pids:
+            self.helper_pids.discard(pid)
+        elif self.status is not None and os.WIFSIGNALED(status):
+            self.leftovers += os.WTERMSIG(status) == signal.SIGKILL
+
+    def ask(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Start a helper. False where processes are scarce: ask again later."""
+        self.helper = Helper.start(function, *arguments)
+        if self.helper:
+            self.helper_pids.add(self.helper.pid)
+        return self.helper is not None
+
+    def take_answer(self, answer: dict[str, list[str]] | None) -> None:
+        """None: the helper failed (no memory, no file yet); it is asked again in a second."""
+        again = time.monotonic() + 1.0
+        if self.phase == CHECKING:
+            if answer is None:
+                self.check_at = again
+            else:
+                self.conclude(answer["missing"])
+        elif self.phase == RUNNING and self.cause is None:
+            if answer is None:
+                self.idle_at = again
+            else:
+                self.judge_silence([int(number) for number in answer["log"]])
+
+    def conclude(self, missing: list[str]) -> None:
+        self.checked = True
+        self.missing = missing
+        self.start_sweep()  # of the helper
+
+    # ── What follows from it ────────────────────────────────────────────────────────────────
+
+    def stop(self, reason: str, by: str, now: bool) -> None:
+        """TERM (and CONT, or a stopped process would not see it); the rest is `advance`'s."""
+        at = time.monotonic()
+        if self.phase in (SWEEPING, CHECKING) or (self.status is not None and not self.cause):
+            return
+        if self.cause is None:
+            self.cause, self.by = reason, by
+            self.idle_at = None
+            self.kill_at = at + (0.0 if now else self.grace)
+            if self.pid is not None and not now:
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    send_signal(-self.pid, number)
+                    send_signal(self.pid, number)
+        elif now:
+            self.kill_at = at
+
+    def advance(self, now: float) -> None:
+        if self.over:
+            return
+        if self.pid is None:
+            self.advance_unborn(now)
+            return
+        if self.phase == RUNNING:
+            self.advance_running(now)
+        if self.phase == ENDING:
+            self.advance_ending(now)
+        if self.phase == SWEEPING:
+            self.advance_sweeping()
+        if self.phase == CHECKING:
+            self.advance_checking(now)
+
+    def advance_unborn(self, now: float) -> None:
+        if self.timeout and now >= self.asked[0] + self.timeout:
+            self.cause = self.cause or "timeout"
+        if self.cause:
+            self.finish()
+        elif self.fork_at is not None and now >= self.fork_at:
+            self.launch()
+
+    def advance_running(self, now: float) -> None:
+        assert self.started is not None
+        if self.status is not None:
+            self.phase = ENDING if self.cause else SWEEPING
+            if self.phase == SWEEPING:
+                self.start_sweep()
+        elif self.kill_at is not None:
+            if now >= self.kill_at:
+                self.start_sweep()
+        elif self.timeout and now >= self.started[0] + self.timeout:
+            self.stop("timeout", "", now=False)
+        elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
+            self.idle_at = None if self.ask(look_at_log, self.spec) else now + 1.0
+
+    def judge_silence(self, log: list[int]) -> None:
+        """Ended for silence, or a later look. `log` is its size and time of change (ns).
+
+        The time of change is believed only where it fits: a file server's clock may be wrong.
+        """
+        assert self.idle_timeout is not None
+        now = time.monotonic()
+        if log != self.log_seen:
+            age = time.time() - log[1] / 1e9
+            fits = 0 <= age <= now - self.looked_at + 0.02
+            self.silent_since = now - age if fits else now
+        self.log_seen, self.looked_at = log, now
+        if now >= self.silent_since + self.idle_timeout - 0.005:
+            self.stop("idle_timeout", "", now=False)
+        else:
+            self.idle_at = self.silent_since + self.idle_timeout
+
+    def advance_ending(self, now: float) -> None:
+        """The main process is gone after a TERM: what it left has the rest of the grace.
+
+        What was in its group has had its TERM; a second one is "at once" to many programs.
+        """
+        assert self.kill_at is not None
+        self.drop_helper()
+        if self.alone or now >= self.kill_at:
+            self.start_sweep()
+            return
+        for pid in children():
+            if pid not in self.told and pid != self.pid:
+                self.told.add(pid)
+                if os.getpgid(pid) != self.pid:
+                    send_signal(pid, signal.SIGTERM)
+                    send_signal(pid, signal.SIGCONT)
+
+    def start_sweep(self) -> None:
+        self.phase = SWEEPING
+        self.drop_helper()
+        if self.sweep is None:
+            self.sweep = Sweep(self.keeper.channel, self.id)
+
+    def advance_sweeping(self) -> None:
+        assert self.sweep is not None
+        assert self.pid is not None
+        if not self.alone:
+            if self.status is None:
+                send_signal(-self.pid, signal.SIGKILL)
+            self.sweep.kill()
+            self.reap()
+        if not self.alone:
+            return
+        if self.wants_check():
+            self.phase = CHECKING
+            self.check_from = self.check_at = time.monotonic()
+        else:
+            self.finish()
+
+    def wants_check(self) -> bool:
+        if self.checked or self.cause or self.error or not self.spec["outputs"]:
+            return False
+        codes = self.spec["success_codes"]
+        assert isinstance(codes, list)
+        assert self.status is not None
+        return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
+
+    def advance_checking(self, now: float) -> None:
+        assert self.check_from is not None
+        assert self.check_at is not None
+        limit = self.check_from + OUTPUT_CHECK_LIMIT
+        if now >= limit:
+            words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
+            self.conclude([f"{shown_raw(path)} {words}" for path in raws(self.spec["outputs"])])
+        elif self.helper is None and now >= self.check_at:
+            asked = self.ask(look_for_outputs, self.spec, self.since)
+            self.check_at = limit if asked else now + 1.0
+
+    def drop_helper(self) -> None:
+        """INVARIANT: a helper in `helper_pids` is not reaped yet, so its number is its own."""
+        if self.helper:
+            os.close(self.helper.fd)
+            if self.helper.pid in self.helper_pids:
+                send_signal(self.helper.pid, signal.SIGKILL)
+            self.helper = None
+
+    # ── The end ─────────────────────────────────────────────────────────────────────────────
+
+    def finish(self) -> None:
+        """Nothing of it is left. Into the file first, then to the supervisor."""
+        self.over = True
+        record = self.record()
+        if self.end is not None:
+            line = json.dumps(record, separators=(",", ":")).encode()
+            with contextlib.suppress(OSError):  # the supervisor is told all the same
+                os.pwrite(self.end, b"%08x %s\n" % (binascii.crc32(line), line), 0)
+            os.close(self.end)
+        self.keeper.channel.send({"is": "ended", "end": record})
+
+    def record(self) -> dict[str, object]:
+        """What `ends.py` reads. It fits the file that was laid out, whatever the paths' length."""
+        limits = {"timeout": self.timeout, "idle_timeout": self.idle_timeout}
+        missing = [clip(path, 900) for path in self.missing[:40]]
+        while len(json.dumps(missing)) > 2000:
+            missing.pop()
+        return {
+            "attempt": clip(self.id, 2000),
+            "pid": self.pid,
+            "status": self.status,
+            "cause": self.cause,
+            "by": clip(self.by, 600),
+            "seconds": limits.get(self.cause or ""),
+            "missing": missing,
+            "error": self.error and clip(self.error, 2000),
+            "leftovers": self.leftovers,
+            "started": self.started,
+            "ended": (time.monotonic(), time.time()),
+        }
+
+
+def clip(text: str, limit: int) -> str:
+    """As much of `text` as JSON writes in `limit` characters."""
+    while len(json.dumps(text)) > limit:
+        text = text[: len(text) * 4 // 5] + "…"
+    return text
+
+
+# ── The job's first moments ─────────────────────────────────────────────────────────────────────
+
+
+def become_job(spec: dict[str, object], keeper: Inner, parent: int, pipe: int) -> None:
+    """In the forked child: never returns. What goes wrong goes in words into the pipe."""
+    try:
+        settle_in(parent)
+        stdio(raw(spec["log"]))
+        for fd in keeper.leases:
+            os.set_inheritable(fd, True)
+        enter(raw(spec["cwd"]))
+        environment = dict(keeper.environment)
+        for name in raws(spec["env_unset"]):
+            environment.pop(name, None)
+        changes = spec["env_set"]
+        assert isinstance(changes, dict)
+        environment.update((raw(name), raw(value)) for name, value in changes.items())
+        execute(raws(spec["argv"]), environment)
+    except Refusal as problem:
+        os.write(pipe, str(problem).encode("utf-8", "replace"))
+    except BaseException as problem:
+        os.write(pipe, f"{type(problem).__name__}: {problem}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+class Refusal(Exception):
+    """Why the program could not be started, in words."""
+
+
+def settle_in(parent: int) -> None:
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the keeper died before the line above
+        os._exit(127)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def stdio(log: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOCTTY
+    try:
+        fd = os.open(log, flags, 0o600)
+    except OSError as problem:
+        raise Refusal(f"cannot create the log {shown_raw(log)}: {problem.strerror}") from None
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def enter(cwd: bytes) -> None:
+    try:
+        os.chdir(cwd)
+    except OSError as problem:
+        what = {
+            errno.ENOENT: "does not exist",
+            errno.ENOTDIR: "is not a directory",
+            errno.EACCES: "may not be entered (permission denied)",
+        }.get(problem.errno or 0, f"cannot be entered: {problem.strerror}")
+        raise Refusal(f"the working directory {shown_raw(cwd)} {what}") from None
+
+
+def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Replace the process; the program is looked for in the job's own PATH. Raises Refusal."""
+    name = argv[0]
+    if b"/" in name:
+        places = [name]
+    else:
+        path = environment.get(b"PATH", os.defpath.encode())
+        places = [os.path.join(folder or b".", name) for folder in path.split(b":")]
+    worst: tuple[int, bytes] | None = None
+    for place in places:
+        try:
+            os.execve(place, argv, environment)
+        except OSError as problem:
+            code = problem.errno or 0
+            absent = code in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(place)
+            if not absent and worst is None:
+                worst = (code, place)
+            if not absent and code not in (errno.EACCES, errno.ENOENT, errno.ENOTDIR):
+                break
+    raise Refusal(why_not(name, worst, argv, environment))
+
+
+def why_not(
+    name: bytes, worst: tuple[int, bytes] | None, argv: list[bytes], env: dict[bytes, bytes]
+) -> str:
+    if worst is None and b"/" in name:
+        return f"there is no program {shown_raw(name)}"
+    if worst is None:
+        return f"{shown_raw(name)}: not found in the job's PATH"
+    code, place = worst
+    where = shown_raw(place)
+    if os.path.isdir(place):
+        return f"{where} is a directory, not a program"
+    if code == errno.ENOENT:
+        return f"{where} {missing_interpreter(place)}"
+    if code == errno.EACCES:
+        return (
+            f"{where} may not be executed (permission denied): chmod +x it, or name its interpreter"
+        )
+    if code == errno.ENOEXEC:
+        return f"{where} is no program for this machine, and has no #! line: name its interpreter"
+    if code == errno.E2BIG:
+        size = sum(len(word) + 1 for word in argv)
+        size += sum(len(name) + len(value) + 2 for name, value in env.items())
+        return f"{where}: arguments and environment are too long for the kernel ({size:,} bytes)"
+    return f"{where} cannot be executed: {os.strerror(code)}"
+
+
+def missing_interpreter(place: bytes) -> str:
+    try:
+        with open(place, "rb") as file:
+            line = file.read(256).split(b"\n", 1)[0]
+    except OSError:
+        return "is a link to a file that does not exist"
+    if not line.startswith(b"#!"):
+        return "exists, but the loader it asks for does not (built for another system?)"
+    if line.endswith(b"\r"):
+        return "has Windows line ends, so its #! line names no interpreter: convert it (dos2unix)"
+    words = line[2:].split() or [b""]
+    return f"exists, but its interpreter {shown_raw(words[0])} does not"
+
+
+# ── Looks at the file system, by a process of their own: it may hang, the keeper may not ────────
+
+
+class Helper:
+    """A forked child that computes one JSON value. Its silence holds nobody up."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.data = b""
+        self.answer: dict[str, list[str]] | None = None
+
+    @classmethod
+    def start(cls, function: Callable[..., object], *arguments: object) -> Helper | None:
+        """None where processes or descriptors are scarce."""
+        me = os.getpid()
+        pipe: tuple[int, ...] = ()
+        try:
+            pipe = os.pipe()
+            pid = os.fork()
+        except OSError:
+            for fd in pipe:
+                os.close(fd)
+            return None
+        if pid == 0:
+            try:
+                settle_in(me)
+                os.write(pipe[1], json.dumps(function(*arguments)).encode())
+            finally:
+                os._exit(0)
+        os.close(pipe[1])
+        os.set_blocking(pipe[0], False)
+        return cls(pid, pipe[0])
+
+    def read(self) -> bool:
+        """Whether the answer is complete."""
+        try:
+            while True:
+                data = os.read(self.fd, 65536)
+                if not data:
+                    break
+                self.data += data
+        except BlockingIOError:
+            return False
+        self.answer = json.loads(self.data) if self.data else None
+        os.close(self.fd)
+        return True
+
+
+def look_at_log(spec: dict[str, object]) -> dict[str, list[int]]:
+    seen = os.stat(raw(spec["log"]))
+    return {"log": [seen.st_size, seen.st_mtime_ns]}
+
+
+def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]]:
+    """What is missing, in words where the path alone would mislead."""
+    missing = []
+    for path in raws(spec["outputs"]):
+        fault = fault_of_pattern(path, since)
+        if fault is not None:
+            missing.append(shown_raw(path) + fault)
+    return {"missing": missing}
+
+
+def fault_of_pattern(pattern: bytes, since: int) -> str | None:
+    """None for a good output; of a pattern, one good match is enough."""
+    fault = ""
+    paths = [pattern] if os.path.lexists(pattern) else glob.iglob(pattern, recursive=True)
+    for path in paths:
+        found = fault_of_file(path, since)
+        if found is None:
+            return None
+        fault = found
+    return fault
+
+
+def fault_of_file(path: bytes, since: int) -> str | None:
+    try:
+        seen = os.stat(path)
+        if stat.S_ISDIR(seen.st_mode):
+            with os.scandir(path) as entries:
+                return None if any(True for _ in entries) else " (an empty directory)"
+    except OSError as problem:
+        return "" if problem.errno == errno.ENOENT else f" ({problem.strerror})"
+    if seen.st_size == 0:
+        return " (empty)"
+    return None if seen.st_mtime_ns >= since else " (older than the attempt)"
+
+
+# ── Bytes that came through JSON as Latin-1, one character each ─────────────────────────────────
+
+
+def raw(value: object) -> bytes:
+    return str(value).encode("latin-1")
+
+
+def raws(values: object) -> list[bytes]:
+    assert isinstance(values, list)
+    return [raw(value) for value in values]
+
+
+def shown_raw(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def shown(value: object) -> str:
+    return shown_raw(raw(value))
+
+
+def _seconds(value: object) -> float | None:
+    return None if value is None else float(str(value))
+
+
+def main() -> None:
+    rename("job-nursery")
+    os.chdir("/")
+    control = int(sys.argv[1])
+    close_all_but({0, 1, 2, control})
+    for number in signal.valid_signals() - KEPT_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    nursery = Nursery(control)
+    gc.collect()
+    gc.freeze()  # what is there now is shared with every keeper, and no collection unshares it
+    nursery.serve()
+
+
+if __name__ == "__main__":
+    main()
