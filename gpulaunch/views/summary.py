@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Failed jobs, and causes of skipping, that are shown in full."""
+EACH = 8
+"""Cards whose use is given one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +219,17 @@ def _cards_line(summary: Summary) -> str:
     busy = _percent(summary.busy or 0.0)
     line = f"{words.several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
     if len(summary.cards) > 1:
-        each = ", ".join(
-            f"{name.removeprefix('simulated ')} {_percent(use.share)}"
-            for name, use in summary.cards
-        )
-        line += f" ({each})"
+        line += f" ({_each(summary)})"
     return line
+
+
+def _each(summary: Summary) -> str:
+    """`GPU 0: 90 %, GPU 1: 97 %`; of many cards, the least and the most busy."""
+    named = [(name.removeprefix("simulated "), use.share) for name, use in summary.cards]
+    if len(named) > EACH:
+        least, most = min(named, key=lambda n: n[1]), max(named, key=lambda n: n[1])
+        return f"from {least[0]}: {_percent(least[1])} to {most[0]}: {_percent(most[1])}"
+    return ", ".join(f"{name}: {_percent(share)}" for name, share in named)
 
 
 def _percent(share: float) -> str:

@@ -97,8 +97,8 @@ class SafeStream:
     def _encodable(self, text: str) -> str:
         try:
             text.encode(self.encoding)
-        except (UnicodeEncodeError, LookupError):
-            return text.encode("ascii", "backslashreplace").decode("ascii")
+        except UnicodeEncodeError:
+            return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
         return text
 
 
@@ -109,10 +109,20 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def is_smart(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """A terminal that says of itself that it obeys escape sequences."""
+    return is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
 def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """Colours: on a terminal that has them, unless NO_COLOR is set (https://no-color.org)."""
-    smart = environ.get("TERM", "") not in ("", "dumb", "unknown")
-    return is_terminal(stream) and smart and not environ.get("NO_COLOR")
+    return is_smart(stream, environ) and not environ.get("NO_COLOR")
+
+
+def can_redraw(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """The live view moves the cursor and draws with characters that ASCII does not have."""
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
+    return is_smart(stream, environ) and encoding.startswith("utf")
 
 
 def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
@@ -147,8 +157,7 @@ def choose_view(
         return SilentView()
     from gpulaunch.views.lines import LineView
 
-    can_redraw = is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")
-    if quiet or no_progress or not can_redraw:
+    if quiet or no_progress or not can_redraw(stream, environ):
         return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
     from gpulaunch.views.progress import ProgressView
 

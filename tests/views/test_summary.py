@@ -43,7 +43,7 @@ def test_a_run_with_a_failure_ends_with_why_where_and_what_next() -> None:
         "\n"
         "    failed  nanobodies  4 jobs: 1 succeeded, 1 failed, 2 skipped\n"
         "      time  1:01:00\n"
-        "     cards  2 simulated cards 75 % busy, 1.52 GPU-hours (GPU 0 51 %, GPU 1 98 %)\n"
+        "     cards  2 simulated cards 75 % busy, 1.52 GPU-hours (GPU 0: 51 %, GPU 1: 98 %)\n"
         "       run  gpulaunch-runs/nanobodies-20261120-074215\n"
         "go on with  gpulaunch retry gpulaunch-runs/nanobodies-20261120-074215"
     )

@@ -1,0 +1,164 @@
+"""How long a run still takes, guessed from how long its finished jobs took. Pure.
+
+Per group of jobs (one entry of the job file): the mean time of those that succeeded, by cost where
+all have one. Never from fewer than three. What is left is done as many jobs at once as so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.model import AttemptId, Instant
+
+ENOUGH = 3
+KNOWN_SHARE = 0.75
+"""Silent unless at least this share of the jobs left is in groups with enough finished ones."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Finished: how many, their seconds and costs. Left: how many and their costs."""
+
+    done: int = 0
+    seconds: float = 0.0
+    done_cost: float = 0.0
+    left: int = 0
+    left_cost: float = 0.0
+    costed: bool = True
+
+    def mean(self, cost: float) -> float:
+        """Expected seconds of one job of this group."""
+        if self.costed and self.done_cost > 0:
+            return self.seconds * cost / self.done_cost
+        return self.seconds / self.done
+
+
+class Estimate:
+    """Follows a run's facts, in constant time each. Services do not count: they end when told."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, Group] = {}
+        self._left: dict[str, tuple[int, float]] = {}
+        self._vanished: set[str] = set()
+        self._running: dict[AttemptId, Instant] = {}
+        self._busy = 0.0
+        self._began: Instant | None = None
+
+    @property
+    def running(self) -> dict[AttemptId, Instant]:
+        """Attempts under way and when they started, services included, oldest first."""
+        return self._running
+
+    @property
+    def vanished(self) -> int:
+        """Waiting jobs that the job file no longer has: they will not run."""
+        return len(self._vanished)
+
+    def seed(self, ledger: Ledger) -> None:
+        """Begin in the middle: what a ledger holds already. Its past speeds count as well."""
+        for job in ledger.jobs.values():
+            if job.state in ("waiting", "running") and not job.vanished:
+                self._add(job)
+            for attempt in job.attempts:
+                if attempt.state == "succeeded" and not job.service:
+                    self._count(job, attempt.seconds)
+            if job.vanished and job.state == "waiting":
+                self._vanished.add(job.name)
+        self._running = {
+            attempt.id: attempt.started or attempt.launched for attempt in ledger.open_attempts()
+        }
+        self._began = min(self._running.values(), default=None)
+
+    def see(self, fact: f.Fact, at: Instant, ledger: Ledger) -> None:
+        match fact:
+            case f.JobAdded(name) | f.JobRequeued(name):
+                self._vanished.discard(name)
+                job = ledger.jobs[name]
+                if job.state in ("waiting", "running") and not job.vanished:
+                    self._add(job)
+            case f.JobVanished(name):
+                self._drop(name)
+                if ledger.jobs[name].state == "waiting":
+                    self._vanished.add(name)
+            case f.JobSettled(name):
+                self._drop(name)
+                self._vanished.discard(name)
+            case f.AttemptLaunched(attempt) | f.AttemptStarted(attempt):
+                self._began = self._began or at
+                self._running[attempt] = at
+            case f.AttemptEnded(attempt):
+                self._end(attempt, at, ledger)
+
+    def seconds_left(self, now: Instant) -> float | None:
+        """None: too little is known to say."""
+        waiting = {number: (g.left, g.left_cost) for number, g in self._groups.items() if g.left}
+        if not waiting or self._began is None:
+            return None
+        total = sum(left for left, _ in waiting.values())
+        known = {n for n in waiting if self._groups[n].done >= ENOUGH}
+        if sum(waiting[n][0] for n in known) < KNOWN_SHARE * total:
+            return None
+        work = sum(
+            self._groups[n].mean(waiting[n][1] / waiting[n][0]) * waiting[n][0] for n in known
+        )
+        work *= total / sum(waiting[n][0] for n in known)
+        begun, longest = self._under_way(now)
+        at_once = (self._busy + self._elapsed_under_way(now)) / max(
+            1e-9, now.mono - self._began.mono
+        )
+        return max(longest, (work - begun) / max(1.0, at_once), 0.0)
+
+    def _under_way(self, now: Instant) -> tuple[float, float]:
+        """Of running jobs: the seconds of expected work that are done, the longest still ahead."""
+        begun, longest = 0.0, 0.0
+        for attempt, since in self._running.items():
+            member = self._left.get(attempt.job)
+            if member is None or self._groups[member[0]].done < ENOUGH:
+                continue
+            expected = self._groups[member[0]].mean(member[1])
+            passed = max(0.0, now.mono - since.mono)
+            begun += min(passed, expected)
+            longest = max(longest, expected - passed)
+        return begun, longest
+
+    def _elapsed_under_way(self, now: Instant) -> float:
+        return sum(
+            max(0.0, now.mono - since.mono)
+            for attempt, since in self._running.items()
+            if attempt.job in self._left
+        )
+
+    def _add(self, job: JobRecord) -> None:
+        self._drop(job.name)
+        if job.service:
+            return
+        group = self._groups.setdefault(job.group, Group())
+        group.left += 1
+        group.left_cost += job.cost
+        group.costed = group.costed and job.cost > 0
+        self._left[job.name] = (job.group, job.cost)
+
+    def _drop(self, name: str) -> None:
+        member = self._left.pop(name, None)
+        if member is not None:
+            self._groups[member[0]].left -= 1
+            self._groups[member[0]].left_cost -= member[1]
+
+    def _count(self, job: JobRecord, seconds: float) -> None:
+        group = self._groups.setdefault(job.group, Group())
+        group.done += 1
+        group.seconds += seconds
+        group.done_cost += job.cost
+        group.costed = group.costed and job.cost > 0
+
+    def _end(self, attempt: AttemptId, at: Instant, ledger: Ledger) -> None:
+        since = self._running.pop(attempt, None)
+        job = ledger.jobs[attempt.job]
+        if job.service or since is None:
+            return
+        seconds = max(0.0, at.mono - since.mono)
+        self._busy += seconds
+        if ledger.attempt(attempt).state == "succeeded":
+            self._count(job, seconds)

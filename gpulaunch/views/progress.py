@@ -1,0 +1,308 @@
+"""The live view on a terminal: finished jobs as lines above; below, a bar and a row per card.
+
+rich redraws it; nothing here has a thread or a clock. `see` only takes notes: all writing happens
+in `tick` (at most four times a second) and `close`, and none while the terminal takes nothing
+(Ctrl-S), because a blocked write would keep the run from starting jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import GpuRecord, Ledger
+from gpulaunch.core.model import SETTLED, AttemptId, Instant, JobState
+from gpulaunch.views import words
+from gpulaunch.views.estimate import Estimate
+from gpulaunch.views.events import Line, Teller, Tone, unusable
+from gpulaunch.views.terminal import SafeStream
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+GAP = 0.25
+"""Seconds between two redraws, at least."""
+CLOCK = 1.0
+"""Seconds between two redraws in which only clocks move on."""
+NARROW = 60
+TIME = 8
+WIDE = 100
+"""Columns. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
+
+_MARKS: dict[Tone, tuple[str, str]] = {
+    "good": ("✓", "green"),
+    "bad": ("✗", "bold red"),
+    "warn": ("!", "yellow"),
+    "calm": ("·", "cyan"),
+    "start": (" ", ""),
+}
+_VERB_FIRST = frozenset({"paused", "stopping", "note", "goes on"})
+_VERB_AFTER = frozenset(
+    {"skipped", "cancelled", "interrupted", "lost", "requeued", "vanished", "ready", "waits"}
+)
+_OTHER: tuple[JobState, ...] = ("skipped", "cancelled")
+_UNSAID = frozenset({"started", "planned"})
+"""What the lower part shows anyway."""
+
+
+class ProgressView:
+    """Owns the lower part of the terminal between the first `tick` and `close`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._teller, self._estimate = Teller(), Estimate()
+        self._lines: list[Line] = []
+        self._seeded = self._changed = self._closed = False
+        self._drawn_at = float("-inf")
+        self._size = (0, 0)
+
+    def see(self, fact: f.Fact, at: Instant, ledger: Ledger) -> None:
+        if self._seeded:
+            self._estimate.see(fact, at, ledger)
+        else:
+            self._seeded = True
+            self._estimate.seed(ledger)
+        if not isinstance(fact, f.RunClosed):
+            self._lines += (
+                line for line in self._teller.tell(fact, at, ledger) if line.verb not in _UNSAID
+            )
+        self._changed = True
+
+    def tick(self, now: Instant, ledger: Ledger) -> None:
+        due = self.next_tick(now)
+        if due is None or now.mono < due or not self._writable():
+            return
+        if self._teller.holding and not self._changed:
+            self._lines += self._teller.flush()
+        self._draw(now, ledger)
+
+    def next_tick(self, now: Instant) -> float | None:
+        """Nothing changed: when a clock moves on. Idle without a clock does not happen in a run."""
+        if self._closed or not self._seeded:
+            return None
+        pending = self._changed or self._teller.holding or self._console.size != self._size
+        return self._drawn_at + (GAP if pending else CLOCK)
+
+    def close(self, ledger: Ledger) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._lines += self._teller.flush()
+        if self._live is not None:
+            self._live.update("", refresh=False)
+            self._print_lines()
+            self._live.stop()
+        else:
+            self._print_lines()
+
+    def _writable(self) -> bool:
+        file = self._console.file
+        return file.writable_now() if isinstance(file, SafeStream) else True
+
+    def _draw(self, now: Instant, ledger: Ledger) -> None:
+        self._drawn_at, self._changed, self._size = now.mono, False, self._console.size
+        picture = self._picture(now, ledger)
+        if self._live is None:
+            self._live = self._start(picture)
+        self._live.update(picture, refresh=False)
+        if self._lines:
+            self._print_lines()  # redraws what is below as well
+        else:
+            self._live.refresh()
+
+    def _start(self, picture: RenderableType) -> Live:
+        from rich.live import Live
+
+        live = Live(
+            picture,
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        live.start()
+        # A killed supervisor could not bring the cursor back.
+        self._console.show_cursor(True)
+        return live
+
+    def _print_lines(self) -> None:
+        from rich.text import Text
+
+        lines, self._lines = self._lines, []
+        if lines:
+            self._console.print(Text("\n").join(map(self._line, lines)), soft_wrap=True)
+
+    def _line(self, line: Line) -> Text:
+        from rich.text import Text
+
+        mark, style = _MARKS[line.tone]
+        took = "" if line.seconds is None else words.duration(line.seconds)
+        before = f"{line.verb}: " if line.verb in _VERB_FIRST else ""
+        after = f"{line.verb}: " if line.verb in _VERB_AFTER and line.detail else ""
+        if line.verb in _VERB_AFTER and not line.detail:
+            after = line.verb
+        about = f"{after}{line.detail}"
+        return Text.assemble(
+            (f" {mark} ", style),
+            (f"{took:>{TIME}}  ", "dim"),
+            (before, style),
+            line.subject,
+            "  " if line.subject and about else "",
+            (about, "dim" if line.tone in ("good", "calm") else ""),
+        )
+
+    # ── The lower part ──────────────────────────────────────────────────────────────────────────
+
+    def _picture(self, now: Instant, ledger: Ledger) -> RenderableType:
+        from rich.console import Group
+        from rich.constrain import Constrain
+
+        rows: list[RenderableType] = ["", self._bar(ledger), self._figures(now, ledger)]
+        rows += self._warnings(ledger)
+        rows.append("")
+        room = max(1, self._console.height - len(rows) - 2)
+        rows.append(self._table(self._card_rows(ledger), self._cpu_row(ledger), room, now))
+        return Constrain(Group(*rows), WIDE)
+
+    def _bar(self, ledger: Ledger) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        settled = sum(max(0, ledger.counts[state]) for state in SETTLED)
+        total = settled + ledger.counts["running"] + self._left(ledger)
+        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
+        grid.add_column(
+            no_wrap=True, overflow="ellipsis", max_width=min(WIDE, self._console.width) // 3
+        )
+        grid.add_column(ratio=1)
+        grid.add_column(no_wrap=True)
+        bar = ProgressBar(
+            total=max(1, total),
+            completed=settled,
+            complete_style="green",
+            finished_style="green",
+            style="bright_black",
+        )
+        counted = Text(f"{words.count(settled)} of {words.count(total)}", "bold")
+        grid.add_row(Text(" " + words.visible(ledger.name), "bold"), bar, counted)
+        return grid
+
+    def _left(self, ledger: Ledger) -> int:
+        return ledger.counts["waiting"] - self._estimate.vanished
+
+    def _figures(self, now: Instant, ledger: Ledger) -> Text:
+        """Counts and times; on a narrow terminal below each other."""
+        from rich.text import Text
+
+        dot = Text(" · ", "dim")
+        if self._console.width >= NARROW:
+            return Text(" ") + dot.join(self._counts(ledger) + self._times(now, ledger))
+        counts, times = dot.join(self._counts(ledger)), dot.join(self._times(now, ledger))
+        return Text(" ") + counts + "\n " + times
+
+    def _counts(self, ledger: Ledger) -> list[Text]:
+        from rich.text import Text
+
+        counts = ledger.counts
+        parts = [Text(f"{words.count(counts['succeeded'])} done", "green")]
+        if counts["failed"] > 0:
+            parts.append(Text(f"{words.count(counts['failed'])} failed", "bold red"))
+        for state in _OTHER:
+            if counts[state] > 0:
+                parts.append(Text(f"{words.count(counts[state])} {state}", "yellow"))
+        parts.append(Text(f"{words.count(counts['running'])} running", "cyan"))
+        parts.append(Text(f"{words.count(self._left(ledger))} left"))
+        return parts
+
+    def _times(self, now: Instant, ledger: Ledger) -> list[Text]:
+        from rich.text import Text
+
+        since = ledger.taken or ledger.opened or now
+        parts = [Text(words.duration(now.mono - since.mono))]
+        ahead = self._estimate.seconds_left(now) if ledger.stopping is None else None
+        if ahead is not None:
+            parts.append(Text(f"about {words.rough(ahead)} to go"))
+        if ledger.simulated:
+            parts.append(Text("simulated", "magenta"))
+        return parts
+
+    def _warnings(self, ledger: Ledger) -> list[RenderableType]:
+        from rich.text import Text
+
+        said = []
+        if ledger.stopping is not None:
+            said.append(
+                f"stopping ({words.visible(ledger.stopping)}): running jobs are being ended"
+            )
+        elif ledger.paused is not None:
+            said.append(f"paused, no new starts: {words.visible(ledger.paused)}")
+        return [Text(f" {text}", "yellow", no_wrap=True, overflow="ellipsis") for text in said]
+
+    def _table(
+        self,
+        cards: Sequence[tuple[str, str, AttemptId | None]],
+        cpu: Sequence[AttemptId],
+        room: int,
+        now: Instant,
+    ) -> RenderableType:
+        from rich.cells import cell_len
+        from rich.table import Table
+        from rich.text import Text
+
+        labels = max((cell_len(label) for label, _, _ in cards), default=3) + 1
+        names = max(8, min(WIDE, self._console.width) - labels - TIME - 4)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, width=labels)
+        grid.add_column(no_wrap=True, width=TIME, justify="right")
+        grid.add_column(no_wrap=True, width=names, overflow="ellipsis")
+        if cpu:
+            room -= 1
+        shown = cards if len(cards) <= room else cards[: max(1, room - 1)]
+        for label, text, attempt in shown:
+            time = self._ran(attempt, now) if attempt else ""
+            style = "" if attempt else "dim"
+            grid.add_row(Text(f" {label}", "dim"), Text(time, "dim"), Text(text, style))
+        if len(shown) < len(cards):
+            more = words.several(len(cards) - len(shown), "more card")
+            grid.add_row("", "", Text(f"and {more}", "dim"))
+        if cpu:
+            jobs = words.listing(words.visible(attempt.job) for attempt in cpu)
+            grid.add_row(Text(" CPU", "dim"), Text(self._ran(cpu[0], now), "dim"), Text(jobs))
+        return grid
+
+    def _card_rows(self, ledger: Ledger) -> list[tuple[str, str, AttemptId | None]]:
+        rows = []
+        for record in ledger.gpus.values():
+            gpu = record.gpu
+            label = words.card(gpu)
+            if self._console.width < NARROW:  # the line of figures says "simulated" there
+                label = label.removeprefix("simulated ")
+            first = min(record.attempts, key=str, default=None)
+            rows.append((label, _on_card(record, ledger), first))
+        return rows
+
+    def _cpu_row(self, ledger: Ledger) -> list[AttemptId]:
+        return [a for a in self._estimate.running if not ledger.attempt(a).gpus]
+
+    def _ran(self, attempt: AttemptId, now: Instant) -> str:
+        since = self._estimate.running.get(attempt)
+        return words.duration(now.mono - since.mono) if since else ""
+
+
+def _on_card(record: GpuRecord, ledger: Ledger) -> str:
+    """What runs on a card, else why nothing does."""
+    drained = "given back" if record.drained else ""
+    if record.attempts:
+        names = sorted(words.visible(attempt.job) for attempt in record.attempts)
+        return words.listing(names) + (f" ({drained} after this)" if drained else "")
+    if record.state in ("elsewhere", "occupied", "aside"):
+        return ", ".join(filter(None, [unusable(record.state, record.why), drained]))
+    if drained:
+        return f"{drained}: no new starts here"
+    return "its memory is being freed" if record.state == "draining" else "free"
