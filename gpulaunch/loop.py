@@ -24,7 +24,7 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, str]] = []
-        self._due: dict[str, tuple[int, Callback]] = {}
+        self._due: dict[str, tuple[int, float, Callback]] = {}
         self._sequence = 0
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
@@ -47,8 +47,12 @@ class Loop:
 
     def call_at(self, key: str, at: float, callback: Callback) -> None:
         """Call once at `at` (monotonic seconds); the newest of one key counts."""
+        pending = self._due.get(key)
+        if pending and pending[1] == at:
+            self._due[key] = (pending[0], at, callback)
+            return
         self._sequence += 1
-        self._due[key] = (self._sequence, callback)
+        self._due[key] = (self._sequence, at, callback)
         heapq.heappush(self._timers, (at, self._sequence, key))
 
     def call_after(self, key: str, seconds: float, callback: Callback) -> None:
@@ -92,7 +96,7 @@ class Loop:
     def _patience(self) -> float | None:
         while self._timers:
             at, sequence, key = self._timers[0]
-            if self._due.get(key, (None,))[0] == sequence:
+            if self._due.get(key, (0,))[0] == sequence:
                 return max(0.0, at - time.monotonic())
             heapq.heappop(self._timers)
         return None
@@ -100,7 +104,7 @@ class Loop:
     def _fire(self) -> None:
         while self._patience() == 0.0:
             _, _, key = heapq.heappop(self._timers)
-            self._due.pop(key)[1]()
+            self._due.pop(key)[2]()
 
     def close(self) -> None:
         for number, previous in self._signals.items():

@@ -29,7 +29,7 @@ from gpulaunch.core.events import (
     Submitted,
     TimerFired,
 )
-from gpulaunch.core.facts import Fact, Noted, RunClosed
+from gpulaunch.core.facts import AttemptLaunched, Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Interrupted
 from gpulaunch.core.run import Run
@@ -38,7 +38,6 @@ from gpulaunch.loop import Loop
 
 RECORD_PATIENCE = 60.0
 RECORD_RETRY = 1.0
-TICK = 0.25
 
 STOPPING = {
     signal.SIGINT: "Ctrl-C",
@@ -48,12 +47,11 @@ STOPPING = {
 
 
 class View(Protocol):
-    """Shows facts to a person. `live`: it wants `tick` several times a second."""
-
-    live: bool
+    """Shows facts to a person. `next_tick`: from when (monotonic) `tick` has something to do."""
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
     def tick(self, now: Instant, ledger: Ledger) -> None: ...
+    def next_tick(self, now: Instant) -> float | None: ...
 
 
 class Record(Protocol):
@@ -68,17 +66,12 @@ class Record(Protocol):
 class Supervisor:
     """Drives one Run to its end through an engine."""
 
+    _engine: Engine
+
     def __init__(
-        self,
-        run: Run,
-        engine: Engine,
-        record: Record,
-        view: View,
-        loop: Loop,
-        clock: Callable[[], Instant],
+        self, run: Run, record: Record, view: View, loop: Loop, clock: Callable[[], Instant]
     ) -> None:
         self._run = run
-        self._engine = engine
         self._record = record
         self._view = view
         self._loop = loop
@@ -89,6 +82,7 @@ class Supervisor:
         self._syncing = False
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
+        self.had_card = False
 
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
@@ -115,14 +109,15 @@ class Supervisor:
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────
 
-    def serve(self, submitted: Submitted, left: Sequence[AttemptId] = ()) -> None:
+    def serve(self, engine: Engine, submitted: Submitted, left: Sequence[AttemptId] = ()) -> None:
         """Run to the end. `left`: attempts of an earlier supervisor whose end is not known."""
+        self._engine = engine
         self.post(submitted)
         self._drain_inbox()
         self._engine.adopt(left)
-        if self._view.live:
-            self._tick()
+        self._drain_inbox()
         while not self._finished():
+            self._plan_tick()
             self._loop.turn()
             self._drain_inbox()
         state, reason = self._run.outcome()
@@ -162,6 +157,7 @@ class Supervisor:
         if not self._record.append([(fact, now) for fact in facts]) and self._recording:
             self._recording_failed(now)
         for fact in facts:
+            self.had_card = self.had_card or (isinstance(fact, AttemptLaunched) and bool(fact.gpus))
             self._view.see(fact, now, self._run.ledger)
         if not self._syncing:
             self._syncing = True
@@ -171,9 +167,15 @@ class Supervisor:
         self._syncing = False
         self._record.sync()
 
+    def _plan_tick(self) -> None:
+        at = self._view.next_tick(self._clock())
+        if at is None:
+            self._loop.forget("tick")
+        else:
+            self._loop.call_at("tick", at, self._tick)
+
     def _tick(self) -> None:
         self._view.tick(self._clock(), self._run.ledger)
-        self._loop.call_after("tick", TICK, self._tick)
 
     # ── When the run cannot be recorded ─────────────────────────────────────────────────────────
 

@@ -15,14 +15,16 @@ from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttem
 from gpulaunch.core.model import AttemptId, Lost, NotStarted
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
-from gpulaunch.engines.prepare import NotPrepared, prepare, tidy, wants_port
+from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness
-from gpulaunch.gpus.lease import PortLease, bind_name, reserve_port
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.gpus.names import bind_name
+from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
-from gpulaunch.process.client import Nursery, Pair
+from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
 IDLE_WITHOUT_CARD = 4
 
@@ -80,7 +82,7 @@ class Attempts:
             )
             pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
             pair.launch(command)
-        except (OSError, NotPrepared, KeyError, ValueError) as error:
+        except (OSError, GpulaunchError) as error:
             for port in ports:
                 port.close()
             self._post(Ended(attempt, NotStarted(str(error))))
@@ -90,7 +92,7 @@ class Attempts:
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
-            live.pair.stop(stop.reason, stop.by, stop.now)
+            live.pair.stop(stop.reason, stop.now, stop.by)
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
@@ -104,9 +106,8 @@ class Attempts:
                 self._dismiss(pair)
         self._idle.clear()
         for live in self._live.values():
-            # Its keepers see the end of file and end the attempt, as when we were killed.
-            self._loop.unwatch(live.pair.fileno())
-            live.pair.close()
+            # Its keepers end the attempt, as they do when we were killed.
+            self._dismiss(live.pair)
         if self._nursery:
             self._nursery.close()
 
@@ -115,19 +116,19 @@ class Attempts:
     def _pair(self, leases: tuple[str, ...]) -> Pair:
         if self._idle[leases]:
             return self._idle[leases].pop()
-        if self._nursery is None or not self._nursery.alive():
-            self._nursery = Nursery()
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
-        alive = bind_name(name)
-        try:
-            return self._nursery.pair(self._lend(leases), alive.fileno())
-        finally:
-            alive.close()
+        with bind_name(name) as alive:
+            held = self._lend(leases)
+            with suppress(NurseryGoneError):
+                if self._nursery:
+                    return self._nursery.pair(held, alive.fileno())
+            self._nursery = Nursery()
+            return self._nursery.pair(held, alive.fileno())
 
     def _dismiss(self, pair: Pair) -> None:
+        """Let an idle pair go; an end of file tells it as well as a word would."""
         self._loop.unwatch(pair.fileno())
-        pair.end()
         pair.close()
 
     def _rest(self, live: _Live) -> None:

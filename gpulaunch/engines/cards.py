@@ -12,44 +12,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.events import (
+    Acquire,
+    Drain,
     Drained,
     Elsewhere,
     Freed,
+    Gather,
     GatherGranted,
     Granted,
+    Instruction,
     Occupied,
     Refusal,
     Refused,
+    Release,
     Sick,
     Wanted,
 )
 from gpulaunch.core.model import Gpu
+from gpulaunch.engines.eyes import Eyes, Seen
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.lease import Held, Lease, Waiter, scope_of, take, take_gather
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
 DRAIN_PAUSE = 0.2
-
-
-class Look(Protocol):
-    """What a look at a card saw; memory in bytes."""
-
-    @property
-    def memory_free(self) -> int: ...
-
-
-class Eyes(Protocol):
-    """Looks at cards without ever blocking the loop: the answer comes through a callback."""
-
-    def look(self, gpu: Gpu, then: Callable[[Look | Sick], None]) -> None: ...
-    def unfit(self, look: Look) -> Occupied | Sick | None: ...
-    def drained(self, before: Look, look: Look) -> bool: ...
-    def close(self) -> None: ...
 
 
 class Cards:
@@ -71,8 +60,21 @@ class Cards:
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
-        self._before: dict[str, Look] = {}
+        self._before: dict[str, Seen] = {}
         self._gathering: Lease | Waiter | None = None
+
+    def carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Acquire(gpu):
+                self.acquire(gpu)
+            case Release(gpu):
+                self.release(gpu)
+            case Drain(gpu):
+                self.drain(gpu)
+            case Gather(on):
+                self.gather(on)
+            case _:
+                raise TypeError(f"cards cannot carry out {instruction!r}")
 
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 
@@ -91,7 +93,7 @@ class Cards:
         self._say_want()
         self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
 
-    def _looked(self, uuid: str, lease: Lease, look: Look | Sick) -> None:
+    def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
         if self._leases.get(uuid) is not lease:
             return
         if isinstance(look, Sick):
@@ -210,7 +212,7 @@ class Cards:
             self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, left)
         )
 
-    def _is_drained(self, uuid: str, lease: Lease, look: Look | Sick, left: float) -> None:
+    def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, left: float) -> None:
         if self._leases.get(uuid) is not lease:
             return
         if isinstance(look, Sick):

@@ -10,10 +10,9 @@ import os.path
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gpulaunch.core.model import Gpu, Job
-from gpulaunch.gpus.visible import visible
+from gpulaunch.gpus.visible import Style, visible
 
 RANKS = (
     "RANK",
@@ -50,16 +49,17 @@ class Machine:
 class Place:
     """Where one attempt runs. `style` is how the mask is spelt; `scope` names its cards' leases
     for launchers inside the job; `addresses` are those of the services it needs, by name.
+    `run` is empty for a command outside of any run (`gpulaunch exec`).
     """
 
-    run: str
-    run_dir: str
-    attempt: int
-    out: str
     gpus: tuple[Gpu, ...]
-    style: Literal["index", "uuid"]
+    style: Style
     scope: str
     master_port: int
+    run: str = ""
+    run_dir: str = ""
+    attempt: int = 1
+    out: str = ""
     port: int | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
 
@@ -141,17 +141,21 @@ def threads(job: Job, machine: Machine) -> int:
 
 
 def _facts(job: Job, place: Place) -> dict[str, str]:
-    return {
-        "GPULAUNCH_RUN_DIR": place.run_dir,
-        "GPULAUNCH_RUN_ID": place.run,
-        "GPULAUNCH_JOB": job.name,
-        "GPULAUNCH_ATTEMPT": str(place.attempt),
-        "GPULAUNCH_OUT": place.out,
+    facts = {
         "GPULAUNCH_GPU_INDEX": ",".join(str(gpu.index) for gpu in place.gpus),
         "GPULAUNCH_GPU_UUID": ",".join(gpu.uuid for gpu in place.gpus),
         "GPULAUNCH_LEASED": place.scope,
         **{address_variable(name): address for name, address in place.addresses.items()},
     }
+    if place.run:
+        facts |= {
+            "GPULAUNCH_RUN_DIR": place.run_dir,
+            "GPULAUNCH_RUN_ID": place.run,
+            "GPULAUNCH_JOB": job.name,
+            "GPULAUNCH_ATTEMPT": str(place.attempt),
+            "GPULAUNCH_OUT": place.out,
+        }
+    return facts
 
 
 def _interpreter(job: Job, path: str, run_dir: str) -> dict[str, str]:

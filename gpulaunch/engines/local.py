@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulaunch.core.events import (
-    Acquire,
-    Drain,
-    Ended,
-    Gather,
-    Instruction,
-    Launch,
-    Release,
-    StopAttempt,
-)
-from gpulaunch.core.model import AttemptId, Gpu, Lost
+from gpulaunch.core.events import Ended, Instruction, Launch, Release, StopAttempt
+from gpulaunch.core.model import AttemptId, Lost
 from gpulaunch.engines.attempts import Attempts, Context
-from gpulaunch.engines.cards import Cards, Eyes
+from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
@@ -28,33 +20,27 @@ class Local:
     """Carries instructions out on this machine; see `protocol` for what it promises."""
 
     def __init__(
-        self, context: Context, gpus: Sequence[Gpu], eyes: Eyes, loop: Loop, post: Post
+        self, context: Context, pool: Pool, loop: Loop, post: Post
     ) -> None:
         self._context = context
         self._loop = loop
         self._post = post
-        self._cards = Cards(gpus, loop, post, eyes, context.base)
+        self._cards = Cards(pool.gpus, loop, post, pool.eyes(loop), context.base)
         self._attempts = Attempts(context, loop, post, self._cards.descriptors)
         self._left: list[AttemptId] = []
         self._keepers: dict[str, Waiter] = {}
 
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case Acquire(gpu):
-                self._cards.acquire(gpu)
-            case Release(gpu):
-                self._attempts.give_back(gpu)
-                self._cards.release(gpu)
-            case Drain(gpu):
-                self._cards.drain(gpu)
-            case Gather(on):
-                self._cards.gather(on)
             case Launch():
                 self._attempts.launch(instruction)
             case StopAttempt():
                 self._attempts.stop(instruction)
+            case Release(gpu):
+                self._attempts.give_back(gpu)
+                self._cards.carry_out(instruction)
             case _:
-                raise TypeError(f"an engine cannot carry out {instruction!r}")
+                self._cards.carry_out(instruction)
 
     # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """From a Launch to a Command: directories made, inputs written, placeholders filled.
 
 Everything here happens just before the start, in the supervisor; what goes wrong raises OSError
-or NotPrepared, and the attempt counts as not started.
+or NotPreparedError, and the attempt counts as not started.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.core.template import render, slots
 from gpulaunch.engines.environment import Machine, Place, delta, placeholders, shims
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command
 from gpulaunch.spec.envfile import read_env_file
 
 
-class NotPrepared(Exception):
+class NotPreparedError(GpulaunchError):
     """The attempt cannot be started as the job says; the text is one line."""
 
 
@@ -39,7 +40,7 @@ def prepare(
         attempt=str(attempt),
         argv=_argv(job, values),
         env_set=changes.set,
-        env_unset=changes.unset,
+        env_unset=tuple(changes.unset),
         cwd=job.cwd,
         log=log,
         end=str(run.end(attempt)),
@@ -70,7 +71,7 @@ def _directories(job: Job, attempt: AttemptId, place: Place, run: RunDir) -> Non
     os.mkdir(place.out, 0o700)
     run.log(attempt).parent.mkdir(mode=0o700, exist_ok=True)
     if not os.path.isdir(job.cwd):
-        raise NotPrepared(f"its directory {job.cwd} does not exist")
+        raise NotPreparedError(f"its directory {job.cwd} does not exist")
 
 
 def tidy(run: RunDir, attempt: AttemptId) -> None:
@@ -101,16 +102,16 @@ def _record(job: Job, run: RunDir) -> Path:
         record = source.read(length)
     header = record[:1] + record[1:].split(None, 1)[0] if record[1:2].strip() else b""
     if header.decode(errors="replace") != ">" + job.params.get("id", ""):
-        raise NotPrepared(f"{file} changed since the run began: its record {job.name} moved")
-    path = run.input(job.name + ".fasta")
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+        raise NotPreparedError(f"{file} changed since the run began: its record {job.name} moved")
+    path = run.record(job.name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_bytes(record)
     return path
 
 
 def _batch(job: Job, run: RunDir) -> Path:
     assert job.batch is not None
-    directory = run.input(job.name)
+    directory = run.batch(job.name)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for item in job.batch:
         link = directory / os.path.basename(item)

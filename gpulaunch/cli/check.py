@@ -1,0 +1,39 @@
+"""`gpulaunch check`: validate a job file and print its plan; starts nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from gpulaunch.cli.options import as_json, job_file
+
+
+@click.command("check")
+@job_file
+@click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs.")
+@click.option("--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards.")
+@as_json
+def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -> None:
+    """Validate a job file and print its plan; starts nothing.
+
+    Without a card here, only what depends on the cards is left unchecked (and said so).
+
+    \b
+    gpulaunch check jobs.yaml
+    """
+    from gpulaunch.cli.output import echo_plan, say
+    from gpulaunch.engines.pool import open_pool
+    from gpulaunch.errors import JobFileError
+    from gpulaunch.spec import load
+
+    plan = load(jobs, environ=os.environ)
+    pool = open_pool(gpus or None, simulate, os.environ, "check")
+    if pool.gpus:
+        pool = open_pool(gpus or plan.selection, simulate, os.environ, "check")
+        if mistakes := plan.unplaceable(pool.gpus, pool.size, pool.machine.cpus):
+            raise JobFileError(mistakes)
+    else:
+        say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    echo_plan(plan, plan.jobs, pool, as_json)

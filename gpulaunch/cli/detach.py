@@ -1,0 +1,65 @@
+"""Going on without the terminal: the supervisor in a session of its own.
+
+    parent ──fork──▶ child: setsid; once begun, standard streams away from the terminal
+       ▲──────────── "begun", or its exit status where it ended before that ──┘
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch import errors
+
+
+class Detached:
+    """Which side of the fork this is."""
+
+    @dataclass(frozen=True, slots=True)
+    class Parent:
+        """`status` is 0 once the run is being recorded."""
+
+        status: int
+
+    class Child:
+        """Keeps the terminal for what goes wrong until the run has begun."""
+
+        def __init__(self, channel: int, log: Path) -> None:
+            self._channel = channel
+            self._log = log
+
+        def begun(self) -> None:
+            _redirect(self._log)
+            os.write(self._channel, b"begun")
+            os.close(self._channel)
+
+
+def detach(log: Path) -> Detached.Parent | Detached.Child:
+    """Fork. Must come before any thread, lock or socket that only one side may have."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        with open(read, "rb") as channel:
+            if channel.read():
+                return Detached.Parent(errors.OK)
+        _, status = os.waitpid(pid, 0)
+        return Detached.Parent(os.waitstatus_to_exitcode(status) or errors.SOME_JOB_FAILED)
+    os.close(read)
+    os.setsid()
+    return Detached.Child(write, log)
+
+
+def _redirect(log: Path) -> None:
+    """Standard streams to /dev/null and the run's own file: nothing writes to a dead terminal."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)

@@ -1,0 +1,31 @@
+"""`gpulaunch doctor`: what is wrong with this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+
+import click
+
+from gpulaunch.cli.options import as_json
+
+
+@click.command("doctor")
+@as_json
+def command(as_json: bool) -> None:
+    """Say what is wrong with this machine: driver, permissions, card order, leases.
+
+    \b
+    gpulaunch doctor
+    """
+    from gpulaunch.cli.output import print_json
+    from gpulaunch.gpus.doctor import examine
+
+    findings = examine(os.environ)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+        return
+    for finding in findings:
+        click.echo(f"{finding.level:<8} {finding.what}")
+        if finding.advice:
+            click.echo(f"{'':8} {finding.advice}")

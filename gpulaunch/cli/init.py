@@ -1,0 +1,51 @@
+"""`gpulaunch init`: a starter job file, or the one that replaces a shell script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpulaunch.errors import UsageError
+
+
+@click.command("init")
+@click.argument("script", required=False, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("jobs.yaml"))
+def command(script: Path | None, output: Path) -> None:
+    """Write a starter job file; given a shell script, the job file that replaces it.
+
+    SCRIPT has lines like CUDA_VISIBLE_DEVICES=1 python predict.py ... & ; what could not be
+    translated is said, line by line. "-o -" writes to standard output.
+
+    \b
+    gpulaunch init
+    gpulaunch init run_all.sh -o jobs.yaml
+    """
+    from gpulaunch.cli.output import say
+    from gpulaunch.starter import starter, translate
+
+    text = starter()
+    if script is not None:
+        translation = translate(_read(script), script.stem)
+        text = translation.yaml_text
+        for number, line, why in translation.untranslated:
+            say(f"{script}:{number}: not translated: {why}\n    {line}")
+    if str(output) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{output} exists already: name another file with -o") from None
+    except OSError as error:
+        raise UsageError(f"{output} cannot be written: {error.strerror}") from None
+    say(f"wrote {output}; next: gpulaunch check {output}")
+
+
+def _read(script: Path) -> str:
+    try:
+        return script.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{script} cannot be read: {error}") from None

@@ -1,0 +1,82 @@
+"""Runs by what people type, and jobs of a run by name or pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import RunState
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import RunDir, find
+
+
+class Found:
+    """A run as it stands now."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.state: RunState = state_of(run)
+        self.ledger: Ledger = replay(run.events)
+
+    @property
+    def id(self) -> str:
+        return self.ledger.run
+
+    def reasons(self) -> dict[str, str]:
+        """Why each waiting job waits: the live run knows."""
+        if self.state != "running":
+            return {}
+        try:
+            reasons: dict[str, str] = call(self.id, Reasons())["reasons"]
+        except NoAnswerError:
+            return {}
+        return reasons
+
+
+def found(run: str | None) -> Found:
+    """The run of that directory, name or id; the newest here where none is named."""
+    return Found(find(run, Path.cwd()))
+
+
+def alive(run: str | None) -> Found:
+    """The live run that is named, or the only one of this user. Raises UsageError."""
+    if run is not None:
+        one = found(run)
+        if one.state != "running":
+            raise UsageError(f"{one.run.path} is not alive: it {_was(one.state)}")
+        return one
+    mine = [info for info in live_runs() if info.dir is not None]
+    if len(mine) != 1 or mine[0].dir is None:
+        have = ", ".join(str(info.dir) for info in mine) or "none is"
+        raise UsageError(f"-r RUN is needed unless exactly one run is alive (alive: {have})")
+    return Found(RunDir(mine[0].dir))
+
+
+def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
+    """Names of jobs, in the run's order. Raises UsageError for a pattern that fits none."""
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        if pattern in ledger.jobs:
+            chosen[pattern] = None
+            continue
+        fits = [name for name in ledger.jobs if fnmatchcase(name, pattern)]
+        if not fits:
+            raise UsageError(f"no job of {ledger.name} is called {pattern}{_near(pattern, ledger)}")
+        chosen.update(dict.fromkeys(fits))
+    return list(chosen)
+
+
+def _near(name: str, ledger: Ledger) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, ledger.jobs, 1)
+    return f"; did you mean {near[0]}?" if near else "; `gpulaunch status --all` lists them"
+
+
+def _was(state: RunState) -> str:
+    return "was interrupted" if state == "interrupted" else f"ended ({state})"

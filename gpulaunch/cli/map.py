@@ -1,0 +1,105 @@
+"""`gpulaunch map`: one job per item, without a job file."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpulaunch.cli.options import pool_options, run_options
+from gpulaunch.errors import UsageError
+
+SEPARATOR = ":::"
+
+
+@click.command(
+    "map", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.option("--name", default="map", help="The run's name (map).")
+@click.option("-g", "cards", type=click.IntRange(0), default=1, metavar="N", help="Cards a job.")
+@click.option("--per-gpu", type=click.IntRange(1), default=1, metavar="N", help="Jobs a card.")
+@click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
+@click.option("--timeout", metavar="TIME")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
+@pool_options
+@run_options
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
+def command(
+    name: str,
+    cards: int,
+    per_gpu: int,
+    retries: int,
+    timeout: str | None,
+    words: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """One job per item: CMD once for each ITEM, on whichever card is free.
+
+    Items come from the line, from a quoted glob, or, without ":::", from standard input, one a
+    line. {{path}} (or {{item}}, {{stem}}, ...) in CMD is the item; it is appended when absent.
+    One word of CMD is a shell command, several are executed as they are.
+
+    \b
+    gpulaunch map python embed.py {{path}} --out {{out}} ::: texts/*.txt
+    ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
+    """
+    from gpulaunch.cli import running
+    from gpulaunch.spec import load_text
+
+    items = _items(words)
+    run = list(words[: words.index(SEPARATOR)] if SEPARATOR in words else words)
+    job = {
+        "gpus": str(cards),
+        "per_gpu": str(per_gpu),
+        "retries": str(retries),
+        **({"timeout": timeout} if timeout else {}),
+        **_job(run, items),
+    }
+    text = _yaml({"name": name, "jobs": [job]})
+    plan = load_text(text, name="map", base=Path.cwd(), environ=os.environ)
+    return running.start(plan, None, running.Options(**options))
+
+
+def _items(words: Sequence[str]) -> list[str]:
+    if SEPARATOR in words:
+        given = list(words[words.index(SEPARATOR) + 1 :])
+    elif sys.stdin.isatty():
+        raise UsageError("no items: write them after :::, or pipe them in, one a line")
+    else:
+        given = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+    items = [found for item in given for found in _expand(item)]
+    if not items:
+        raise UsageError("no items: nothing stands after :::, or standard input was empty")
+    return list(dict.fromkeys(items))
+
+
+def _expand(item: str) -> list[str]:
+    if os.path.exists(item) or not glob.has_magic(item):
+        return [item]
+    found = sorted(glob.glob(item, recursive=True))
+    if not found:
+        raise UsageError(f"{item} matches no file")
+    return found
+
+
+def _job(run: list[str], items: list[str]) -> dict[str, Any]:
+    """The entry of the job file: `run` and `foreach`."""
+    files = all(os.path.exists(item) for item in items)
+    if not any("{{" in word for word in run):
+        run = [f"{run[0]} {{{{path}}}}"] if len(run) == 1 else [*run, "{{path}}"]
+    if not files:
+        run = [word.replace("{{path}}", "{{item}}") for word in run]
+    foreach = [glob.escape(item) for item in items] if files else {"values": items}
+    return {"run": run[0] if len(run) == 1 else run, "foreach": foreach}
+
+
+def _yaml(tree: dict[str, Any]) -> bytes:
+    import yaml
+
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).encode()

@@ -1,0 +1,74 @@
+"""Options that several commands share, and the values they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?")
+
+
+class Duration(click.ParamType):
+    """`90`, `30s`, `2h`, `1h30m`: seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        parts = _PART.findall(value)
+        if not parts or _PART.sub("", value).strip():
+            self.fail(f"expected a time such as 90, 30s or 1h30m, found {value!r}", param, ctx)
+        return float(sum(float(number) * _UNITS[unit or "s"] for number, unit in parts))
+
+
+DURATION = Duration()
+
+run_argument = click.argument("run", required=False)
+job_file = click.argument("jobs", type=click.Path(path_type=Path))
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+
+
+def pool_options(command: F) -> F:
+    """Which cards: the options of everything that starts jobs."""
+    for option in reversed(
+        (
+            click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs."),
+            click.option(
+                "--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards."
+            ),
+            click.option(
+                "--share-busy", is_flag=True, help="Also take cards that others' processes use."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def run_options(command: F) -> F:
+    """How a run behaves and what it shows: `run`, `map`, `resume` and `retry`."""
+    for option in reversed(
+        (
+            click.option("--fail-fast", is_flag=True, help="Start nothing after the first failure."),
+            click.option(
+                "--max-failures", type=click.IntRange(1), metavar="N", help="... after N failures."
+            ),
+            click.option("--wait", type=DURATION, help="How long to wait for a first card."),
+            click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
+            click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),
+            click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
+            click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
+        )
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,88 @@
+"""What commands print: JSON events, plans, summaries, and their own words on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import click
+
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant, Job
+from gpulaunch.engines.pool import Pool
+from gpulaunch.journal import codec
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.views.terminal import SilentView, console_for
+
+
+def say(text: str, options: Any = None) -> None:
+    """A line of gpulaunch's own, on standard error; not where `--quiet` asked for silence."""
+    if not getattr(options, "quiet", False):
+        click.echo(f"gpulaunch: {text}", err=True)
+
+
+def print_json(value: Any) -> None:
+    """For machines, on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+class JsonView(SilentView):
+    """One event per line, exactly as the journal has it. `first` is the first one's number."""
+
+    def __init__(self, stream: TextIO, first: int) -> None:
+        self._stream: TextIO | None = stream
+        self._number = first
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        line = codec.encode(self._number, fact, at)
+        self._number += 1
+        if self._stream:
+            try:
+                self._stream.buffer.write(line)
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._stream = None
+
+
+def stdout_console() -> Any:
+    return console_for(sys.stdout, os.environ)
+
+
+def stderr_console() -> Any:
+    return console_for(sys.stderr, os.environ)
+
+
+class TypedPaths:
+    """A run's paths as people would type them from here."""
+
+    def __init__(self, run: RunDir, base: str | None = None) -> None:
+        self._run = run
+        self._base = os.getcwd() if base is None else base
+
+    def absolute(self) -> TypedPaths:
+        return TypedPaths(self._run, "/")
+
+    @property
+    def root(self) -> str:
+        return self._typed(self._run.path)
+
+    def log(self, attempt: AttemptId) -> str:
+        return self._typed(self._run.log(attempt))
+
+    def out(self, attempt: AttemptId) -> str:
+        return self._typed(self._run.out(attempt))
+
+    def _typed(self, path: Path) -> str:
+        relative = os.path.relpath(path, self._base)
+        return str(path) if relative.startswith("..") or self._base == "/" else relative
+
+
+def show_summary(ledger: Ledger, run: RunDir) -> None:
+    """The end of a run for people, on standard error."""
+    from gpulaunch.views.summary import print_summary, summarise
+
+    print_summary(stderr_console(), summarise(ledger, TypedPaths(run), codec.now()))

@@ -1,0 +1,33 @@
+"""`gpulaunch resume`: go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpulaunch.cli.options import pool_options, run_argument, run_options
+
+
+@click.command("resume")
+@run_argument
+@pool_options
+@run_options
+@click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")
+@click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
+def command(run: str | None, **options: Any) -> int:
+    """Go on with a run: everything not yet succeeded, and what the job file has gained since.
+
+    RUN is a run directory, a name or an id; left out, the newest under this directory.
+
+    \b
+    gpulaunch resume
+    gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
+    """
+    from gpulaunch.cli import running
+    from gpulaunch.journal.rundir import find
+
+    return running.resume(find(run, Path.cwd()), running.Options(**options))

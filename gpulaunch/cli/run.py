@@ -1,0 +1,44 @@
+"""`gpulaunch run`: a job list to its end, in the foreground."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpulaunch.cli.options import job_file, pool_options, run_options
+
+
+@click.command("run")
+@job_file
+@pool_options
+@run_options
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
+@click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
+@click.option("--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need.")
+@click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
+@click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
+def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
+    """Run a job list to its end, in the foreground.
+
+    Exit status: 0 every job succeeded; 1 some job did not; 2 the command line or the job file is
+    wrong; 3 the cards cannot be had; 4 the run could not be recorded; 5 the last run of this file
+    is unfinished; 130, 143, 129: stopped by Ctrl-C, SIGTERM, SIGHUP.
+
+    \b
+    gpulaunch run jobs.yaml
+    gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
+    """
+    from gpulaunch.cli import running
+    from gpulaunch.journal.rundir import newest_of
+    from gpulaunch.spec import load
+
+    opts = running.Options(**options)
+    if go_on and opts.run_dir is None and (newest := newest_of(jobs, Path.cwd())):
+        return running.resume(newest, opts)
+    plan = load(jobs, environ=os.environ)
+    if not (new or opts.dry_run or opts.run_dir):
+        running.refuse_unfinished(jobs)
+    return running.start(plan, jobs, opts)

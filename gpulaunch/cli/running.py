@@ -1,0 +1,298 @@
+"""A run from its job file to its exit status: what `run`, `map`, `resume` and `retry` share.
+
+    start:   job file ─▶ plan ─▶ pool ─▶ run directory ─┐
+    go on:   run directory ─▶ ledger + job file again ──┴─▶ supervise ─▶ summary, exit status
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import click
+
+from gpulaunch import errors
+from gpulaunch.cli.detach import Detached, detach
+from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
+from gpulaunch.control import ControlServer, call
+from gpulaunch.core import again
+from gpulaunch.core.again import Again
+from gpulaunch.core.events import Retry, Submitted
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Job
+from gpulaunch.engines.pool import Pool, open_pool, require
+from gpulaunch.errors import JobFileError, NoCardsError, UnfinishedRunError, UsageError
+from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import iso, now
+from gpulaunch.journal.liveness import refuse_elsewhere, state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.recorder import link_result
+from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
+from gpulaunch.session import Ending, Session, supervise
+from gpulaunch.spec import Plan, load, load_text
+from gpulaunch.views.terminal import View, choose_view
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said. `wait` in seconds; `only`: patterns of job names."""
+
+    gpus: str | None = None
+    simulate: int | None = None
+    share_busy: bool = False
+    run_dir: Path | None = None
+    dry_run: bool = False
+    fail_fast: bool = False
+    max_failures: int | None = None
+    wait: float | None = None
+    quiet: bool = False
+    no_progress: bool = False
+    as_json: bool = False
+    only: Sequence[str] = ()
+    detach: bool = False
+    changed: bool = False
+    recorded: bool = False
+
+
+# ── A new run ───────────────────────────────────────────────────────────────────────────────────
+
+
+def start(plan: Plan, job_file: Path | None, options: Options) -> int:
+    """Run a plan for the first time; returns the exit status."""
+    when = datetime.now().astimezone()
+    run_id = new_run_id(when)
+    pool = _pool(plan, options, run_id)
+    jobs = _only(plan.jobs, options.only, Ledger())
+    if options.dry_run:
+        echo_plan(plan, jobs, pool, options.as_json)
+        return errors.OK
+    run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
+    run.jobs_file(1).write_bytes(plan.text)
+    manifests.write(
+        run.manifest,
+        manifests.collect(
+            run_id,
+            plan.name,
+            started=iso(now().utc),
+            command=sys.argv,
+            job_file=job_file,
+            gpus=pool.gpus,
+            driver=pool.driver,
+        ),
+    )
+    say(f"{pool.echo}; run directory {_short(run.path)}", options)
+    session = Session(run, run_id, plan.name, pool, plan.limits, Submitted(tuple(jobs)), Ledger())
+    return _supervise(session, lambda: Journal.create(run), options)
+
+
+def refuse_unfinished(job_file: Path) -> None:
+    """Raises UnfinishedRunError where the newest run of this file has more to do."""
+    newest = newest_of(job_file, Path.cwd())
+    if newest is None:
+        return
+    state = state_of(newest)
+    if state in ("succeeded", "failed"):
+        return
+    where, again = _short(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
+    if state == "running":
+        text = f"a run of this file is alive: {where}\n  watch it:     gpulaunch status {where}"
+    else:
+        text = f"the last run of this file was {state}: {where}"
+        text += f"\n  go on with it: gpulaunch resume {where}"
+    raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
+
+
+# ── Going on with a run ─────────────────────────────────────────────────────────────────────────
+
+Choose = Callable[[Ledger, Sequence[Job]], Again]
+
+
+def resume(run: RunDir, options: Options) -> int:
+    """Everything not yet succeeded, and what the job file has gained since."""
+    return go_on(run, options, lambda ledger, jobs: again.resume(ledger, jobs, options.changed))
+
+
+def retry(run: RunDir, options: Options) -> int:
+    """Only what failed; on a live run it is put back into it."""
+    if state_of(run) == "running":
+        call(run.read_manifest().run, Retry(None))
+        say(f"requeued what failed in {_short(run.path)}, which is running", options)
+        return errors.OK
+    return go_on(run, options, again.retry)
+
+
+def go_on(run: RunDir, options: Options, choose: Choose) -> int:
+    """Take a run up again with what `choose` picks; returns the exit status."""
+    manifest = run.read_manifest()
+    with ExitStack() as stack:
+        # The lock comes first: what is read below changes under nobody's hands.
+        server = stack.enter_context(ControlServer(manifest.run))
+        refuse_elsewhere(run)
+        ledger = replay(run.events)
+        plan = _plan_again(run, manifest, options)
+        pool = _pool(plan, _as_before(options, ledger), manifest.run)
+        jobs = _only(plan.jobs, options.only, ledger)
+        chosen = choose(ledger, jobs)
+        say(str(chosen), options)
+        if options.dry_run:
+            echo_plan(plan, [j for j in jobs if j.name not in chosen.left], pool, options.as_json)
+            return errors.OK
+        _mend(run, ledger)
+        if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
+            return _status_of(ledger)
+        run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
+        epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
+        manifests.write(run.manifest, manifest.again(epoch))
+        session = Session(
+            run,
+            manifest.run,
+            manifest.name,
+            pool,
+            plan.limits,
+            Submitted(tuple(jobs), chosen.requeue, chosen.left),
+            ledger,
+            left=[attempt.id for attempt in ledger.open_attempts()],
+        )
+        return _supervise(session, lambda: Journal.reopen(run), options, server)
+
+
+def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
+    """The job file as it is now; the run's own copy where asked for, or where there is no file."""
+    file = Path(manifest.job_file)
+    if manifest.job_file and not options.recorded:
+        if file.exists():
+            return load(file, environ=os.environ)
+        raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
+    newest = max(
+        (n for n in range(1, len(manifest.epochs) + 2) if run.jobs_file(n).exists()), default=1
+    )
+    text = run.jobs_file(newest).read_bytes()
+    base = file.parent if manifest.job_file else Path(manifest.cwd)
+    return load_text(text, name=manifest.name, base=base, environ=os.environ)
+
+
+def _as_before(options: Options, ledger: Ledger) -> Options:
+    """A simulated run goes on with as many pretend cards, unless told otherwise."""
+    if ledger.simulated and options.simulate is None:
+        return replace(options, simulate=len(ledger.gpus))
+    return options
+
+
+def _mend(run: RunDir, ledger: Ledger) -> None:
+    """What a crash may have cut off between a fact and what follows from it."""
+    for job in ledger.jobs.values():
+        if job.state == "succeeded" and not os.path.lexists(run.result(job.name)):
+            link_result(run, ledger, job.name)
+
+
+# ── Both ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pool(plan: Plan, options: Options, run_id: str) -> Pool:
+    """The cards, and whether every job could run on them."""
+    asked = options.gpus or plan.selection
+    pool = open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
+    if not pool.gpus:
+        require(pool, max((job.demand.gpus for job in plan.jobs), default=0))
+    if mistakes := plan.unplaceable(pool.gpus, pool.size, pool.machine.cpus):
+        raise JobFileError(mistakes)
+    return pool
+
+
+def _only(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[Job]:
+    """The jobs that a pattern names, with those they need and that have not succeeded yet."""
+    if not patterns:
+        return list(jobs)
+    by_name = {job.name: job for job in jobs}
+    todo = [n for n in by_name if any(fnmatchcase(n, pattern) for pattern in patterns)]
+    if not todo:
+        raise UsageError(f"--only {patterns[0]}: no job of the file has such a name")
+    chosen = set(todo)
+    while todo:
+        for need in by_name[todo.pop()].needs:
+            known = ledger.jobs.get(need)
+            if need not in chosen and not (known and known.state == "succeeded"):
+                chosen.add(need)
+                todo.append(need)
+    there = chosen | ledger.jobs.keys()
+    return [
+        replace(job, after=tuple(n for n in job.after if n in there))
+        for job in jobs
+        if job.name in chosen
+    ]
+
+
+def _supervise(
+    session: Session,
+    open_journal: Callable[[], Journal],
+    options: Options,
+    server: ControlServer | None = None,
+) -> int:
+    session = replace(
+        session,
+        fail_fast=options.fail_fast,
+        max_failures=options.max_failures,
+        wait=options.wait,
+        detached=options.detach,
+    )
+    with ExitStack() as stack:
+        detached = detach(session.run.path / "supervisor.log") if options.detach else None
+        if isinstance(detached, Detached.Parent):
+            click.echo(session.run.path)
+            return detached.status
+        server = server or stack.enter_context(ControlServer(session.run_id))
+        journal = open_journal()
+        stack.callback(journal.close)
+        views: list[View] = []
+
+        def make_view(ledger: Ledger, journal: Journal) -> View:
+            view = (
+                JsonView(sys.stdout, journal.next)
+                if options.as_json
+                else choose_view(sys.stderr, os.environ, options.quiet, options.no_progress)
+            )
+            views.append(view)
+            return view
+
+        try:
+            ending = supervise(
+                session, server, journal, make_view, detached.begun if detached else lambda: None
+            )
+        finally:
+            for view in views:
+                view.close(session.ledger)
+        if not options.as_json:
+            show_summary(ending.ledger, session.run)
+        return _exit_status(ending)
+
+
+def _exit_status(ending: Ending) -> int:
+    if ending.no_card:
+        raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
+    if ending.unrecorded:
+        raise errors.NotRecordedError(
+            f"the run could not be recorded ({ending.unrecorded}) and was stopped"
+        )
+    if ending.stopped_by:
+        return 128 + ending.stopped_by
+    return _status_of(ending.ledger)
+
+
+def _status_of(ledger: Ledger) -> int:
+    return errors.OK if ledger.state == "succeeded" else errors.SOME_JOB_FAILED
+
+
+def _short(path: Path) -> str:
+    """As people would type it from here."""
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)
+
+

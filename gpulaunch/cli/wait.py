@@ -1,0 +1,57 @@
+"""`gpulaunch wait`: wait for a run's end; exit as the run did."""
+
+from __future__ import annotations
+
+import signal
+
+import click
+
+from gpulaunch import errors
+from gpulaunch.cli.options import run_argument
+from gpulaunch.core.ledger import Ledger
+
+
+@click.command("wait")
+@run_argument
+def command(run: str | None) -> int:
+    """Wait for a run's end; exits as `run` would have.
+
+    \b
+    gpulaunch wait && gpulaunch status --json > result.json
+    """
+    from gpulaunch.cli.lookup import found
+    from gpulaunch.cli.output import say
+    from gpulaunch.control import watch
+    from gpulaunch.journal.read import Follower
+
+    one = found(run)
+    with Follower(one.run.events) as follower:
+        ledger = Ledger()
+        while True:
+            supervisor = watch(one.id)
+            for fact, at in follower.read():
+                ledger.apply(fact, at)
+            if ledger.closed:
+                say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
+                return exit_status(ledger)
+            if supervisor is None:
+                say(f"{one.run.path}: interrupted, its supervisor is gone; gpulaunch resume")
+                return errors.SOME_JOB_FAILED
+            with supervisor:
+                follower.wait(also=[supervisor])
+
+
+def exit_status(ledger: Ledger) -> int:
+    """What `run` exited with when it closed this ledger."""
+    from gpulaunch.supervisor import STOPPING
+
+    if ledger.state == "succeeded":
+        return errors.OK
+    if ledger.state != "stopped":
+        return errors.SOME_JOB_FAILED
+    by = {why: number for number, why in STOPPING.items()}.get(ledger.stopping or "")
+    return 128 + (by or signal.SIGTERM) if by else errors.NOT_RECORDED
+
+
+def _because(ledger: Ledger) -> str:
+    return f" ({ledger.reason})" if ledger.reason else ""

@@ -1,0 +1,109 @@
+"""Looking at cards without blocking: through the probe's process, or at pretend cards."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from gpulaunch.core.events import Occupied, Sick
+from gpulaunch.core.model import Gpu
+from gpulaunch.gpus import free
+from gpulaunch.gpus.discover import ProbeClient
+from gpulaunch.gpus.machine import Look
+from gpulaunch.loop import Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A card at one moment; `memory_free` in bytes. `look` is None for a pretend card."""
+
+    memory_free: int
+    look: Look | None = None
+
+
+Then: TypeAlias = Callable[[Seen | Sick], None]
+
+
+class Eyes(Protocol):
+    """Looks at cards; the answer comes through a callback, at once or from the loop."""
+
+    def look(self, gpu: Gpu, then: Then) -> None: ...
+
+    def unfit(self, seen: Seen) -> Occupied | Sick | None:
+        """Why no job may start there; None where one may."""
+
+    def drained(self, before: Seen, seen: Seen) -> bool:
+        """Whether the card's memory is back to what it was before the attempt."""
+
+    def close(self) -> None: ...
+
+
+class PretendEyes:
+    """Pretend cards are always well, free and drained."""
+
+    def look(self, gpu: Gpu, then: Then) -> None:
+        then(Seen(gpu.memory))
+
+    def unfit(self, seen: Seen) -> None:
+        return None
+
+    def drained(self, before: Seen, seen: Seen) -> bool:
+        return True
+
+    def close(self) -> None:
+        return None
+
+
+class DriverEyes:
+    """Asks the driver through the probe; a card whose call hangs is sick, the others go on."""
+
+    def __init__(self, loop: Loop, share_busy: bool = False) -> None:
+        self._loop = loop
+        self._share_busy = share_busy
+        self._client = ProbeClient()
+        self._waiting: defaultdict[str, list[tuple[Gpu, Then]]] = defaultdict(list)
+        loop.watch(self._client.fileno(), self._hear)
+
+    def look(self, gpu: Gpu, then: Then) -> None:
+        self._waiting[gpu.uuid].append((gpu, then))
+        self._client.look(gpu)
+        self._plan()
+
+    def unfit(self, seen: Seen) -> Occupied | Sick | None:
+        return None if seen.look is None else free.is_free(seen.look, self._share_busy)
+
+    def drained(self, before: Seen, seen: Seen) -> bool:
+        if before.look is None or seen.look is None:
+            return True
+        return free.drained(before.look, seen.look)
+
+    def close(self) -> None:
+        self._loop.unwatch(self._client.fileno())
+        self._loop.forget("eyes")
+        self._client.close()
+
+    def _hear(self) -> None:
+        for look in self._client.on_readable():
+            for gpu, then in self._waiting.pop(look.uuid, ()):
+                then(Sick(look.sick) if look.sick else Seen(_memory_free(gpu, look), look))
+        self._plan()
+
+    def _late(self) -> None:
+        if uuid := self._client.overdue(time.monotonic()):
+            for _, then in self._waiting.pop(uuid, ()):
+                then(Sick("the driver does not answer for it"))
+        self._plan()
+
+    def _plan(self) -> None:
+        if self._client.deadline is None:
+            self._loop.forget("eyes")
+        else:
+            self._loop.call_at("eyes", self._client.deadline, self._late)
+
+
+def _memory_free(gpu: Gpu, look: Look) -> int:
+    """What the driver says is free; where it says nothing, all that is not known to be used."""
+    return look.free if look.free is not None else gpu.memory - (look.used or 0)

@@ -1,0 +1,144 @@
+"""Cards for one command of this very process: what `gpulaunch exec` does before it becomes it.
+
+The same core and the same cards as a run's: a run of one job, whose Launch is the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from gpulaunch.core.events import (
+    Acquire,
+    Event,
+    Granted,
+    Instruction,
+    Launch,
+    Refused,
+    SetTimer,
+    Submitted,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact, JobSettled, RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Demand, Gpu, Instant, Job
+from gpulaunch.core.run import Run
+from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.environment import Place, delta
+from gpulaunch.engines.pool import Pool
+from gpulaunch.errors import NoCardsError
+from gpulaunch.gpus.port import reserve_port
+from gpulaunch.loop import Loop
+
+JOB = "exec"
+
+
+class WaitRanOut(NoCardsError):
+    """No card came free in the time that `--wait` gave."""
+
+
+class Single:
+    """Waits for `count` of these cards and holds their leases until `execve` or `close`."""
+
+    def __init__(self, pool: Pool, environ: Mapping[str, str]) -> None:
+        self._pool = pool
+        self._loop = Loop()
+        self._inbox: deque[Event] = deque()
+        self._asked: set[str] = set()
+        self._cards = Cards(
+            pool.gpus, self._loop, self._inbox.append, pool.eyes(self._loop), environ
+        )
+
+    def take(
+        self, count: int, wait: float | None, tell: Callable[[str], None]
+    ) -> tuple[tuple[Gpu, ...], list[int]]:
+        """The cards and their leases' descriptors.
+
+        `wait` in seconds, None for ever; `tell` gets one line when it must wait. Raises WaitRanOut,
+        or NoCardsError when the cards can never be had.
+        """
+        run = Run(self._pool.gpus, limit=self._pool.limit, ledger=_ledger(self._pool.gpus))
+        self._inbox.append(Submitted((Job(JOB, "", demand=Demand(gpus=count)),)))
+        told = False
+        until = None if wait is None else time.monotonic() + wait
+        if until is not None:
+            self._loop.call_at("wait", until, lambda: None)
+        while True:
+            if launch := self._settle(run):
+                uuids = [gpu.uuid for gpu in launch.gpus]
+                return launch.gpus, self._cards.descriptors(uuids)
+            # Only while no look is under way is it known that there is nothing to be had now.
+            if not self._asked:
+                if until is not None and time.monotonic() >= until:
+                    raise WaitRanOut(f"no card came free in time: {run.why_waiting(JOB)}")
+                if not told:
+                    tell(run.why_waiting(JOB))
+                    told = True
+            self._loop.turn()
+
+    def _settle(self, run: Run) -> Launch | None:
+        while self._inbox:
+            event = self._inbox.popleft()
+            if isinstance(event, Granted | Refused):
+                self._asked.discard(event.gpu)
+            for result in run.handle(event, _now()):
+                if isinstance(result, Launch):
+                    return result
+                self._carry_out(result)
+        return None
+
+    def _carry_out(self, result: Fact | Instruction) -> None:
+        if isinstance(result, JobSettled):
+            raise NoCardsError(result.reason)
+        if isinstance(result, SetTimer):
+            key = result.key
+            self._loop.call_at(key, result.at, lambda: self._inbox.append(TimerFired(key)))
+        elif isinstance(result, Instruction):
+            if isinstance(result, Acquire):
+                self._asked.add(result.gpu)
+            self._cards.carry_out(result)
+
+    def close(self) -> None:
+        self._cards.close()
+        self._loop.close()
+
+
+def exec_environment(
+    pool: Pool,
+    count: int,
+    wait: float | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> dict[str, str]:
+    """Take the cards for good (until the last process that inherits them ends).
+
+    Returns the environment in which a program sees exactly them.
+    """
+    single = Single(pool, environ)
+    gpus, descriptors = single.take(count, wait, tell)
+    port = reserve_port()
+    hold_through_exec([*descriptors, port.fileno()])
+    place = Place(gpus, pool.style, f"exec/{os.getpid()}", port.port)
+    job = Job(JOB, (), demand=Demand(gpus=count))
+    return delta(job, place, pool.machine, environ, {}).over(environ)
+
+
+def hold_through_exec(descriptors: Sequence[int]) -> None:
+    """Let the leases be inherited by the command, out of the way of numbers it may count on."""
+    import fcntl
+
+    for fd in descriptors:
+        os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, 100), True)
+
+
+def _ledger(gpus: Sequence[Gpu]) -> Ledger:
+    ledger = Ledger()
+    opened = RunOpened(JOB, JOB, 1, "", "", "", os.getpid(), tuple(gpus))
+    ledger.apply(opened, _now())
+    return ledger
+
+
+def _now() -> Instant:
+    return Instant(time.monotonic(), time.time())

@@ -1,0 +1,78 @@
+"""Keeps a run's directory true to its facts: the journal first, then what is derived from it.
+
+Derived: `results/JOB` links, `joblog.tsv`, and the ends that keepers laid down, which are deleted
+once the journal holds them for good. None of these is the truth; a resume makes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gpulaunch.core.facts import AttemptEnded, Fact, JobSettled
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.joblog import JobLog
+from gpulaunch.journal.rundir import RunDir
+
+
+class Recorder:
+    """Writes facts down. `ledger` is the run's own, which has them applied already."""
+
+    def __init__(self, run: RunDir, journal: Journal, joblog: JobLog, ledger: Ledger) -> None:
+        self._run = run
+        self._journal = journal
+        self._joblog = joblog
+        self._ledger = ledger
+        self._derive: deque[Fact] = deque()
+        self._recorded_ends: list[AttemptId] = []
+
+    @property
+    def trouble(self) -> str:
+        """Why not everything is written; empty when it is."""
+        failure = self._journal.failure
+        return "" if failure is None else (failure.strerror or str(failure))
+
+    def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
+        """Whether everything that was ever given is written."""
+        self._derive.extend(fact for fact, _ in facts if isinstance(fact, _DERIVED))
+        return self._written(self._journal.append(facts))
+
+    def retry(self) -> bool:
+        return self._written(self._journal.retry())
+
+    def sync(self) -> None:
+        """Have the disk hold the journal; only then do the keepers' own records go."""
+        if self._journal.sync():
+            ends, self._recorded_ends = self._recorded_ends, []
+            for attempt in ends:
+                with suppress(OSError):
+                    os.unlink(self._run.end(attempt))
+
+    def _written(self, whole: bool) -> bool:
+        while whole and self._derive:
+            fact = self._derive.popleft()
+            with suppress(OSError):
+                self._follow(fact)
+        return whole
+
+    def _follow(self, fact: Fact) -> None:
+        match fact:
+            case AttemptEnded(attempt):
+                self._recorded_ends.append(attempt)
+                self._joblog.ended(self._ledger.attempt(attempt), self._ledger)
+            case JobSettled(name, "succeeded"):
+                link_result(self._run, self._ledger, name)
+
+
+_DERIVED = (AttemptEnded, JobSettled)
+
+
+def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
+    """Point `results/JOB` to what the job's successful attempt left, if it left anything."""
+    attempts = ledger.jobs[job].attempts
+    if attempts and os.path.isdir(run.out(attempts[-1].id)):
+        run.link_result(attempts[-1].id)

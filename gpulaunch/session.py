@@ -1,0 +1,186 @@
+"""One supervisor's turn at a run: everything opened in order, and closed whatever happens.
+
+    control socket (the lock) ─▶ journal ─▶ Run ─▶ engine ─▶ Supervisor.serve ─▶ closed
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from gpulaunch import __version__
+from gpulaunch.control import Asking, ControlServer, Hello, Reasons
+from gpulaunch.core.events import Asked, Stop, Submitted
+from gpulaunch.core.facts import RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId
+from gpulaunch.core.run import Run
+from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.local import Local
+from gpulaunch.engines.pool import Pool
+from gpulaunch.journal import manifest
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.joblog import JobLog, command_line
+from gpulaunch.journal.recorder import Recorder
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from gpulaunch.supervisor import STOPPING, Supervisor, View
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any."""
+
+    run: RunDir
+    run_id: str
+    name: str
+    pool: Pool
+    limits: Mapping[str, int]
+    submitted: Submitted
+    ledger: Ledger
+    fail_fast: bool = False
+    max_failures: int | None = None
+    wait: float | None = None
+    detached: bool = False
+    left: Sequence[AttemptId] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the supervisor's turn ended. `unrecorded`: why the run could not be recorded."""
+
+    ledger: Ledger
+    stopped_by: signal.Signals | None
+    unrecorded: str
+    no_card: bool
+
+
+def supervise(
+    session: Session,
+    server: ControlServer,
+    journal: Journal,
+    make_view: Callable[[Ledger, Journal], View],
+    begun: Callable[[], None] = lambda: None,
+) -> Ending:
+    """Run to the end. `begun` is called once the run is being recorded."""
+    with ExitStack() as stack:
+        loop = Loop()
+        stack.callback(loop.close)
+        opened, at = _opened(session), now()
+        ledger = session.ledger
+        ledger.apply(opened, at)
+        run = Run(
+            session.pool.gpus,
+            limit=session.pool.limit,
+            cpus=session.pool.machine.cpus,
+            limits=session.limits,
+            fail_fast=session.fail_fast,
+            max_failures=session.max_failures,
+            ledger=ledger,
+        )
+        commands = {job.name: job.run for job in session.submitted.jobs}
+        joblog = JobLog(session.run.joblog, lambda name: command_line(commands.get(name, "")))
+        stack.callback(joblog.close)
+        recorder = Recorder(session.run, journal, joblog, ledger)
+        view = make_view(ledger, journal)
+        recorder.append([(opened, at)])
+        view.see(opened, at, ledger)
+        begun()
+        supervisor = Supervisor(run, recorder, view, loop, now)
+        engine = Local(
+            _context(session, ledger, supervisor), session.pool, loop, supervisor.post
+        )
+        stack.callback(engine.close)
+        loop.on_signals(_signals(session.detached), supervisor.on_signal)
+        _Control(server, loop, supervisor, session.run)
+        ran_out = _limit_wait(session, loop, supervisor)
+        supervisor.serve(engine, session.submitted, session.left)
+        return Ending(ledger, supervisor.stopped_by, supervisor.unrecorded, bool(ran_out))
+
+
+def _opened(session: Session) -> RunOpened:
+    return RunOpened(
+        run=session.run_id,
+        name=session.name,
+        epoch=session.ledger.epoch + 1,
+        version=__version__,
+        host=manifest.hostname(),
+        boot=manifest.boot_id(),
+        pid=os.getpid(),
+        gpus=session.pool.gpus,
+        simulated=session.pool.simulated,
+    )
+
+
+def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> Context:
+    return Context(
+        run=session.run,
+        run_id=session.run_id,
+        epoch=ledger.epoch,
+        machine=session.pool.machine,
+        base=dict(os.environ),
+        force_uuid=session.pool.style == "uuid",
+        warn=supervisor.note,
+    )
+
+
+def _signals(detached: bool) -> list[signal.Signals]:
+    """SIGHUP only where it means a closed terminal: not detached, not under nohup."""
+    numbers = list(STOPPING)
+    if detached or signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)
+    return numbers
+
+
+def _limit_wait(session: Session, loop: Loop, supervisor: Supervisor) -> list[bool]:
+    """Stop the run when no card came in the time that `--wait` gave."""
+    ran_out: list[bool] = []
+
+    def check() -> None:
+        if not supervisor.had_card:
+            ran_out.append(True)
+            supervisor.post(Asked(Stop("no card came free in the time that --wait gave")))
+
+    if session.wait is not None:
+        loop.call_after("session:wait", session.wait, check)
+    return ran_out
+
+
+class _Control:
+    """Answers what other terminals ask of the run."""
+
+    def __init__(
+        self, server: ControlServer, loop: Loop, supervisor: Supervisor, run: RunDir
+    ) -> None:
+        self._server = server
+        self._loop = loop
+        self._supervisor = supervisor
+        self._run = run
+        for fd in server.selectables():
+            loop.watch(fd, lambda fd=fd: self._serve(fd))
+
+    def _serve(self, fd: int) -> None:
+        for conn, asking in self._server.on_readable(fd):
+            conn.send(self._answer(asking))
+
+    def _answer(self, asking: Asking) -> dict[str, object]:
+        ledger = self._supervisor.ledger
+        match asking:
+            case Hello():
+                return {
+                    "pid": os.getpid(),
+                    "dir": str(self._run.path),
+                    "name": ledger.name,
+                    "state": ledger.state,
+                    "counts": dict(ledger.counts),
+                }
+            case Reasons():
+                waiting = [job.name for job in ledger.jobs.values() if job.state == "waiting"]
+                why = self._supervisor.why_waiting
+                return {"reasons": {name: why(name) for name in waiting}}
+        self._supervisor.post(Asked(asking))
+        return {"done": True}
