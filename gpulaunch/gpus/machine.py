@@ -61,7 +61,8 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One card at one moment. `sick` says why it is unfit; `unanswered` names fields that failed.
+    """One card at one moment. `sick` says why it is unfit, `notes` what else is amiss with it;
+    `unanswered` has the fields that failed, with the driver's words.
 
     `used` leaves out what the driver reserves for itself where it tells the two apart.
     """
@@ -73,6 +74,7 @@ class Look:
     processes: tuple[Process, ...] = ()
     compute_mode: str | None = None
     sick: str | None = None
+    notes: tuple[str, ...] = ()
     persistence: bool | None = None
     utilization: int | None = None
     temperature: int | None = None

@@ -1,0 +1,121 @@
+"""Finding the cards and looking at them: the questions to the helper process, as values.
+
+    find(environ) -> Machine                      once, blocking
+    ProbeClient: look(gpu) ... on_readable()      in a loop, never blocking
+    looks(client, gpus) -> {uuid: Look}           a few cards at once, blocking
+
+Never calls into the driver from this process, never judges a card (`free`), prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.gpus import parse
+from gpulaunch.gpus.helper import Helper
+from gpulaunch.gpus.machine import Fault, Look, Machine
+from gpulaunch.gpus.simulated import simulated
+
+__all__ = ["ProbeClient", "find", "looks", "simulated"]
+
+TIMEOUT = 10.0
+
+
+class ProbeClient:
+    """Looks at cards without ever waiting for the driver. Watch `fileno()`; it never changes.
+
+    A card is asked about once at a time: asking again before the answer is no second question.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, limit: float = TIMEOUT) -> None:
+        self.helper = Helper(environ, limit)
+        self._asked: set[str] = set()
+
+    def __enter__(self) -> ProbeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self.helper.fileno()
+
+    @property
+    def deadline(self) -> float | None:
+        """When (monotonic) `overdue` is to be called next; None: nothing is asked."""
+        return self.helper.deadline
+
+    def look(self, gpu: Gpu) -> None:
+        if gpu.uuid not in self._asked:
+            self._asked.add(gpu.uuid)
+            self.helper.ask({"ask": "look", "index": gpu.index, "uuid": gpu.uuid})
+
+    def on_readable(self) -> list[Look]:
+        return [self._take(answer) for answer in self.helper.on_readable()]
+
+    def overdue(self, now: float) -> str | None:
+        """The UUID of the card whose call hangs: the helper was killed, the other cards go on."""
+        late = self.helper.overdue(now)
+        return None if late is None else self._take(late).uuid
+
+    def close(self) -> None:
+        self.helper.close()
+
+    def _take(self, answer: Mapping[str, Any]) -> Look:
+        look = parse.look(answer)
+        self._asked.discard(look.uuid)
+        return look
+
+
+def find(
+    environ: Mapping[str, str], timeout: float = TIMEOUT, client: ProbeClient | None = None
+) -> Machine:
+    """Every card and MIG instance of the machine, and what is wrong with the others.
+
+    `timeout` in seconds for each card. Raises nothing: a machine without a card is a Machine with
+    a Fault that says why. With a `client`, its helper is asked and stays for later looks.
+    """
+    with ExitStack() as stack:
+        helper = client.helper if client else stack.enter_context(Helper(environ, timeout))
+        (answer,) = helper.run([{"ask": "machine"}])
+        if fault := parse.machine_fault(answer):
+            return Machine(faults=(hinted(fault, environ),))
+        answers = helper.run({"ask": "card", "index": n} for n in range(answer["count"]))
+    return assembled(answer, answers)
+
+
+def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, Look]:
+    """A look at each of these cards, by UUID. Blocks, for at most the client's limit a card."""
+    requests = [{"ask": "look", "index": gpu.index, "uuid": gpu.uuid} for gpu in gpus]
+    return {look.uuid: look for look in map(parse.look, client.helper.run(requests))}
+
+
+def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> Machine:
+    parts = [parse.cards(answer) for answer in answers]
+    # CUDA passes over what it cannot open, and a card in MIG mode: NVML's numbers are not its.
+    unopened = [
+        f"card {answer['index']}"
+        for answer, (gpus, _) in zip(answers, parts, strict=True)
+        if not any(not gpu.mig for gpu in gpus)
+    ]
+    return Machine(
+        gpus=tuple(gpu for gpus, _ in parts for gpu in gpus),
+        faults=tuple(fault for _, faults in parts for fault in faults),
+        driver=machine.get("driver"),
+        cuda=parse.cuda_version(machine),
+        unopened=tuple(unopened),
+    )
+
+
+def hinted(fault: Fault, environ: Mapping[str, str]) -> Fault:
+    """NVIDIA's container runtime hides all cards under these words."""
+    value = environ.get("NVIDIA_VISIBLE_DEVICES")
+    if value in ("void", "none"):
+        return replace(
+            fault, advice=f"NVIDIA_VISIBLE_DEVICES={value} hides every card from this container"
+        )
+    return fault

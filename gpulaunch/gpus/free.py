@@ -1,0 +1,56 @@
+"""Is this card free, and is its memory drained? Policies on a look; nobody is asked, nothing done.
+
+Utilisation is no ground: it is sampled, 0 between kernels, and absent under MIG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpulaunch.core.events import Occupied, Sick
+from gpulaunch.gpus.machine import Look, Process, size
+
+MIB = 2**20
+ALLOWED = 512 * MIB
+SLACK = 64 * MIB
+
+
+def is_free(
+    look: Look, share_busy: bool = False, own: Collection[int] = frozenset()
+) -> Occupied | Sick | None:
+    """None where a job may start there; `own` PIDs do not count as foreign.
+
+    `share_busy` accepts strangers' processes and memory, never a sick card.
+    """
+    if look.sick:
+        return Sick(look.sick)
+    if share_busy:
+        return None
+    if strangers := tuple(entry for entry in computing(look) if entry.pid not in own):
+        return Occupied("; ".join(str(entry) for entry in strangers))
+    if look.used is None or look.total is None:
+        return None
+    used = look.used - sum(entry.memory or 0 for entry in look.processes)
+    if used >= max(ALLOWED, look.total // 100):
+        return Occupied(f"{size(used)} are in use there by nobody that the driver names")
+    return None
+
+
+def drained(before: Look, look: Look) -> bool:
+    """Whether the card's memory is back to what it was before the attempt.
+
+    The attempt's whole tree is gone by then: who is seen alive on the card is a stranger, and what
+    it holds is not the attempt's.
+    """
+    if look.used is None or before.used is None:
+        return not {entry.pid for entry in computing(look)} - {e.pid for e in computing(before)}
+    known = {entry.pid for entry in before.processes}
+    arrived = [entry for entry in look.processes if entry.pid not in known and entry.command]
+    if any(entry.memory is None for entry in arrived):
+        return True  # what it holds cannot be told apart; `is_free` will name it
+    return look.used - sum(entry.memory or 0 for entry in arrived) <= before.used + SLACK
+
+
+def computing(look: Look) -> tuple[Process, ...]:
+    """The processes that keep others off: graphics alone (a desktop) does not."""
+    return tuple(entry for entry in look.processes if entry.kind != "G")

@@ -1,0 +1,181 @@
+"""The client's end of the helper process (`probe`): one question at a time, none for ever.
+
+Owns the process: starts it at the first question, kills it when a call into the driver hangs, and
+starts another for the questions that are left. Knows nothing of cards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+Request: TypeAlias = Mapping[str, Any]
+Answer: TypeAlias = dict[str, Any]
+
+# Not `-m`, nor the file: both put a directory of somebody's files before the standard library.
+_START = "import json, sys; sys.path = json.loads(sys.argv[1]); " + (
+    "from gpulaunch.gpus.probe import main; main()"
+)
+
+
+class Helper:
+    """Answers are the request with more in it; a failure of the whole is an "error".
+
+    `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, limit: float = 10.0) -> None:
+        self.limit = limit
+        self._environ = None if environ is None else dict(environ)
+        self._queue: deque[Request] = deque()
+        self._current: Request | None = None
+        self._since = 0.0
+        self._link: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []
+        self._heard = b""
+        self._poll = select.epoll()
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._poll.fileno()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def deadline(self) -> float | None:
+        """When (monotonic) the question under way becomes overdue; None: nothing is asked."""
+        return self._since + self.limit if self._current is not None else None
+
+    def ask(self, request: Request) -> None:
+        self._queue.append(request)
+        self._go_on()
+
+    def on_readable(self) -> list[Answer]:
+        """The answers that have come; a helper that died answers its question with an error."""
+        if self._link is None:
+            return []
+        try:
+            said = self._link.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        except OSError:
+            said = b""
+        answers = self._lines(said) if said else self._bury()
+        self._go_on()
+        return answers
+
+    def overdue(self, now: float) -> Answer | None:
+        """Once the question under way has taken too long: kill the helper, answer with an error."""
+        if self.deadline is None or now < self.deadline:
+            return None
+        return self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
+
+    def run(self, requests: Iterable[Request]) -> list[Answer]:
+        """Ask all of these and wait for the answers, in their order. Blocks, with the limit."""
+        wanted = 0
+        for request in requests:
+            self.ask(request)
+            wanted += 1
+        answers: list[Answer] = []
+        while len(answers) < wanted:
+            rest = max(0.0, (self.deadline or 0.0) - time.monotonic())
+            if self._poll.poll(rest):
+                answers += self.on_readable()
+            elif late := self.overdue(time.monotonic()):
+                answers.append(late)
+        return answers
+
+    def close(self) -> None:
+        """End the helper. Idempotent."""
+        if self._poll.closed:
+            return
+        self._current = None
+        self._queue.clear()
+        self._kill()
+        for process in self._killed:
+            # One that is stuck inside the kernel cannot be waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+        self._poll.close()
+
+    def _go_on(self) -> None:
+        while self._current is None and self._queue:
+            self._current = self._queue.popleft()
+            self._since = time.monotonic()
+            try:
+                link = self._link or self._start()
+                link.sendall(json.dumps(self._current).encode() + b"\n")
+            except (BrokenPipeError, ConnectionResetError, BlockingIOError):
+                pass  # it died, which the end of file says next, or reads no more: overdue, soon
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _START, json.dumps(sys.path), "gpulaunch-probe"],
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    env=self._environ,
+                    start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self._link = ours
+        self._poll.register(ours.fileno(), select.EPOLLIN)
+        return ours
+
+    def _lines(self, said: bytes) -> list[Answer]:
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        if lines:
+            self._current = None  # one question, one line
+        return [json.loads(line) for line in lines]
+
+    def _bury(self) -> list[Answer]:
+        process = self._process
+        how = ""
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(1.0)
+                how = f" (by signal {-status})" if status < 0 else f" (status {status})"
+        answer = self._give_up("Crashed", f"the process that asked the driver died{how}")
+        return [] if answer is None else [answer]
+
+    def _give_up(self, kind: str, text: str) -> Answer | None:
+        request, self._current = self._current, None
+        self._kill()
+        self._go_on()
+        if request is None:
+            return None
+        return {**request, "error": {"code": None, "kind": kind, "text": text}}
+
+    def _kill(self) -> None:
+        if self._link is not None:
+            self._poll.unregister(self._link.fileno())
+            self._link.close()
+            self._link = None
+        self._heard = b""
+        if self._process is not None:
+            self._process.kill()
+            self._killed.append(self._process)
+            self._process = None
+        self._killed = [process for process in self._killed if process.poll() is None]

@@ -1,0 +1,141 @@
+"""An inherited mask -> the pool: which of the machine's cards this launcher may use at all.
+
+Pure. Sources: CUDA C++ Programming Guide, "Environment Variables", and PyTorch's reading of the
+same variable (`torch.cuda._parse_visible_devices`): an invalid entry or -1 ends the list, a
+repeated one empties it, and of an entry only the leading digits count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.errors import UsageError
+from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER
+
+_LEADING_DIGITS = re.compile(r"\+?([0-9]+)")
+_WRONG_COMMAS = "，、；;：:"
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`why` says what narrowed the pool ("" : nothing did), `notes` what looks like a mistake."""
+
+    gpus: tuple[Gpu, ...]
+    why: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def pool(machine: Machine, environ: Mapping[str, str]) -> Pool:
+    """The machine's cards, or those of them that CUDA_VISIBLE_DEVICES or Slurm gave us, in order.
+
+    Raises UsageError where an index may mean two different cards.
+    """
+    mask = environ.get(MASK)
+    if mask is not None:
+        return masked(machine, mask, environ.get(ORDER, ""))
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        if given := environ.get(name):
+            return by_slurm(machine, name, given)
+    return Pool(machine.gpus)
+
+
+def masked(machine: Machine, mask: str, order: str) -> Pool:
+    why = f"{MASK}={mask}"
+    if not mask.strip():
+        return Pool((), f"{MASK} is set and empty")
+    if mask.startswith(("GPU-", "MIG-")):
+        names, notes = uuids(mask)
+        return chosen(why, names, notes, machine.gpus)
+    indices, notes = ordinals(mask)
+    if not indices:
+        return Pool((), why, notes)
+    candidates = numbered(machine, order, mask)
+    found = [candidates[n] for n in indices if n < len(candidates)]
+    if len(found) < len(indices):
+        first = next(n for n in indices if n >= len(candidates))
+        found = [candidates[n] for n in indices[: indices.index(first)]]
+        notes = (
+            *notes,
+            f"{why}: there is no card {first} ({len(candidates)} here), "
+            "and what comes after it does not count",
+        )
+    return Pool(tuple(found), why, notes)
+
+
+def ordinals(mask: str) -> tuple[list[int], tuple[str, ...]]:
+    """The numbers that CUDA reads, and what a person should know about them."""
+    read: list[int] = []
+    notes: list[str] = []
+    for entry in mask.split(","):
+        digits = _LEADING_DIGITS.match(entry.strip())
+        if digits is None:
+            if entry.strip() != "-1":
+                notes.append(
+                    f"{MASK}={mask}: {entry.strip()!r} is no card's number: it, and what "
+                    "comes after it, does not count"
+                )
+            break
+        if any(comma in entry for comma in _WRONG_COMMAS):
+            notes.append(
+                f"{MASK}={mask}: {entry.strip()!r} is read as {digits[1]} alone; "
+                "only an ASCII comma separates cards"
+            )
+        if int(digits[1]) in read:
+            return [], (f"{MASK}={mask} names card {digits[1]} twice: CUDA then shows none",)
+        read.append(int(digits[1]))
+    return read, tuple(notes)
+
+
+def uuids(mask: str) -> tuple[list[str], tuple[str, ...]]:
+    prefix = mask[:4]
+    read: list[str] = []
+    for entry in mask.split(","):
+        if entry in read:
+            return [], (f"{MASK}={mask} names {entry} twice: CUDA then shows none",)
+        if not entry.startswith(prefix):
+            note = f"{MASK}={mask}: {entry!r}, and what comes after it, does not count"
+            return read, (note,)
+        read.append(entry)
+    return read, ()
+
+
+def chosen(why: str, names: Sequence[str], notes: tuple[str, ...], gpus: Sequence[Gpu]) -> Pool:
+    """The cards of these UUIDs, or of prefixes that fit one card alone, up to the first that fits
+    none."""
+    found: list[Gpu] = []
+    for name in names:
+        fits = [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+        if len(fits) != 1 or fits[0] in found:
+            what = "fits several cards" if len(fits) > 1 else "fits no card here"
+            what = "names a card twice" if fits and fits[0] in found else what
+            return Pool(tuple(found), why, (*notes, f"{why}: {name} {what}"))
+        found.append(fits[0])
+    return Pool(tuple(found), why, notes)
+
+
+def numbered(machine: Machine, order: str, mask: str) -> list[Gpu]:
+    """The cards as CUDA numbers them. Raises UsageError where that cannot be known from here.
+
+    CUDA counts the cards that it can open, by default the fastest first: that is the order of the
+    bus only among cards of one model.
+    """
+    known = ", ".join(f"{gpu.uuid} ({gpu.name})" for gpu in machine.gpus)
+    if any(gpu.mig for gpu in machine.gpus):
+        raise UsageError(f"{MASK}={mask}: MIG instances have no number; name UUIDs: {known}")
+    if len({gpu.name for gpu in machine.gpus}) > 1 and order != PCI_ORDER:
+        raise UsageError(
+            f"{MASK}={mask}: the cards here are of different models, and without "
+            f"{ORDER}={PCI_ORDER} CUDA numbers them otherwise than nvidia-smi; name UUIDs: {known}"
+        )
+    return sorted(machine.gpus, key=lambda gpu: gpu.index)
+
+
+def by_slurm(machine: Machine, name: str, given: str) -> Pool:
+    """Slurm's own numbers are those of the device files, whatever the job's cgroup shows."""
+    numbers = [int(entry) for entry in re.findall(r"[0-9]+", given)]
+    found = [gpu for n in numbers for gpu in machine.gpus if n == gpu.minor]
+    return Pool(tuple(found), f"{name}={given}")

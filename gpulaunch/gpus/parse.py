@@ -1,0 +1,195 @@
+"""What the helper answered (`probe`) -> values. Pure: asks nobody, decides nothing.
+
+An answer that is missing or of the wrong type becomes None or a Fault, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.machine import Fault, Look, Process, ProcessKind
+
+Answer: TypeAlias = Mapping[str, Any]
+
+_ADVICE = {
+    "NVMLError_LibraryNotFound": "is the NVIDIA driver installed? In a container: run it with "
+    "`--gpus all` (docker) or `--nv` (apptainer). `--simulate N` tries a job file without a card",
+    "NVMLError_DriverNotLoaded": "load the driver (`modprobe nvidia`, or reboot); "
+    "`nvidia-smi` shows the same",
+    "NVMLError_LibRmVersionMismatch": "the driver was updated under a running kernel module: "
+    "reload the module or reboot",
+    "NVMLLibraryMismatchError": "the driver's library and nvidia-ml-py do not fit: update one",
+    "NVMLError_NoPermission": "may this user open the card? See `ls -l /dev/nvidia*`, and the "
+    "allocation of a Slurm job or container",
+    "NVMLError_GpuIsLost": "the card fell off the bus: reboot, look for Xid 79 in `dmesg`",
+    "NVMLError_ResetRequired": "`nvidia-smi --gpu-reset`, or reboot",
+    "ModuleNotFoundError": "install nvidia-ml-py into this environment",
+}
+_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+# NVML_GPU_RECOVERY_ACTION_*: those that leave the card fit for work until then are absent.
+_RECOVERY = {
+    1: "it needs a reset",
+    2: "the machine needs a reboot",
+    4: "it must be drained and reset",
+    6: "its bus needs a reset",
+    7: "the machine needs a reboot",
+}
+
+
+def machine_fault(answer: Answer) -> Fault | None:
+    """Why no card can be asked for at all."""
+    if error := answer.get("error"):
+        return fault("", error)
+    if number(answer.get("count")) is None:
+        return fault("", answer.get("errors", {}).get("count"))
+    if answer["count"] == 0:
+        return Fault("", "the driver is there and has no card", "is the card plugged in? `lspci`")
+    return None
+
+
+def cuda_version(answer: Answer) -> str | None:
+    """As NVML counts it, 12040 is 12.4."""
+    version = number(answer.get("cuda"))
+    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
+
+
+def cards(answer: Answer) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
+    """The card, or in MIG mode its instances, and what keeps it or one of them out of use."""
+    where = f"card {answer['index']}"
+    if error := answer.get("error"):
+        return (), (fault(where, error),)
+    if answer.get("mig_mode") == 1:
+        return mig_instances(answer, where)
+    bus = bus_id(answer.get("bus"))
+    gpu = gpu_of(answer, answer["index"], bus, answer.get("minor"))
+    if gpu is None or bus is None:
+        return (), (unusable(where, answer),)
+    return (gpu,), ()
+
+
+def mig_instances(answer: Answer, where: str) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
+    if "mig" not in answer:
+        return (), (fault(where, answer["errors"].get("mig")),)
+    if not answer["mig"]:
+        what = "MIG mode is on and it has no instances"
+        return (), (
+            Fault(where, what, "make some (`nvidia-smi mig -cgi ... -C`) or end it (`-mig 0`)"),
+        )
+    found, faults = [], []
+    for part in answer["mig"]:
+        uuid = part.get("uuid")
+        if gpu := gpu_of(part, answer["index"], uuid, answer.get("minor"), mig=True):
+            found.append(gpu)
+        else:
+            faults.append(unusable(f"{where}, a MIG instance", part))
+    return tuple(found), tuple(faults)
+
+
+def gpu_of(
+    answer: Answer, index: int, key: str | None, minor: object, mig: bool = False
+) -> Gpu | None:
+    uuid, memory = answer.get("uuid"), number(answer.get("memory"))
+    if not isinstance(uuid, str) or memory is None or key is None:
+        return None
+    name = answer.get("name") or "NVIDIA card of unknown name"
+    return Gpu(uuid, index, key, name, memory, minor=number(minor), mig=mig)
+
+
+def bus_id(value: object) -> str | None:
+    """Lower case, and with the kernel's four digits of domain where NVML writes eight."""
+    if not isinstance(value, str) or value.count(":") != 2:
+        return None
+    domain, rest = value.lower().split(":", 1)
+    return f"{domain[-4:] if len(domain) == 8 and domain.startswith('0000') else domain}:{rest}"
+
+
+def look(answer: Answer) -> Look:
+    """One card at one moment; what fails for the whole card makes it sick."""
+    uuid, errors = answer["uuid"], answer.get("errors", {})
+    if error := answer.get("error"):
+        return Look(uuid, sick=str(fault("", error)))
+    memory = answer.get("memory", {})
+    return Look(
+        uuid,
+        total=number(memory.get("total")),
+        free=number(memory.get("free")),
+        used=number(memory.get("used")),
+        processes=processes(answer),
+        compute_mode=_MODES.get(answer.get("compute_mode", -1)),
+        sick=sickness(answer),
+        notes=notes(answer),
+        persistence=flag(answer.get("persistence")),
+        utilization=number(answer.get("utilization")),
+        temperature=number(answer.get("temperature")),
+        unanswered={name: error["text"] for name, error in errors.items()},
+    )
+
+
+def processes(answer: Answer) -> tuple[Process, ...]:
+    """Each process once, as computing where it is listed under several kinds."""
+    kinds: tuple[ProcessKind, ...] = ("G", "M", "C")
+    found = {
+        entry["pid"]: Process(
+            entry["pid"], kind, number(entry["memory"]), entry.get("user"), entry.get("command")
+        )
+        for kind in kinds
+        for entry in answer.get(f"processes_{kind}", ())
+    }
+    return tuple(found[pid] for pid in sorted(found))
+
+
+def sickness(answer: Answer) -> str | None:
+    """Why the card can do no work; None where nothing says so."""
+    for error in answer.get("errors", {}).values():
+        if error["kind"] in ("NVMLError_GpuIsLost", "NVMLError_ResetRequired"):
+            return str(fault("", error))
+    if answer.get("compute_mode") == 2:
+        return "its compute mode is PROHIBITED; `nvidia-smi -c DEFAULT` allows work again"
+    if answer.get("recovery") in _RECOVERY:
+        return f"the driver says that {_RECOVERY[answer['recovery']]}"
+    if remapped(answer)[3]:
+        return "its memory could not be repaired (row remapping failed): have it replaced"
+    return None
+
+
+def notes(answer: Answer) -> tuple[str, ...]:
+    """What does not keep the card from work, and a person should know."""
+    said = []
+    if number(answer.get("ecc")):
+        said.append(f"{answer['ecc']} uncorrected memory errors since the driver was loaded")
+    if remapped(answer)[2]:
+        said.append("memory rows wait to be remapped at the next reset")
+    if answer.get("retiring") == 1:
+        said.append("memory pages wait to be retired at the next reboot")
+    return tuple(said)
+
+
+def remapped(answer: Answer) -> tuple[int, int, int, int]:
+    """(corrected, uncorrected, pending, failed) of the row remapper."""
+    rows = answer.get("remapped")
+    if not isinstance(rows, list) or len(rows) != 4:
+        return (0, 0, 0, 0)
+    return (rows[0], rows[1], rows[2], rows[3])
+
+
+def unusable(where: str, answer: Answer) -> Fault:
+    for name in ("uuid", "memory", "bus"):
+        if error := answer.get("errors", {}).get(name):
+            return fault(f"{where}, its {name}", error)
+    return Fault(where, "the driver says neither its UUID nor its memory", "update the driver")
+
+
+def fault(where: str, error: Answer | None) -> Fault:
+    if not error:
+        return Fault(where, "the driver gave no answer")
+    return Fault(where, error["text"], _ADVICE.get(error["kind"], ""))
+
+
+def number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def flag(value: object) -> bool | None:
+    return bool(value) if value in (0, 1) else None

@@ -1,0 +1,242 @@
+"""The helper process that asks the driver: one JSON request a line in, one JSON answer a line out.
+
+    {"ask": "machine"}                                 -> driver, CUDA version, number of cards
+    {"ask": "card", "index": 0}                        -> what does not change: UUID, name, MIG ...
+    {"ask": "look", "index": 0, "uuid": "GPU-..."}     -> what does: memory, processes, health
+
+A call into the driver can hang for good on a sick card and cannot be interrupted: hence a process,
+that the client (`discover`) kills. One request touches one card, so that the client knows which.
+Every field is asked for by itself and may fail by itself ("errors"). Never calls cuInit, never
+judges an answer (`parse`, `free`), standard library and pynvml only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpulaunch.gpus.names import command_of, user_name
+
+Answer = dict[str, Any]
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
+
+
+def main() -> None:
+    die_with_parent()
+    for line in sys.stdin:
+        request = json.loads(line)
+        sys.stdout.write(json.dumps(request | answer(request)) + "\n")
+        sys.stdout.flush()
+
+
+def answer(request: Answer) -> Answer:
+    """The answer to one request; a failure of the whole is its "error"."""
+    try:
+        nvml = started()
+        if request["ask"] == "machine":
+            return machine(nvml)
+        handle = nvml.nvmlDeviceGetHandleByIndex(request["index"])
+        if request["ask"] == "card":
+            return card(nvml, handle)
+        return look(nvml, handle, request["uuid"])
+    except Exception as error:
+        return {"error": explained(error)}
+
+
+def started() -> Any:
+    """pynvml with the driver's library initialised; tried again at each request until it is."""
+    import pynvml
+
+    if not getattr(pynvml, "_nvmlLib_refcount", 0):
+        pynvml.nvmlInit()
+    return pynvml
+
+
+class Fields:
+    """Collects values of which each may fail alone."""
+
+    def __init__(self) -> None:
+        self.answer: Answer = {"errors": {}}
+
+    def ask(self, name: str, *calls: Callable[[], Any]) -> Any:
+        """The first of these calls that the driver knows gives the field's value."""
+        for call in calls:
+            try:
+                value = call()
+            except Exception as error:
+                self.answer["errors"][name] = explained(error)
+            else:
+                self.answer["errors"].pop(name, None)
+                self.answer[name] = value
+                return value
+        return None
+
+
+def machine(nvml: Any) -> Answer:
+    fields = Fields()
+    fields.ask("driver", nvml.nvmlSystemGetDriverVersion)
+    fields.ask(
+        "cuda",
+        nvml.nvmlSystemGetCudaDriverVersion_v2,
+        nvml.nvmlSystemGetCudaDriverVersion,
+    )
+    fields.ask("count", nvml.nvmlDeviceGetCount)
+    return fields.answer
+
+
+def card(nvml: Any, handle: Any) -> Answer:
+    fields = identity(nvml, handle)
+    fields.ask("bus", lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+    fields.ask("minor", lambda: nvml.nvmlDeviceGetMinorNumber(handle))
+    fields.ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(handle))
+    fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
+    mode = fields.ask("mig_mode", lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+    if mode == 1:
+        fields.ask("mig", lambda: [identity(nvml, mig).answer for mig in instances(nvml, handle)])
+    return fields.answer
+
+
+def identity(nvml: Any, handle: Any) -> Fields:
+    """What a card and a MIG instance both have."""
+    fields = Fields()
+    fields.ask("uuid", lambda: text(nvml.nvmlDeviceGetUUID(handle)))
+    fields.ask("name", lambda: text(nvml.nvmlDeviceGetName(handle)))
+    fields.ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    return fields
+
+
+def instances(nvml: Any, handle: Any) -> Iterator[Any]:
+    for n in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, n)
+        except nvml.NVMLError_NotFound:  # a place where no instance has been made
+            continue
+
+
+def look(nvml: Any, handle: Any, uuid: str) -> Answer:
+    part = found(nvml, handle, uuid)
+    fields = Fields()
+    fields.ask("memory", lambda: memory_v2(nvml, part), lambda: memory_v1(nvml, part))
+    for kind, name in (("C", "Compute"), ("M", "MPSCompute"), ("G", "Graphics")):
+        fields.ask(f"processes_{kind}", *processes(nvml, part, name))
+    # A MIG instance is as healthy as its card, and has no state of its own.
+    fields.ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(handle))
+    fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
+    fields.ask("recovery", lambda: recovery_action(nvml, handle))
+    fields.ask("remapped", lambda: list(nvml.nvmlDeviceGetRemappedRows(handle)))
+    fields.ask("retiring", lambda: nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
+    fields.ask(
+        "ecc", lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _SINCE_DRIVER_LOAD)
+    )
+    fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
+    fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
+    return fields.answer
+
+
+def found(nvml: Any, handle: Any, uuid: str) -> Any:
+    """The handle of the card or of its MIG instance of that UUID. Raises LookupError."""
+    own = text(nvml.nvmlDeviceGetUUID(handle))
+    if own == uuid:
+        return handle
+    if uuid.startswith("MIG-"):
+        for mig in instances(nvml, handle):
+            if text(nvml.nvmlDeviceGetUUID(mig)) == uuid:
+                return mig
+        raise LookupError(f"the card has no MIG instance {uuid} any more")
+    raise LookupError(f"another card is in its place now: {own}")
+
+
+def memory_v2(nvml: Any, handle: Any) -> Answer:
+    """With what the driver reserves for itself apart from `used`."""
+    info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return {"total": info.total, "free": info.free, "used": info.used, "reserved": info.reserved}
+
+
+def memory_v1(nvml: Any, handle: Any) -> Answer:
+    info = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return {"total": info.total, "free": info.free, "used": info.used}
+
+
+def processes(nvml: Any, handle: Any, kind: str) -> list[Callable[[], list[Answer]]]:
+    """The calls that list such processes, newest first: old drivers lack some."""
+    return [
+        lambda version=version: [  # type: ignore[misc]
+            process(entry.pid, entry.usedGpuMemory)
+            for entry in getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}")(handle)
+        ]
+        for version in ("v3", "v2")
+    ]
+
+
+def process(pid: int, memory: int | None) -> Answer:
+    named: Answer = {"pid": pid, "memory": memory}
+    if is_the_same_here(pid):
+        try:
+            named["user"] = user_name(os.stat(f"/proc/{pid}").st_uid)
+            named["command"] = command_of(pid)
+        except OSError:
+            pass
+    return named
+
+
+def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
+    """Whether the PID, which is the host's, names the same process in this PID namespace.
+
+    In a container the same number may be somebody else: then only a process that is seen to have
+    a card open is believed to be the one.
+    """
+    try:
+        if os.readlink(f"{proc}/self/ns/pid") == _INITIAL_PID_NAMESPACE:
+            return True
+        files = f"{proc}/{pid}/fd"
+        return any(
+            os.readlink(f"{files}/{fd}").startswith("/dev/nvidia") for fd in os.listdir(files)
+        )
+    except OSError:
+        return False
+
+
+def recovery_action(nvml: Any, handle: Any) -> int:
+    (field,) = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
+    if field.nvmlReturn:
+        raise nvml.NVMLError(field.nvmlReturn)
+    return int(field.value.uiVal)
+
+
+def text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def explained(error: Exception) -> Answer:
+    """An error as data: NVML's number where it has one, and words."""
+    code = getattr(error, "value", None)
+    try:
+        words = str(error)
+    except Exception:  # it asks the driver for the words
+        words = type(error).__name__
+    return {
+        "code": code if isinstance(code, int) else None,
+        "kind": type(error).__name__,
+        "text": words,
+    }
+
+
+def die_with_parent() -> None:
+    """A helper stuck inside the driver would not notice that its client is gone."""
+    import ctypes
+    import signal
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""A pretend driver: the tests' `libnvidia-ml.so.1`, its state, and the environment that finds it.
+
+    driver = FakeDriver(tmp_path)
+    driver.card(0)
+    driver.card(1, name="NVIDIA L40S", used=3 * GIB)
+    driver.process(1, pid=os.getpid(), memory=3 * GIB)
+    find(driver.environ)
+
+Every change is there at the next call into the library, atomically.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+GIB = 2**30
+MIB = 2**20
+
+
+class FakeDriver:
+    """`old`: without the symbols that drivers before R510 lack. Names take spaces."""
+
+    def __init__(self, directory: Path, old: bool = False) -> None:
+        self.library = build(old)
+        self.state = directory / "nvml-state"
+        self._driver: dict[str, object] = {"version": "550.54.15", "cuda": 12040}
+        self._parts: dict[str, dict[str, object]] = {}
+        self._processes: list[tuple[str, dict[str, object]]] = []
+        self._write()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """This process's environment, with the pretend library and without any mask."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("CUDA_", "SLURM_", "NVIDIA_", "GPULAUNCH_"))
+        }
+        return inherited | {
+            "LD_LIBRARY_PATH": str(self.library),
+            "FAKE_NVML_STATE": str(self.state),
+        }
+
+    def driver(self, **values: object) -> None:
+        """`version`, `cuda`, and `error_init=9` (the code that a call returns), `hang="init"`."""
+        self._driver |= values
+        self._write()
+
+    def card(self, index: int, **values: object) -> str:
+        """Add or change a card; None takes a field away. Returns its UUID.
+
+        `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
+        retiring remap_pending remap_failed utilization temperature power power_limit`, and
+        `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory` or
+        `processes`.
+        """
+        card = self._parts.setdefault(f"card.{index}", usual(index))
+        card |= values
+        self._write()
+        return str(card["uuid"])
+
+    def mig(self, index: int, instance: int, **values: object) -> str:
+        """Add or change a MIG instance, and switch the card to MIG. Returns its UUID."""
+        self.card(index, mig_mode=1)
+        part = self._parts.setdefault(
+            f"mig.{index}.{instance}",
+            {
+                "uuid": f"MIG-{index:08d}-{instance:04d}-5000-8000-000000000000",
+                "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
+                "total": 10 * GIB,
+                "used": 12 * MIB,
+            },
+        )
+        part |= values
+        self._write()
+        return str(part["uuid"])
+
+    def process(
+        self, card: int | str, pid: int, memory: int | None = None, kind: str = "C"
+    ) -> None:
+        """A process on a card (or "0.1", an instance): kind C computes, G draws, M is MPS's."""
+        told = -1 if memory is None else memory
+        self._processes.append((f"process.{card}", {"kind": kind, "pid": pid, "memory": told}))
+        self._write()
+
+    def no_processes(self) -> None:
+        self._processes.clear()
+        self._write()
+
+    def _write(self) -> None:
+        things = [("driver", self._driver), *self._parts.items(), *self._processes]
+        fresh = self.state.with_suffix(".new")
+        fresh.write_text("".join(spelt(what, values) for what, values in things))
+        fresh.replace(self.state)
+
+
+def usual(index: int) -> dict[str, object]:
+    return {
+        "uuid": f"GPU-{index:08x}-1111-2222-3333-444444444444",
+        "name": "NVIDIA A100-SXM4-80GB",
+        "bus": f"00000000:{index + 1:02X}:00.0",
+        "minor": index,
+        "total": 80 * GIB,
+        "used": 4 * MIB,
+        "reserved": 500 * MIB,
+        "compute_mode": 0,
+        "persistence": 1,
+        "mig_mode": 0,
+        "recovery": 0,
+        "ecc": 0,
+        "retiring": 0,
+        "remap_pending": 0,
+        "remap_failed": 0,
+        "utilization": 0,
+        "temperature": 30,
+        "power": 60_000,
+        "power_limit": 400_000,
+    }
+
+
+def spelt(what: str, values: dict[str, object]) -> str:
+    words = [
+        f"{key.replace('error_', 'error.')}={str(value).replace(' ', '_')}"
+        for key, value in values.items()
+        if value is not None
+    ]
+    return " ".join([what, *words]) + "\n"
+
+
+@lru_cache
+def build(old: bool = False) -> Path:
+    """The directory of the compiled library; once per test process."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to build the pretend driver with")
+    directory = Path(tempfile.mkdtemp(prefix="gpulaunch-fake-nvml-"))
+    _BUILT.append(directory)
+    library = directory / "libnvidia-ml.so.1"
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wno-builtin-declaration-mismatch"]
+    soname = "-Wl,-soname,libnvidia-ml.so.1"
+    subprocess.run(
+        [compiler, *flags, soname, *(["-DOLD"] if old else []), "-o", library, SOURCE], check=True
+    )
+    return directory
+
+
+_BUILT: list[Path] = []
+
+
+def remove_built() -> None:
+    """Take away what was compiled; the next FakeDriver compiles anew."""
+    build.cache_clear()
+    while _BUILT:
+        shutil.rmtree(_BUILT.pop(), ignore_errors=True)

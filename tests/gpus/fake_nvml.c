@@ -1,0 +1,345 @@
+/* A pretend libnvidia-ml.so.1, for driving the real pynvml without a card.
+ *
+ * Its state is the text file named by FAKE_NVML_STATE, read again at every call, so that a test
+ * changes the machine while a program looks at it. One thing a line, values without spaces
+ * ('_' is shown as ' ' in names):
+ *
+ *     driver version=550.54.15 cuda=12040 [error.init=9]
+ *     card.0 uuid=GPU-... name=NVIDIA_A100 bus=00000000:01:00.0 minor=0 total=N used=N ...
+ *     mig.0.1 uuid=MIG-... name=... total=N used=N
+ *     process.0 kind=C pid=4242 memory=1048576          (mig: process.0.1; memory=-1: not told)
+ *
+ * On a card, `error.CALL=N` makes that call return N, `hang=CALL` makes it never return and
+ * `crash=CALL` kills the caller; CALL is open, uuid, memory, processes, mode, ... as below.
+ * With -DOLD the symbols are missing that drivers before R510 lack.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef void *dev;
+
+enum { OK = 0, UNINITIALIZED = 1, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { WIDTH = 1024, MIG = 1000, PER_CARD = 16 };
+
+static int initialised;
+
+/* ---- the state ---- */
+
+/* The n-th line whose first word is `what`, into `line`; 0 when there is none. */
+static int find(const char *what, int n, char *line) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    size_t width = strlen(what);
+    int found = 0;
+    while (file && !found && fgets(line, WIDTH, file)) {
+        line[strcspn(line, "\n")] = 0;
+        found = !strncmp(line, what, width) && (line[width] == ' ' || !line[width]) && n-- == 0;
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+/* The value of key= in a line, into `out`; 0 when it is absent. */
+static int get(const char *line, const char *key, char *out) {
+    char want[64];
+    const char *at;
+    snprintf(want, sizeof want, " %s=", key);
+    at = strstr(line, want);
+    if (!at) return 0;
+    at += strlen(want);
+    snprintf(out, WIDTH, "%.*s", (int)strcspn(at, " "), at);
+    return 1;
+}
+
+static u64 number(const char *line, const char *key, u64 otherwise) {
+    char text[WIDTH];
+    return get(line, key, text) ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* What a line says about a call: to fail, to hang, to crash. */
+static int gate(const char *line, const char *call) {
+    char key[64], text[WIDTH];
+    if (get(line, "hang", text) && !strcmp(text, call))
+        for (;;) pause();
+    if (get(line, "crash", text) && !strcmp(text, call)) abort();
+    snprintf(key, sizeof key, "error.%s", call);
+    return (int)number(line, key, OK);
+}
+
+/* Handles: a card is 1 + its index; a MIG instance 1000 + card * 16 + its number. */
+static long id(dev d) { return (long)d; }
+static int is_mig(dev d) { return id(d) >= MIG; }
+static long card_of(dev d) { return is_mig(d) ? (id(d) - MIG) / PER_CARD : id(d) - 1; }
+
+static void word(dev d, const char *kind, char *out) {
+    if (is_mig(d))
+        snprintf(out, 64, "%s.%ld.%ld", kind, card_of(d), (id(d) - MIG) % PER_CARD);
+    else
+        snprintf(out, 64, "%s.%ld", kind, card_of(d));
+}
+
+/* The device's line, and what it says about this call. */
+static int line_of(dev d, const char *call, char *line) {
+    char what[64];
+    if (!initialised) return UNINITIALIZED;
+    word(d, is_mig(d) ? "mig" : "card", what);
+    if (!find(what, 0, line)) return NOT_FOUND;
+    return gate(line, call);
+}
+
+static int text_of(dev d, const char *key, char *out, u32 size) {
+    char line[WIDTH], text[WIDTH];
+    int code = line_of(d, key, line);
+    if (code) return code;
+    if (!get(line, key, text)) return NOT_SUPPORTED;
+    for (char *c = text; *c && !strcmp(key, "name"); c++)
+        if (*c == '_') *c = ' ';
+    snprintf(out, size, "%s", text);
+    return OK;
+}
+
+static int number_of(dev d, const char *key, u32 *out) {
+    char line[WIDTH], text[WIDTH];
+    int code = line_of(d, key, line);
+    if (code) return code;
+    if (!get(line, key, text)) return NOT_SUPPORTED;
+    *out = (u32)strtoul(text, NULL, 0);
+    return OK;
+}
+
+/* ---- the library and the system ---- */
+
+int nvmlInitWithFlags(u32 flags) {
+    char line[WIDTH] = "";
+    int code;
+    (void)flags;
+    find("driver", 0, line);
+    code = gate(line, "init");
+    if (!code) initialised++;
+    return code;
+}
+
+int nvmlShutdown(void) {
+    initialised -= initialised > 0;
+    return OK;
+}
+
+const char *nvmlErrorString(int code) {
+    return code == 19 ? "In use by another client" : "Unknown Error";
+}
+
+int nvmlSystemGetDriverVersion(char *out, u32 size) {
+    char line[WIDTH] = "", text[WIDTH];
+    if (!find("driver", 0, line) || !get(line, "version", text)) return NOT_SUPPORTED;
+    snprintf(out, size, "%s", text);
+    return gate(line, "version");
+}
+
+int nvmlSystemGetCudaDriverVersion(int *out) {
+    char line[WIDTH] = "";
+    find("driver", 0, line);
+    *out = (int)number(line, "cuda", 0);
+    return gate(line, "cuda");
+}
+
+#ifndef OLD
+int nvmlSystemGetCudaDriverVersion_v2(int *out) { return nvmlSystemGetCudaDriverVersion(out); }
+#endif
+
+int nvmlDeviceGetCount_v2(u32 *out) {
+    char line[WIDTH], what[64];
+    if (!initialised) return UNINITIALIZED;
+    for (*out = 0;; ++*out) {
+        snprintf(what, sizeof what, "card.%u", *out);
+        if (!find(what, 0, line)) break;
+    }
+    find("driver", 0, line);
+    return gate(line, "count");
+}
+
+/* ---- handles ---- */
+
+int nvmlDeviceGetHandleByIndex_v2(u32 index, dev *out) {
+    char line[WIDTH];
+    *out = (dev)(long)(index + 1);
+    return line_of(*out, "open", line);
+}
+
+static int search(const char *key, const char *value, dev *out) {
+    char text[WIDTH];
+    u32 count = 0;
+    nvmlDeviceGetCount_v2(&count);
+    for (u32 n = 0; n < count; n++) {
+        *out = (dev)(long)(n + 1);
+        if (!text_of(*out, key, text, WIDTH) && !strcasecmp(text, value)) return OK;
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, dev *out) { return search("uuid", uuid, out); }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, dev *out) { return search("bus", bus, out); }
+
+int nvmlDeviceGetMigMode(dev d, u32 *current, u32 *pending) {
+    int code = number_of(d, "mig_mode", current);
+    *pending = *current;
+    return code;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(dev d, u32 *out) {
+    char line[WIDTH];
+    *out = 7;
+    return line_of(d, "mig_count", line);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(dev d, u32 n, dev *out) {
+    char line[WIDTH];
+    *out = (dev)(MIG + card_of(d) * PER_CARD + (long)n);
+    return line_of(*out, "open", line);
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(dev d, dev *out) {
+    *out = (dev)(card_of(d) + 1);
+    return OK;
+}
+
+/* ---- what does not change ---- */
+
+int nvmlDeviceGetIndex(dev d, u32 *out) {
+    *out = (u32)card_of(d);
+    return OK;
+}
+
+int nvmlDeviceGetUUID(dev d, char *out, u32 size) { return text_of(d, "uuid", out, size); }
+int nvmlDeviceGetName(dev d, char *out, u32 size) { return text_of(d, "name", out, size); }
+int nvmlDeviceGetMinorNumber(dev d, u32 *out) { return number_of(d, "minor", out); }
+
+struct pci {
+    char legacy[16];
+    u32 domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+
+int nvmlDeviceGetPciInfo_v3(dev d, struct pci *out) {
+    memset(out, 0, sizeof *out);
+    return text_of(d, "bus", out->bus_id, sizeof out->bus_id);
+}
+
+int nvmlDeviceGetCudaComputeCapability(dev d, int *major, int *minor) {
+    char line[WIDTH];
+    *major = 8, *minor = 0;
+    return line_of(d, "capability", line);
+}
+
+/* ---- what does ---- */
+
+struct memory { u64 total, free, used; };
+struct memory_v2 { u32 version; u64 total, reserved, free, used; };
+
+static int memory_of(dev d, struct memory_v2 *out) {
+    char line[WIDTH];
+    int code = line_of(d, "memory", line);
+    if (code) return code;
+    out->total = number(line, "total", 0);
+    out->reserved = number(line, "reserved", 0);
+    out->used = number(line, "used", 0);
+    out->free = out->total - out->reserved - out->used;
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(dev d, struct memory *out) {
+    struct memory_v2 both;
+    int code = memory_of(d, &both);
+    if (!code) *out = (struct memory){both.total, both.free, both.used + both.reserved};
+    return code;
+}
+
+#ifndef OLD
+int nvmlDeviceGetMemoryInfo_v2(dev d, struct memory_v2 *out) { return memory_of(d, out); }
+#endif
+
+struct process { u32 pid; u64 memory; u32 gpu_instance, compute_instance; };
+
+static int processes(dev d, char kind, u32 *count, struct process *out) {
+    char what[64], line[WIDTH], text[WIDTH];
+    u32 room = out ? *count : 0;
+    int code = line_of(d, "processes", line);
+    if (code) return code;
+    word(d, "process", what);
+    *count = 0;
+    for (int n = 0; find(what, n, line); n++) {
+        if (!get(line, "kind", text) || text[0] != kind) continue;
+        if (*count < room)
+            out[*count] = (struct process){(u32)number(line, "pid", 0), number(line, "memory", -1), 0, 0};
+        ++*count;
+    }
+    return *count > room ? INSUFFICIENT_SIZE : OK;
+}
+
+#define PROCESSES(NAME, KIND) \
+    int NAME(dev d, u32 *count, struct process *out) { return processes(d, KIND, count, out); }
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, 'C')
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, 'G')
+#ifndef OLD
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, 'M')
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, 'C')
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, 'G')
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, 'M')
+#endif
+
+struct utilization { u32 gpu, memory; };
+
+int nvmlDeviceGetUtilizationRates(dev d, struct utilization *out) {
+    out->memory = 0;
+    return is_mig(d) ? NOT_SUPPORTED : number_of(d, "utilization", &out->gpu);
+}
+
+int nvmlDeviceGetTemperature(dev d, int sensor, u32 *out) {
+    (void)sensor;
+    return number_of(d, "temperature", out);
+}
+
+int nvmlDeviceGetPowerUsage(dev d, u32 *out) { return number_of(d, "power", out); }
+int nvmlDeviceGetEnforcedPowerLimit(dev d, u32 *out) { return number_of(d, "power_limit", out); }
+int nvmlDeviceGetComputeMode(dev d, u32 *out) { return number_of(d, "compute_mode", out); }
+int nvmlDeviceGetPersistenceMode(dev d, u32 *out) { return number_of(d, "persistence", out); }
+
+int nvmlDeviceGetRetiredPagesPendingStatus(dev d, u32 *out) {
+    return number_of(d, "retiring", out);
+}
+
+int nvmlDeviceGetTotalEccErrors(dev d, int type, int counter, u64 *out) {
+    u32 count = 0;
+    int code = number_of(d, "ecc", &count);
+    (void)type, (void)counter;
+    *out = count;
+    return code;
+}
+
+#ifndef OLD
+int nvmlDeviceGetRemappedRows(dev d, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
+    *corrected = *uncorrected = *failed = 0;
+    int code = number_of(d, "remap_pending", pending);
+    return code ? code : number_of(d, "remap_failed", failed);
+}
+
+struct field {
+    u32 id, scope;
+    long long timestamp, latency;
+    u32 type, code;
+    union { double d; u32 u; u64 wide; } value;
+};
+
+int nvmlDeviceGetFieldValues(dev d, int count, struct field *out) {
+    for (int n = 0; n < count; n++) {
+        out[n].type = 1;
+        out[n].code = out[n].id == 230 ? (u32)number_of(d, "recovery", &out[n].value.u) : 3;
+    }
+    return OK;
+}
+#endif
