@@ -25,9 +25,13 @@ from gpulaunch.core.model import AttemptId, Gpu, Job, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The jobs of the run (again, after a resume). Comes once, first."""
+    """The jobs of the run (again, after a resume). Comes once, first.
+
+    `again` names settled jobs that are to run once more; other settled ones stay as they are.
+    """
 
     jobs: tuple[Job, ...]
+    again: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

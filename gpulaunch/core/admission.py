@@ -1,0 +1,348 @@
+"""What starts now, and on which cards: one pass over the ready jobs after every event.
+
+    reserve ─▶ yield ─▶ each ready job in order ─▶ let go ─▶ whom to reserve for
+                          start | ask for cards | blocked
+
+INVARIANT: after a pass no leased card is idle unless it is claimed: by a job that waits for the
+answer to an Acquire, or by the one job that may gather cards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from gpulaunch.core.attempts import Attempts, cpus_of
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import Gather, SetTimer
+from gpulaunch.core.jobs import Jobs, closure, demands_beside
+from gpulaunch.core.model import Demand
+from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_when_granted
+from gpulaunch.core.waiting import WAITING, Node
+
+GATHER_TIMER = "gather"
+GATHER_PATIENCE = 600.0
+GATHER_PAUSE = 15.0
+
+
+class Admission:
+    """Starts jobs, asks for cards and gives them back. `closed` says why nothing may start."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: Attempts,
+        limits: Mapping[str, int],
+        cpus: int,
+        closed: Callable[[], str],
+    ) -> None:
+        self._desk = desk
+        self._cards = cards
+        self._jobs = jobs
+        self._attempts = attempts
+        self._limits = limits
+        self._cpus = cpus
+        self._closed = closed
+        self._patient_for = 2 * max(1, len(cards.all))
+        self._kept_tokens: Counter[str] = Counter()
+        self._cpus_kept = False
+        self._settled = False
+        self._reserved = False
+        self.blocked: list[Node] = []
+        self.reserving: Node | None = None
+        self.focus: Node | None = None
+        self.gather: Literal["off", "asked", "granted"] = "off"
+        self._gather_patience = GATHER_PATIENCE
+        self._gather_until = 0.0
+        self._no_gather_before = 0.0
+
+    def admit(self) -> None:
+        """Start what can start. Ends: each round gives cards back or starts something."""
+        if self._closed():
+            self._close()
+            return
+        while self._pass() and not self._closed():
+            pass
+        if self._closed():
+            self._close()
+
+    def _close(self) -> None:
+        self.blocked, self.reserving = [], None
+        self._forget_claims()
+        self._let_go()
+        self._gather_off()
+
+    def _pass(self) -> bool:
+        """One round; True if another may find more."""
+        self.blocked = []
+        self._kept_tokens.clear()
+        self._cpus_kept = self._settled = self._reserved = False
+        self._forget_claims()
+        if self.focus is not None and self.focus.place not in ("ready", "asking"):
+            self.focus = None
+        self._reserve()
+        self._yield()
+        for node in self._jobs.waiting.heads():
+            self._consider(node)
+            if self._closed():
+                break
+        self._jobs.waiting.unpark()
+        again = self._let_go() and bool(self.blocked)
+        again = self._choose_reserving() or again or self._settled
+        for node in self.blocked:
+            if node.lacking in ("cards", "room"):
+                for card in self._cards:
+                    self._cards.look_later(card, node.job.demand)
+        return again
+
+    # ── One job ─────────────────────────────────────────────────────────────────────────────────
+
+    def _consider(self, node: Node) -> None:
+        demand = node.job.demand
+        never = impossible(demand, self._cards.all, self._cards.limit, self._limits)
+        if never:
+            self._jobs.settle(node, "failed", f"never started: {never}")
+            self._settled = True
+            return
+        if node is self.reserving and self._reserved:
+            node.lacking = "cards"
+            self.blocked.append(node)
+            return
+        node.lacking = self._obstacle(node)
+        if not node.lacking and not demand.gpus:
+            self._start(node, [])
+        elif not node.lacking:
+            self._place(node, demand)
+        if node.place == "ready" and node.lacking:
+            self.blocked.append(node)
+            if node.overtaken >= self._patient_for and self._fits_beside_services(demand):
+                self._kept_tokens.update(demand.uses)
+                self._cpus_kept = self._cpus_kept or node.lacking == "cpus"
+
+    def _obstacle(self, node: Node) -> str:
+        """What, other than cards, keeps a ready job from starting; empty for nothing."""
+        demand = node.job.demand
+        if self.focus is not None and node is not self.focus and node not in closure(self.focus):
+            return "focus"
+        for token, count in Counter(demand.uses).items():
+            taken = self._attempts.tokens[token] + self._kept_tokens[token]
+            if taken + count > self._limits.get(token, 1):
+                return "tokens"
+        if node.job.service:
+            return "" if self._room_for(node) else "room"
+        cpus, taken = cpus_of(demand), self._attempts.cpus
+        # A job that wants more than is allowed runs, alone.
+        if cpus and (self._cpus_kept or (taken and taken + cpus > self._cpus)):
+            return "cpus"
+        return ""
+
+    def _place(self, node: Node, demand: Demand) -> None:
+        """Start it, or claim cards that may soon be ours together, or leave it blocked."""
+        here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
+        if len(here) == demand.gpus:
+            self._start(node, here)
+            return
+        there = self._attainable(demand)
+        missing = demand.gpus - len(here)
+        if len(there) < missing:
+            node.lacking = "cards"
+            return
+        self._claim(here + there[:missing], demand)
+        self._jobs.waiting.park(node)
+
+    def _attainable(self, demand: Demand) -> list[Card]:
+        """Cards that are not ours yet and may be, the surest first, within the run's limit."""
+        now = self._desk.now.mono
+        ours = self._cards.held()
+        asked: list[Card] = []
+        others: list[Card] = []
+        for card in self._cards:
+            if suits_when_granted(card, demand, now):
+                (asked if card.state == "asking" else others).append(card)
+        others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.memory, c.gpu.index))
+        return asked + others[: max(0, self._cards.limit - ours)]
+
+    def _claim(self, cards: list[Card], demand: Demand) -> None:
+        """Keep these cards for a job, and ask for those that are not ours.
+
+        The doubtful ones first: others would have to be given back if those are refused.
+        """
+        wanted = [card for card in cards if card.state in ("free", "occupied")]
+        doubtful = [card for card in wanted if _doubtful(card, demand)]
+        for card in cards:
+            card.claims.append(demand)
+        for card in doubtful or wanted:
+            self._cards.acquire(card)
+
+    def _start(self, node: Node, cards: list[Card]) -> None:
+        for other in self.blocked:
+            other.overtaken += _took_what_it_lacks(node.job.demand, other)
+        self._jobs.leave(node)
+        ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
+        live = self._attempts.launch(node, tuple(ordered))
+        for card in cards:
+            self._cards.occupy(card, live.id, live.demand)
+
+    # ── Cards back ──────────────────────────────────────────────────────────────────────────────
+
+    def _forget_claims(self) -> None:
+        for card in self._cards:
+            card.claims.clear()
+            card.closed = card.wanted and bool(card.attempts)
+
+    def _yield(self) -> None:
+        for card in self._cards:
+            if card.idle and card.wanted and not card.claims:
+                self._cards.release(card)
+
+    def _let_go(self) -> bool:
+        idle = [card for card in self._cards if card.idle and not card.claims]
+        for card in idle:
+            self._cards.release(card)
+        return bool(idle)
+
+    # ── A job overtaken too often ───────────────────────────────────────────────────────────────
+
+    def _reserve(self) -> None:
+        """Keep cards for the job that is reserving, as they come free; start it once it can."""
+        node = self.reserving
+        if node is None:
+            return
+        demand = node.job.demand
+        if node.place != "ready" or not self._fits_beside_services(demand):
+            self.reserving = None
+            return
+        if self._obstacle(node):
+            return
+        here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
+        if len(here) == demand.gpus:
+            self._start(node, here)
+            self._gather_patience = GATHER_PATIENCE
+            self._gather_off()
+        elif demand.gpus == 1 or self.gather == "granted":
+            chosen = (here + self._attainable(demand))[: demand.gpus]
+            self._claim(chosen, demand)
+            self._close_shared(demand.gpus - len(chosen), demand)
+            self._reserved = True
+
+    def _close_shared(self, count: int, demand: Demand) -> None:
+        """Nothing new on so many shared cards, the emptiest first, that they come free."""
+        shared = [c for c in self._cards if c.state == "leased" and c.attempts and not c.claims]
+        shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
+        for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
+            card.closed = True
+
+    def _choose_reserving(self) -> bool:
+        """Whom to reserve for next; True if that one may gather at once."""
+        if self.reserving is not None and self.reserving.place != "ready":
+            self.reserving = None
+        if self.reserving is None:
+            starved = (node for node in self.blocked if self._should_reserve(node))
+            self.reserving = next(starved, None)
+            if self.reserving is not None and self.reserving.job.demand.gpus > 1:
+                return self._gather_on()
+        if self.reserving is None or self.reserving.job.demand.gpus == 1:
+            self._gather_off()
+        return False
+
+    def _should_reserve(self, node: Node) -> bool:
+        demand = node.job.demand
+        if node.lacking != "cards" or not self._fits_beside_services(demand):
+            return False
+        if demand.gpus > 1 and self._desk.now.mono < self._no_gather_before:
+            return False
+        if node.overtaken >= self._patient_for:
+            return True
+        # Its cards are elsewhere while others lie idle: only the one who may gather can keep
+        # those until the rest comes.
+        usable = [card for card in self._cards if not card.drained and not card.claims]
+        elsewhere = any(card.state == "elsewhere" for card in usable)
+        spare = any(card.state == "free" for card in usable)
+        return demand.gpus > 1 and elsewhere and spare
+
+    def _fits_beside_services(self, demand: Demand) -> bool:
+        """Could it run while all services go on? Else reserving for it would starve them all."""
+        services = self._attempts.services()
+        tokens = Counter(token for live in services for token in live.demand.uses)
+        tokens.update(demand.uses)
+        if any(tokens[token] > self._limits.get(token, 1) for token in demand.uses):
+            return False
+        kept = {card.gpu.uuid for live in services for card in live.cards}
+        usable = [c for c in self._cards if c.state != "aside" and not c.drained]
+        usable = [c for c in usable if c.gpu.uuid not in kept and c.gpu.memory >= demand.gpu_memory]
+        return demand.gpus <= min(len(usable), self._cards.limit - len(kept))
+
+    def _gather_on(self) -> bool:
+        if self.gather == "off":
+            self.gather = "asked"
+            self._desk.tell(Gather(True))
+        return self.gather == "granted"
+
+    def _gather_off(self) -> None:
+        if self.gather != "off":
+            self.gather = "off"
+            self._desk.tell(Gather(False))
+
+    def gather_granted(self) -> None:
+        if self.gather == "off":
+            self._desk.tell(Gather(False))
+        if self.gather != "asked":
+            return
+        self.gather = "granted"
+        self._gather_until = self._desk.now.mono + self._gather_patience
+        self._desk.tell(SetTimer(GATHER_TIMER, self._gather_until))
+
+    def gather_timer(self) -> None:
+        """Another run may wait for a card that we keep idle, with its own idle ones kept from us:
+        let go for a while, and be more patient the next time."""
+        now = self._desk.now.mono
+        if self.gather == "granted" and now >= self._gather_until:
+            self._gather_patience *= 2
+            self._no_gather_before = now + GATHER_PAUSE
+            self.reserving = None
+            self._gather_off()
+            self._desk.tell(SetTimer(GATHER_TIMER, self._no_gather_before))
+
+    # ── Services ────────────────────────────────────────────────────────────────────────────────
+
+    def _room_for(self, service: Node) -> bool:
+        """Would this service, all that run, and the widest job that needs one of them, fit?"""
+        kept_for = self.reserving
+        if kept_for not in (None, service) and service not in closure(kept_for):
+            return False
+        running = {live.service for live in self._attempts.services() if live.service}
+        if self.focus is not None:
+            beside = {self.focus.job.demand}
+            services = running | {service, *closure(self.focus)} - {self.focus}
+        else:
+            companions = {s for s in service.companions if s.place in WAITING}
+            services = running | companions | {service}
+            beside = demands_beside(services)
+        away = ("elsewhere", "occupied", "aside")
+        gpus = [c.gpu for c in self._cards if c.state not in away and not c.drained]
+        gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: self._cards.limit]
+        demands = [s.job.demand for s in services]
+        variants = [[*demands, demand] for demand in beside] or [demands]
+        return all(fit_together(variant, gpus, self._limits) for variant in variants)
+
+
+def _doubtful(card: Card, demand: Demand) -> bool:
+    """It was not to be had when it was last looked at."""
+    short = card.memory_free is not None and card.memory_free < demand.gpu_memory
+    return card.state == "occupied" or short
+
+
+def _took_what_it_lacks(demand: Demand, other: Node) -> bool:
+    """A later job that starts with this demand overtakes the other."""
+    match other.lacking:
+        case "cards":
+            return demand.gpus > 0
+        case "tokens":
+            return bool(set(demand.uses) & set(other.job.demand.uses))
+        case "cpus":
+            return cpus_of(demand) > 0
+    return False

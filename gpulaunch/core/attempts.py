@@ -1,0 +1,115 @@
+"""Attempts that run now, what they take, and what was asked of them. Launch and stop are told here.
+
+Cards are taken by whoever decided on them (`core.admission`); tokens and CPUs are counted here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.cards import Card
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import Launch, StopAttempt
+from gpulaunch.core.facts import AttemptLaunched
+from gpulaunch.core.model import AttemptId, Demand
+from gpulaunch.core.waiting import Node
+
+Wish: TypeAlias = Literal["", "stopped", "interrupted", "cancelled"]
+_RANK: dict[Wish, int] = {"": 0, "stopped": 1, "interrupted": 2, "cancelled": 3}
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """An attempt that has not ended. `wish` is what was asked of it, the strongest so far.
+
+    `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
+    not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
+    """
+
+    id: AttemptId
+    node: Node | None
+    demand: Demand
+    cards: tuple[Card, ...] = ()
+    inherited: bool = False
+    wish: Wish = ""
+    killed: bool = False
+    cause: Node | None = None
+
+    @property
+    def service(self) -> Node | None:
+        return self.node if self.node is not None and self.node.job.service else None
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that it takes from those allowed: jobs with cards and services take none."""
+        return 0 if self.service else cpus_of(self.demand)
+
+
+class Attempts:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._live: dict[AttemptId, Live] = {}
+        self.tokens: Counter[str] = Counter()
+        self.cpus = 0
+
+    def __iter__(self) -> Iterator[Live]:
+        return iter(list(self._live.values()))
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def get(self, attempt: AttemptId) -> Live | None:
+        return self._live.get(attempt)
+
+    def inherit(self, attempt: AttemptId, node: Node | None) -> None:
+        demand = node.job.demand if node is not None else Demand(gpus=0, cpus=0)
+        self._begin(Live(attempt, node, demand, inherited=True))
+
+    def launch(self, node: Node, cards: tuple[Card, ...]) -> Live:
+        """Start the job's next attempt on these cards, which suit it."""
+        number = len(self._desk.ledger.jobs[node.name].attempts) + 1
+        live = Live(AttemptId(node.name, number), node, node.job.demand, cards)
+        self._begin(live)
+        gpus = tuple(card.gpu for card in cards)
+        self._desk.fact(AttemptLaunched(live.id, tuple(gpu.uuid for gpu in gpus)))
+        self._desk.tell(Launch(live.id, node.job, gpus))
+        return live
+
+    def _begin(self, live: Live) -> None:
+        self._live[live.id] = live
+        self.tokens.update(live.demand.uses)
+        self.cpus += live.cpus
+        if live.node is not None:
+            live.node.place, live.node.attempt = "running", live.id
+            live.node.overtaken, live.node.lacking = 0, ""
+
+    def end(self, live: Live) -> None:
+        del self._live[live.id]
+        self.tokens.subtract(live.demand.uses)
+        self.cpus -= live.cpus
+        for card in live.cards:
+            del card.attempts[live.id]
+        if live.node is not None:
+            live.node.attempt = None
+
+    def stop(self, live: Live, wish: Wish, by: str, now: bool = False) -> None:
+        """Ask for its end. A weaker wish after a stronger one changes nothing."""
+        if _RANK[wish] <= _RANK[live.wish] and not (now and not live.killed):
+            return
+        live.wish = max(wish, live.wish, key=_RANK.__getitem__)
+        live.killed = live.killed or now
+        if not live.inherited:
+            self._desk.tell(StopAttempt(live.id, live.wish, by, live.killed))
+
+    def services(self) -> list[Live]:
+        return [live for live in self._live.values() if live.service]
+
+
+def cpus_of(demand: Demand) -> int:
+    """CPUs reserved while it runs; a job with cards is never held back by them."""
+    if demand.gpus:
+        return 0
+    return 1 if demand.cpus is None else demand.cpus

@@ -1,0 +1,183 @@
+"""The run's cards and their lives: every Acquire, Release and Drain is told here, and only here.
+
+    free ──acquire──▶ asking ──granted──▶ leased ──drain──▶ draining ──drained──▶ leased
+      ▲                 │ refused            │ release         │ refused
+      └─ freed, time ── elsewhere|occupied  free             aside
+
+It never decides who gets a card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import (
+    Acquire,
+    Drain,
+    Elsewhere,
+    Occupied,
+    Refusal,
+    Release,
+    SetTimer,
+    Sick,
+)
+from gpulaunch.core.facts import GpuChanged
+from gpulaunch.core.model import AttemptId, Demand, Gpu, GpuState
+
+FIRST_LOOK = 2.0
+LAST_LOOK = 15.0
+HANDED_OVER = 0.5
+TIMER = "gpu/"
+
+CardState: TypeAlias = Literal[
+    "free", "asking", "leased", "draining", "elsewhere", "occupied", "aside"
+]
+_HELD = ("asking", "leased", "draining")
+
+
+@dataclass(slots=True)
+class Card:
+    """One card as this run knows it. Times are monotonic seconds, memory is in bytes.
+
+    `claims` and `closed` hold for one placement pass: demands that wait for this card, and
+    whether it is kept from anything new.
+    """
+
+    gpu: Gpu
+    state: CardState = "free"
+    why: str = ""
+    memory_free: int | None = None
+    memory_until: float = 0.0
+    not_before: float = 0.0
+    backoff: float = FIRST_LOOK
+    timer: float | None = None
+    wanted: bool = False
+    drained: bool = False
+    used: bool = False
+    attempts: dict[AttemptId, Demand] = field(default_factory=dict)
+    claims: list[Demand] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Ours, or being asked for."""
+        return self.state in _HELD
+
+    @property
+    def idle(self) -> bool:
+        return self.state == "leased" and not self.attempts
+
+    def memory_expected(self, now: float) -> int:
+        """What it has free: the last look while that is fresh, else (hoping) all of it."""
+        if self.memory_free is not None and (self.state == "leased" or now < self.memory_until):
+            return self.memory_free
+        return self.gpu.memory
+
+
+class Cards:
+    """All cards of the run, by UUID, at most `limit` of them held at once."""
+
+    def __init__(self, gpus: Sequence[Gpu], limit: int | None, desk: Desk) -> None:
+        self._desk = desk
+        self._by_uuid = {gpu.uuid: Card(gpu) for gpu in gpus}
+        self.all = tuple(self._by_uuid.values())
+        self.limit = len(self.all) if limit is None else min(limit, len(self.all))
+
+    def __iter__(self) -> Iterator[Card]:
+        return iter(self.all)
+
+    def get(self, uuid: str) -> Card | None:
+        return self._by_uuid.get(uuid)
+
+    def __getitem__(self, uuid: str) -> Card:
+        return self._by_uuid[uuid]
+
+    def held(self) -> int:
+        return sum(card.held for card in self.all)
+
+    # ── What the run does with a card ───────────────────────────────────────────────────────────
+
+    def acquire(self, card: Card) -> None:
+        card.state, card.used, card.wanted = "asking", False, False
+        self._desk.tell(Acquire(card.gpu.uuid))
+
+    def release(self, card: Card) -> None:
+        """Give it back. One that was looked at in vain is not looked at again at once."""
+        now = self._desk.now.mono
+        card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
+        if not card.used:
+            card.backoff = min(card.backoff * 2, LAST_LOOK)
+        if card.wanted:
+            self._hand_over(card)
+        else:
+            self._change(card, "free")
+        self._desk.tell(Release(card.gpu.uuid))
+
+    def drain(self, card: Card) -> None:
+        self._change(card, "draining")
+        self._desk.tell(Drain(card.gpu.uuid))
+
+    def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
+        card.attempts[attempt] = demand
+        card.used, card.backoff = True, FIRST_LOOK
+
+    def look_later(self, card: Card, demand: Demand) -> None:
+        """A job would have this card, were it not for strangers: have it looked at again."""
+        if card.state not in ("free", "occupied") or card.drained:
+            return
+        now = self._desk.now.mono
+        at = card.not_before
+        if demand.gpu_memory > card.memory_expected(now):
+            at = max(at, card.memory_until)
+        if at > now and card.timer != at:
+            card.timer = at
+            self._desk.tell(SetTimer(TIMER + card.gpu.uuid, at))
+
+    # ── What happened to a card ─────────────────────────────────────────────────────────────────
+
+    def granted(self, card: Card, memory_free: int) -> None:
+        card.memory_free = memory_free
+        self._change(card, "leased")
+
+    def refused(self, card: Card, why: Refusal) -> None:
+        card.wanted = False
+        match why:
+            case Elsewhere(holder):
+                self._change(card, "elsewhere", holder)
+            case Occupied(by):
+                card.not_before = self._desk.now.mono + card.backoff
+                card.backoff = min(card.backoff * 2, LAST_LOOK)
+                self._change(card, "occupied", by)
+            case Sick(text):
+                self._change(card, "aside", text)
+
+    def freed(self, card: Card) -> None:
+        card.not_before = card.memory_until = 0.0
+        self._change(card, "free")
+
+    def timer(self, card: Card) -> None:
+        """Time to look again: what was known of the card counts no more."""
+        card.timer = None
+        now = self._desk.now.mono
+        card.not_before = min(card.not_before, now)
+        card.memory_until = min(card.memory_until, now)
+        if card.state == "elsewhere" and card.why == _HANDED:
+            self._change(card, "free")
+
+    def _hand_over(self, card: Card) -> None:
+        # The lease passes to the launcher that waits. Nothing tells when that one lets go unless
+        # we ask for the card again: soon, but not before the other had its chance.
+        card.wanted = False
+        self._change(card, "elsewhere", _HANDED)
+        card.timer = self._desk.now.mono + HANDED_OVER
+        self._desk.tell(SetTimer(TIMER + card.gpu.uuid, card.timer))
+
+    def _change(self, card: Card, state: GpuState, why: str = "") -> None:
+        card.state, card.why = state, why
+        self._desk.fact(GpuChanged(card.gpu.uuid, state, why))
+
+
+_HANDED = "handed to a launcher that waited for it"

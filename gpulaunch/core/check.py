@@ -1,0 +1,102 @@
+"""The invariants of a run, each with words. Asked after every step of every test's history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpulaunch.core.admission import Admission
+from gpulaunch.core.attempts import Attempts
+from gpulaunch.core.cards import Cards
+from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import SETTLED
+from gpulaunch.core.placement import suits_now
+from gpulaunch.core.waiting import WAITING
+
+
+def check_jobs(ledger: Ledger, jobs: Jobs, attempts: Attempts) -> None:
+    """Every job is in exactly one state, and the ledger says the same."""
+    states = Counter(record.state for record in ledger.jobs.values())
+    assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
+    running = {live.id.job: live.id for live in attempts}
+    assert len(running) == len(attempts), "a job has two attempts running"
+    for node in jobs:
+        record = jobs.record(node)
+        expected = node.place if node.place not in WAITING else "waiting"
+        if expected == "settled":
+            assert record.state in SETTLED, f"{node.name} is settled, recorded {record.state}"
+        else:
+            assert record.state == expected, f"{node.name} is {expected}, recorded {record.state}"
+        open_attempts = [a.id for a in record.attempts if a.outcome is None]
+        mine = [running[node.name]] if node.name in running else []
+        assert open_attempts == mine, f"{node.name}: open {open_attempts}, running {mine}"
+        assert record.charged <= node.job.retry.times + 1, f"{node.name} tried too often"
+        if node.place in WAITING:
+            blockers = sum(jobs.record(need).state != "succeeded" for need in node.needs)
+            blockers += sum(other.place != "settled" for other in node.after)
+            assert node.blockers == blockers, f"{node.name}: {node.blockers} blockers counted"
+            assert bool(blockers) == (node.place == "blocked"), f"{node.name} is {node.place}"
+        if node.place == "ready":
+            missing = [service.name for service in node.services if not service.ready]
+            assert not missing, f"{node.name} is ready without {missing}"
+        open_dependants = sum(other.place != "settled" for other in node.dependants)
+        assert not node.job.service or node.open == open_dependants, f"{node.name}: open count"
+        assert min(node.demands.values(), default=0) >= 0, f"{node.name}: demands count"
+    unsettled = sum(node.place != "settled" for node in jobs)
+    assert jobs.unsettled == unsettled, f"{jobs.unsettled} unsettled counted, {unsettled} found"
+    delayed = sum(node.place == "delayed" for node in jobs)
+    assert jobs.delayed == delayed, f"{jobs.delayed} delayed counted, {delayed} found"
+
+
+def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
+    """No card carries what it must not, and none is held beyond the limit."""
+    on_cards = {(card.gpu.uuid, attempt) for card in cards for attempt in card.attempts}
+    by_attempts = {(card.gpu.uuid, live.id) for live in attempts for card in live.cards}
+    assert on_cards == by_attempts, f"cards carry {on_cards}, attempts are on {by_attempts}"
+    assert cards.held() <= cards.limit, f"{cards.held()} cards held, {cards.limit} allowed"
+    for card in cards:
+        name = f"GPU {card.gpu.index}"
+        recorded = ledger.gpus[card.gpu.uuid]
+        assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
+        assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
+        demands = list(card.attempts.values())
+        assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
+        if len(demands) > 1:
+            shares = {demand.per_gpu for demand in demands}
+            assert len(shares) == 1, f"{name} is shared by unlike jobs: {shares}"
+            assert len(demands) <= min(shares), f"{name} carries {len(demands)} jobs"
+        promised = sum(demand.gpu_memory for demand in demands)
+        assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
+
+
+def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
+    """Tokens and CPUs taken are those of the running attempts, and within the limits."""
+    used = Counter(token for live in attempts for token in live.demand.uses)
+    assert +attempts.tokens == used, f"tokens counted {+attempts.tokens}, found {used}"
+    for token, count in used.items():
+        inherited = any(live.inherited for live in attempts)
+        assert count <= limits.get(token, 1) or inherited, f"{count} tokens of {token} in use"
+    takers = [live for live in attempts if live.cpus]
+    total = sum(live.cpus for live in takers)
+    assert attempts.cpus == total, f"{attempts.cpus} CPUs counted, {total} found"
+    inherited = any(live.inherited for live in takers)
+    assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
+
+
+def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
+    """No leased card is idle but for one that waits with a claim; none beside a job that fits."""
+    for card in cards:
+        if not card.idle:
+            continue
+        name = f"GPU {card.gpu.index}"
+        assert card.claims, f"{name} is leased and idle, and nobody's claim is on it"
+        pending = any(c.state == "asking" and c.claims for c in cards)
+        gathering = admission.gather == "granted" and admission.reserving is not None
+        assert pending or gathering, f"{name} is kept idle without the right to gather"
+    for node in jobs.waiting.heads():
+        demand = node.job.demand
+        if node.lacking != "cards" or not demand.gpus or node is admission.reserving:
+            continue
+        fits = sum(suits_now(card, demand) for card in cards)
+        assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"

@@ -1,0 +1,33 @@
+"""Where one call of `Run.handle` writes: facts, folded into the ledger at once, and instructions.
+
+INVARIANT: the ledger changes by facts that are written here, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpulaunch.core.events import Instruction
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+
+_NEVER = Instant(0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Desk:
+    ledger: Ledger
+    now: Instant = _NEVER
+    out: list[Fact | Instruction] = field(default_factory=list)
+
+    def fact(self, fact: Fact) -> None:
+        self.ledger.apply(fact, self.now)
+        self.out.append(fact)
+
+    def tell(self, instruction: Instruction) -> None:
+        self.out.append(instruction)
+
+    def take(self) -> list[Fact | Instruction]:
+        out, self.out = self.out, []
+        return out

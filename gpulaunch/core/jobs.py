@@ -1,0 +1,378 @@
+"""Needs, after, services and delays: when a job is ready, and what its end means for others.
+
+It says which jobs are ready and settles those that cannot run; it starts nothing, and knows
+nothing of cards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import SetTimer
+from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
+from gpulaunch.core.ledger import JobRecord
+from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
+from gpulaunch.core.waiting import WAITING, Node, Waiting
+
+TIMER = "job/"
+_BAD = frozenset({"failed", "cancelled", "skipped"})
+
+
+class Jobs:
+    """The graph of a run's jobs. `retire` is called with a running service nobody needs."""
+
+    def __init__(self, desk: Desk, retire: Callable[[Node], None]) -> None:
+        self._desk = desk
+        self._retire_running = retire
+        self.nodes: dict[str, Node] = {}
+        self.waiting = Waiting()
+        self.unsettled = 0
+        self.delayed = 0
+        self.failed: dict[Node, None] = {}
+
+    def record(self, node: Node) -> JobRecord:
+        return self._desk.ledger.jobs[node.name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    # ── The job file ────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, jobs: Sequence[Job], again: frozenset[str]) -> list[AttemptId]:
+        """Take the jobs in; returns the attempts whose end is not recorded."""
+        ledger = self._desk.ledger
+        open_attempts = [record.id for record in ledger.open_attempts()]
+        self._record(jobs)
+        self.nodes = {job.name: Node(job, order) for order, job in enumerate(jobs)}
+        self._link()
+        running = {attempt.job for attempt in open_attempts}
+        waiting = [node for node in self if self._resume(node, node.name in running, again)]
+        self._know_services()
+        for node in waiting:
+            if node.place in WAITING:
+                self.enqueue(node)
+        for node in self:
+            if node.job.service and node.dependants and not node.open:
+                self._retire(node)
+        return open_attempts
+
+    def _record(self, jobs: Sequence[Job]) -> None:
+        ledger = self._desk.ledger
+        for job in jobs:
+            fact = JobAdded(
+                job.name,
+                job.group,
+                job.demand.gpus,
+                job.digest,
+                dict(job.params),
+                job.cost,
+                job.service is not None,
+            )
+            if not _same(ledger.jobs.get(job.name), fact):
+                self._desk.fact(fact)
+        names = {job.name for job in jobs}
+        for record in list(ledger.jobs.values()):
+            if record.name not in names and not record.vanished:
+                self._desk.fact(JobVanished(record.name))
+
+    def _link(self) -> None:
+        for node in self:
+            node.key = node.own_key
+            needs = [self._need(node, name) for name in dict.fromkeys(node.job.needs)]
+            known = [need for need in needs if need is not None]
+            node.needs = tuple(need for need in known if need.job.service is None)
+            node.services = tuple(need for need in known if need.job.service is not None)
+            after = dict.fromkeys(node.job.after)
+            node.after = tuple(self.nodes[name] for name in after if name in self.nodes)
+            for need in known:
+                need.dependants.append(node)
+            for other in node.after:
+                other.followers.append(node)
+
+    def _need(self, node: Node, name: str) -> Node | None:
+        need = self.nodes.get(name)
+        if need is None:
+            record = self._desk.ledger.jobs.get(name)
+            if record is None or record.state != "succeeded":
+                node.unknown = name
+        return need
+
+    def _resume(self, node: Node, running: bool, again: frozenset[str]) -> bool:
+        """Put the node where its recorded state says. True if it waits."""
+        record = self.record(node)
+        if record.state == "running" and not running:
+            self._settle_recorded(node, record)
+        if record.state in SETTLED and node.name not in again:
+            node.place = "settled"
+            return False
+        self.unsettled += 1
+        if running:
+            node.place = "running"
+            return False
+        if record.state != "waiting" or record.charged or record.not_before is not None:
+            self._desk.fact(JobRequeued(node.name, "taken up again"))
+        return True
+
+    def _settle_recorded(self, node: Node, record: JobRecord) -> None:
+        # The supervisor died between an attempt's end and what followed from it: what was a
+        # success or a wish of the user's is not run again.
+        last = record.attempts[-1]
+        if last.state == "succeeded":
+            self._desk.fact(JobSettled(node.name, "succeeded"))
+        elif last.state == "cancelled":
+            self._desk.fact(JobSettled(node.name, "cancelled", "cancelled"))
+
+    def _know_services(self) -> None:
+        """For each service: the demands that it will have to run beside."""
+        known: dict[tuple[Node, ...], frozenset[Node]] = {}
+        for node in self:
+            if not node.services:
+                continue
+            if node.services not in known:
+                known[node.services] = frozenset(closure(node))
+            for service in known[node.services]:
+                service.companions |= known[node.services] - {service}
+            if node.place != "settled":
+                self._count(node, +1)
+
+    def _count(self, node: Node, step: int) -> None:
+        for service in node.services:
+            service.open += step
+        if not node.job.service:
+            for service in closure(node):
+                service.demands[node.job.demand] += step
+
+    # ── Waiting jobs ────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, node: Node) -> None:
+        """The job waits, by its record: find out for what."""
+        bad = node.unknown and f"needs {node.unknown}, which is not in the job file"
+        for need in (*node.needs, *node.services):
+            state = self.record(need).state
+            if state in _BAD:
+                bad = bad or _because(need, state)
+            elif state == "succeeded" and need.job.service:
+                self.requeue([need], f"{node.name} needs it")
+        if bad:
+            self.settle(node, "skipped", bad)
+            return
+        node.blockers = sum(self.record(need).state != "succeeded" for need in node.needs)
+        node.blockers += sum(other.place != "settled" for other in node.after)
+        node.place = "blocked"
+        if not node.blockers:
+            self._advance(node)
+
+    def _advance(self, node: Node) -> None:
+        """Nothing that it needs or comes after is missing: delayed, asking for services, ready."""
+        not_before = self.record(node).not_before
+        if not_before is not None and not_before > self._desk.now.mono:
+            node.place = "delayed"
+            self.delayed += 1
+            self._desk.tell(SetTimer(TIMER + node.name, not_before))
+            return
+        if node.job.service and node.dependants and not node.askers:
+            node.place = "idle"
+            return
+        missing = [service for service in node.services if not service.ready]
+        if missing:
+            node.place = "asking"
+            for service in missing:
+                service.askers.add(node)
+                self._ask(service, node)
+            return
+        node.place = "ready"
+        self.waiting.push(node)
+
+    def _ask(self, service: Node, asker: Node) -> None:
+        # A service starts when the turn of the first job that asks for it has come.
+        better = asker.key < service.key or len(service.askers) == 1
+        if better:
+            service.key = asker.key
+        if service.place == "idle":
+            self._advance(service)
+        elif service.place == "ready" and better:
+            self.waiting.push(service)
+
+    def leave(self, node: Node) -> None:
+        """The job is about to stop waiting, or to wait for something else."""
+        if node.place == "delayed":
+            self.delayed -= 1
+        if node.place == "asking":
+            for service in node.services:
+                service.askers.discard(node)
+                if not service.askers and service.place in ("ready", "asking"):
+                    self.leave(service)
+                    service.place = "idle"
+        node.overtaken, node.lacking = 0, ""
+
+    def timer(self, name: str) -> None:
+        node = self.nodes.get(name)
+        if node is not None and node.place == "delayed":
+            self.leave(node)
+            self._advance(node)
+
+    def service_ready(self, service: Node) -> None:
+        service.ready = True
+        for node in sorted(service.askers, key=lambda asker: asker.order):
+            self.leave(node)
+            self._advance(node)
+        service.askers.clear()
+
+    def service_down(self, service: Node) -> None:
+        if not service.ready:
+            return
+        service.ready = False
+        for node in service.dependants:
+            if node.place == "ready":
+                self.leave(node)
+                self._advance(node)
+
+    # ── Ends and new beginnings ─────────────────────────────────────────────────────────────────
+
+    def settle(self, node: Node, state: JobState, reason: str = "") -> None:
+        """The job is over, and so is every job that needs it unless it succeeded."""
+        first = node
+        todo: deque[tuple[Node, JobState, str]] = deque([(node, state, reason)])
+        unneeded: dict[Node, None] = {}
+        while todo:
+            node, state, reason = todo.popleft()
+            if node.place == "settled":
+                continue
+            self.leave(node)
+            node.place = "settled"
+            self.unsettled -= 1
+            self._desk.fact(JobSettled(node.name, state, reason))
+            if state == "failed":
+                self.failed[node] = None
+            self._count(node, -1)
+            unneeded.update({service: None for service in node.services if not service.open})
+            for follower in node.followers:
+                self._unblock(follower)
+            for dependant in node.dependants:
+                if state in _BAD and dependant.place in WAITING:
+                    todo.append((dependant, "skipped", _because(node, state)))
+                elif state == "succeeded" and not node.job.service:
+                    self._unblock(dependant)
+        for service in unneeded:
+            if not service.open:
+                self._retire(service)
+        self._wake(first)
+
+    def _wake(self, service: Node) -> None:
+        """A service was stopped while a job came (back) that needs it: it is to run again."""
+        if not service.job.service or self.record(service).state != "succeeded":
+            return
+        if any(node.place in WAITING for node in service.dependants):
+            self.requeue([service], "it is needed again")
+
+    def _unblock(self, node: Node) -> None:
+        if node.place in WAITING:
+            node.blockers -= 1
+            if node.place == "blocked" and not node.blockers:
+                self._advance(node)
+
+    def _retire(self, service: Node) -> None:
+        if service.place == "running":
+            self._retire_running(service)
+        elif service.place in WAITING:
+            states = {self.record(node).state for node in service.dependants}
+            if "succeeded" in states or self.record(service).attempts:
+                self.settle(service, "succeeded")
+            else:
+                self.settle(service, "skipped", "nothing that needs it came to run")
+
+    def requeue(self, nodes: Iterable[Node], why: str) -> None:
+        """Settled (or delayed) jobs wait again, with a fresh budget of retries."""
+        nodes = [node for node in nodes if node.place in ("settled", "delayed")]
+        for node in nodes:
+            was = node.place
+            self.leave(node)
+            node.place = "blocked"
+            self.failed.pop(node, None)
+            self._desk.fact(JobRequeued(node.name, why))
+            if was == "settled":
+                self.unsettled += 1
+                self._count(node, +1)
+                for follower in node.followers:
+                    self._block(follower)
+        for node in nodes:
+            if node.place == "blocked":
+                self.enqueue(node)
+
+    def _block(self, node: Node) -> None:
+        if node.place in WAITING:
+            self.leave(node)
+            node.blockers += 1
+            node.place = "blocked"
+
+    def to_retry(self, names: tuple[str, ...] | None) -> list[Node]:
+        """What a request to retry means: the jobs, what keeps them from running, what was skipped
+        because of them; in the order of the file."""
+        if names is None:
+            asked = [node for node in self if self.record(node).state == "failed"]
+        else:
+            asked = [self.nodes[name] for name in names if name in self.nodes]
+        found: dict[Node, None] = {}
+        up = [node for node in asked if node.place == "delayed" or self.is_bad(node)]
+        down = list(up)
+        while up:
+            node = up.pop()
+            found[node] = None
+            if self.record(node).state == "skipped":
+                more = [n for n in (*node.needs, *node.services) if self.is_bad(n)]
+                up += [n for n in more if n not in found]
+        down += found
+        while down:
+            node = down.pop()
+            found[node] = None
+            down += [
+                n for n in node.dependants if n not in found and self.record(n).state == "skipped"
+            ]
+        return sorted(found, key=lambda node: node.order)
+
+    def is_bad(self, node: Node) -> bool:
+        """It has ended without success."""
+        return node.place == "settled" and self.record(node).state in _BAD
+
+    def has_bad_need(self, node: Node) -> Node | None:
+        """A need of the job that has ended without success."""
+        return next((n for n in (*node.needs, *node.services) if self.is_bad(n)), None)
+
+
+def closure(node: Node) -> list[Node]:
+    """The services that must run beside this job: those it needs, and those that they need."""
+    found: dict[Node, None] = dict.fromkeys(node.services)
+    todo = list(found)
+    while todo:
+        for service in todo.pop().services:
+            if service not in found:
+                found[service] = None
+                todo.append(service)
+    return list(found)
+
+
+def demands_beside(services: Iterable[Node]) -> set[Demand]:
+    """The demands of unsettled jobs that need some of these services."""
+    counted: Counter[Demand] = Counter()
+    for service in services:
+        counted |= service.demands
+    return {demand for demand, count in counted.items() if count > 0}
+
+
+def _same(record: JobRecord | None, fact: JobAdded) -> bool:
+    if record is None or record.vanished:
+        return False
+    return (record.group, record.gpus, record.digest, record.cost, record.service) == (
+        fact.group,
+        fact.gpus,
+        fact.digest,
+        fact.cost,
+        fact.service,
+    ) and dict(record.params) == dict(fact.params)
+
+
+def _because(need: Node, state: JobState) -> str:
+    verb = {"failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped"}[state]
+    return f"needs {need.name}, which {verb}"

@@ -1,0 +1,79 @@
+"""Which cards suit a demand. Pure questions about cards; nothing here changes one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpulaunch.core.cards import Card
+from gpulaunch.core.model import Demand, Gpu
+
+
+def has_room(card: Card, demand: Demand, memory: int) -> bool:
+    """Could one more attempt of this demand be on the card, which has `memory` bytes for all?
+
+    A card is shared only by those that say the same `per_gpu`, and by at most that many.
+    """
+    beside = [*card.attempts.values(), *card.claims]
+    if beside:
+        if demand.per_gpu == 1 or len(beside) >= demand.per_gpu:
+            return False
+        if beside[0].per_gpu != demand.per_gpu:
+            return False
+    promised = sum(other.gpu_memory for other in beside)
+    return not demand.gpu_memory or memory - promised >= demand.gpu_memory
+
+
+def suits_now(card: Card, demand: Demand) -> bool:
+    """The card is ours, and the demand's attempt may start on it at once."""
+    if card.state != "leased" or card.drained or card.closed:
+        return False
+    return has_room(card, demand, card.memory_free or 0)
+
+
+def suits_when_granted(card: Card, demand: Demand, now: float) -> bool:
+    """The card is not ours yet; as far as is known it would suit once it is."""
+    if card.drained or card.closed or card.state not in ("free", "occupied", "asking"):
+        return False
+    if card.state != "asking" and now < card.not_before:
+        return False
+    return has_room(card, demand, card.memory_expected(now))
+
+
+def best(cards: Iterable[Card], count: int) -> list[Card]:
+    """The `count` to take: first those already shared, then the smallest, then the lowest index."""
+    ranked = sorted(cards, key=lambda c: (-len(c.attempts), c.gpu.memory, c.gpu.index, c.gpu.uuid))
+    return ranked[:count]
+
+
+def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mapping[str, int]) -> str:
+    """Why this demand can never be met by what is left of the run's cards; empty if it can be."""
+    for token, count in Counter(demand.uses).items():
+        if count > limits.get(token, 1):
+            return f"needs {count} of {token}, of which there are {limits.get(token, 1)}"
+    if not demand.gpus:
+        return ""
+    left = [card for card in cards if card.state != "aside"]
+    if demand.gpus > min(limit, len(left)):
+        gone = [f"GPU {c.gpu.index} was set aside: {c.why}" for c in cards if c.state == "aside"]
+        have = f"needs {demand.gpus} cards at once, the run has {min(limit, len(left))}"
+        return "; ".join([have if demand.gpus > 1 else "needs a card, none is left", *gone])
+    big = sum(card.gpu.memory >= demand.gpu_memory for card in left)
+    if demand.gpus > big:
+        return f"needs {demand.gpu_memory} bytes on each of {demand.gpus} cards; {big} are so big"
+    return ""
+
+
+def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping[str, int]) -> bool:
+    """Could all of these run at once on these cards, were they empty? First fit, largest first."""
+    used = Counter(token for demand in demands for token in demand.uses)
+    if any(count > limits.get(token, 1) for token, count in used.items()):
+        return False
+    cards = [Card(gpu, state="leased", memory_free=gpu.memory) for gpu in gpus]
+    for demand in sorted(demands, key=lambda d: (d.per_gpu, -d.gpus, -d.gpu_memory)):
+        chosen = best((c for c in cards if suits_now(c, demand)), demand.gpus)
+        if len(chosen) < demand.gpus:
+            return False
+        for card in chosen:
+            card.claims.append(demand)
+    return True

@@ -1,0 +1,411 @@
+"""One run's decisions: `Run.handle(event, now)` returns the facts and the instructions.
+
+    event ─▶ what it changes (jobs, attempts, cards) ─▶ Admission: what starts now ─▶ results
+
+The run's ledger changes by the facts that are returned, and by nothing else: a journal replayed is
+the state that was. Stale events (an end twice, a grant for a card not asked for, a timer for
+nothing) are ignored. It asks no clock and touches nothing outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.core import check, retry
+from gpulaunch.core.admission import GATHER_TIMER, Admission
+from gpulaunch.core.attempts import Attempts, Live
+from gpulaunch.core.cards import TIMER as CARD_TIMER
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import (
+    Asked,
+    BecameReady,
+    Cancel,
+    Drained,
+    DrainGpus,
+    Ended,
+    Event,
+    Freed,
+    GatherGranted,
+    Granted,
+    Instruction,
+    Pause,
+    Refused,
+    Retry,
+    Started,
+    Stop,
+    Submitted,
+    TimerFired,
+    Wanted,
+)
+from gpulaunch.core.facts import (
+    AdmissionContinued,
+    AdmissionPaused,
+    AttemptEnded,
+    AttemptStarted,
+    Fact,
+    GpuDrained,
+    JobDelayed,
+    JobSettled,
+    RunOpened,
+    ServiceReady,
+    StopAsked,
+)
+from gpulaunch.core.jobs import TIMER as JOB_TIMER
+from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.model import Gpu, Instant, Job, Lost, RunState
+from gpulaunch.core.stuck import Stuck
+from gpulaunch.core.waiting import WAITING, Node
+from gpulaunch.core.why import Why
+
+
+class Run:
+    """A run from its jobs to its end.
+
+    `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
+    `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
+    nothing new is started (`fail_fast` is one). `ledger` holds the RunOpened of this epoch.
+    """
+
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        *,
+        limit: int | None = None,
+        cpus: int = 1,
+        limits: Mapping[str, int] | None = None,
+        fail_fast: bool = False,
+        max_failures: int | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._desk = Desk(_opened(gpus) if ledger is None else ledger)
+        self._cpus = max(1, cpus)
+        self._limits = dict(limits or {})
+        self._fail_fast = fail_fast
+        self._max_failures = 1 if fail_fast else max_failures
+        self._submitted = False
+        self._killing = False
+        self._cards = Cards(gpus, limit, self._desk)
+        self._attempts = Attempts(self._desk)
+        self._jobs = Jobs(self._desk, self._retire)
+        self._admission = Admission(
+            self._desk,
+            self._cards,
+            self._jobs,
+            self._attempts,
+            self._limits,
+            self._cpus,
+            self._closed,
+        )
+        self._why = Why(
+            self._desk,
+            self._cards,
+            self._jobs,
+            self._attempts,
+            self._admission,
+            self._limits,
+            self._cpus,
+        )
+        self._stuck = Stuck(
+            self._desk,
+            self._cards,
+            self._jobs,
+            self._attempts,
+            self._admission,
+            self.why_waiting,
+        )
+
+    # ── What the supervisor asks ────────────────────────────────────────────────────────────────
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._desk.ledger
+
+    def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
+        """What follows from the event: facts, each before the instructions that rest on it."""
+        self._desk.now = now
+        self._on(event)
+        self._settle_down()
+        return self._desk.take()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing runs, nothing can ever run any more, and no lease is held."""
+        if not self._submitted or len(self._attempts) or self._cards.held():
+            return False
+        return bool(self.ledger.stopping or self._halted() or not self._jobs.unsettled)
+
+    def outcome(self) -> tuple[RunState, str]:
+        """How a finished run ended, and why where not every job succeeded."""
+        waiting = self._jobs.unsettled
+        if self.ledger.stopping and waiting:
+            return "stopped", self.ledger.stopping
+        if halted := self._halted():
+            return "failed", halted if waiting else _failures(self._jobs)
+        if reason := _failures(self._jobs):
+            return "failed", reason
+        return "succeeded", ""
+
+    def why_waiting(self, name: str) -> str:
+        """One line that says why a waiting job waits; empty for a job that does not wait."""
+        closed = self.ledger.stopping and f"not started: stopped by {self.ledger.stopping}"
+        if not closed:
+            closed = self._halted() and f"not started: {self._halted()}"
+        if not closed and self.ledger.paused is not None:
+            closed = f"paused: {self.ledger.paused}"
+        return self._why.of(name, closed or "")
+
+    def check(self) -> None:
+        """Raise AssertionError, with words, where an invariant does not hold."""
+        check.check_jobs(self.ledger, self._jobs, self._attempts)
+        check.check_cards(self.ledger, self._cards, self._attempts)
+        check.check_counters(self._attempts, self._limits, self._cpus)
+        check.check_idle(self._cards, self._jobs, self._admission)
+        assert not (self.finished and self._cards.held()), "a finished run holds a lease"
+
+    # ── Events ──────────────────────────────────────────────────────────────────────────────────
+
+    def _on(self, event: Event) -> None:
+        match event:
+            case Submitted() if not self._submitted:
+                self._submit(event)
+            case Started(attempt, pid):
+                live = self._attempts.get(attempt)
+                if live is not None and self.ledger.attempt(attempt).started is None:
+                    self._desk.fact(AttemptStarted(attempt, pid))
+            case BecameReady(attempt):
+                live = self._attempts.get(attempt)
+                if live is not None and live.service and not live.wish and not live.service.ready:
+                    self._desk.fact(ServiceReady(attempt))
+                    self._jobs.service_ready(live.service)
+            case Ended():
+                self._ended(event)
+            case TimerFired(key):
+                self._timer(key)
+            case GatherGranted():
+                self._admission.gather_granted()
+            case Asked(Cancel(names)):
+                self._cancel(names)
+            case Asked(Retry(names)):
+                self._jobs.requeue(self._jobs.to_retry(names), "retried by a person")
+            case Asked(DrainGpus() as request):
+                self._drain_gpus(request)
+            case Asked(Pause(why, off)):
+                self._pause(why, off)
+            case Asked(Stop(why, now)):
+                self._stop(why, now)
+            case Granted() | Refused() | Freed() | Wanted() | Drained():
+                card = self._cards.get(event.gpu)
+                if card is not None:
+                    self._card(event, card)
+
+    def _card(self, event: Granted | Refused | Freed | Wanted | Drained, card: Card) -> None:
+        match event:
+            case Granted(_, memory_free) if card.state == "asking":
+                self._cards.granted(card, memory_free)
+            case Refused(_, why) if card.state in ("asking", "draining"):
+                self._cards.refused(card, why)
+            case Freed() if card.state == "elsewhere":
+                self._cards.freed(card)
+            case Wanted(_, wanted) if card.state in ("leased", "draining"):
+                card.wanted = wanted
+            case Drained(_, memory_free) if card.state == "draining":
+                self._cards.granted(card, memory_free)
+
+    def _timer(self, key: str) -> None:
+        if key.startswith(JOB_TIMER):
+            self._jobs.timer(key[len(JOB_TIMER) :])
+        elif key.startswith(CARD_TIMER):
+            card = self._cards.get(key[len(CARD_TIMER) :])
+            if card is not None:
+                self._cards.timer(card)
+        elif key == GATHER_TIMER:
+            self._admission.gather_timer()
+
+    def _submit(self, event: Submitted) -> None:
+        self._submitted = True
+        for attempt in self._jobs.submit(event.jobs, event.again):
+            self._attempts.inherit(attempt, self._jobs.nodes.get(attempt.job))
+        for card in self._cards:
+            card.drained = self.ledger.gpus[card.gpu.uuid].drained
+
+    def _settle_down(self) -> None:
+        """Let everything start that can, and see to it that something can."""
+        if not self._submitted:
+            return
+        self._admission.admit()
+        while not self._closed() and self._stuck.step():
+            self._admission.admit()
+        if self._halted() and all(live.service for live in self._attempts):
+            for live in self._attempts:
+                self._attempts.stop(live, "interrupted", "nothing more is started")
+
+    # ── An attempt's end ────────────────────────────────────────────────────────────────────────
+
+    def _ended(self, event: Ended) -> None:
+        live = self._attempts.get(event.attempt)
+        if live is None:
+            return
+        record = self.ledger.jobs[event.attempt.job]
+        decision = self._decide(live, event, record)
+        self._attempts.end(live)
+        self._desk.fact(
+            AttemptEnded(
+                event.attempt, event.outcome, decision.failure, decision.charged, event.leftovers
+            )
+        )
+        self._free_cards(live)
+        if live.node is None:
+            self._settle_vanished(record, decision)
+            return
+        if live.service:
+            self._jobs.service_down(live.service)
+            self._interrupt_dependants(live.service, event, decision)
+        self._follow(live, live.node, decision)
+
+    def _decide(self, live: Live, event: Ended, record: JobRecord) -> retry.Decision:
+        job = live.node.job if live.node is not None else Job(record.name, ())
+        decision = retry.decide(event.outcome, job, record.charged, _lost_before(record))
+        if live.wish == "stopped":
+            return retry.Settle("succeeded")
+        if live.wish == "cancelled" and not _succeeded(decision):
+            return retry.Settle("cancelled", "cancelled")
+        if isinstance(decision, retry.Settle) or live.node is None:
+            return decision
+        # It may only be tried again where what it needs is still to be had.
+        gone = live.cause if live.cause and self._jobs.is_bad(live.cause) else None
+        gone = gone or self._jobs.has_bad_need(live.node)
+        if gone is None:
+            return decision
+        own = f"{retry.reason(event.outcome, job)}; " if decision.failure else ""
+        text = f"{own}its service {gone.name} {self._jobs.record(gone).state}"
+        reason = self._jobs.record(gone).reason
+        text += f": {reason}" if reason else ""
+        return retry.Settle("failed", text, decision.failure, decision.charged)
+
+    def _follow(self, live: Live, node: Node, decision: retry.Decision) -> None:
+        if isinstance(decision, retry.Settle):
+            self._jobs.settle(node, decision.state, decision.reason)
+            return
+        self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
+        self._jobs.enqueue(node)
+        if node.job.service and node.dependants and not node.open and node.place in WAITING:
+            self._jobs.settle(node, "succeeded")
+
+    def _settle_vanished(self, record: JobRecord, decision: retry.Decision) -> None:
+        if isinstance(decision, retry.Settle):
+            self._desk.fact(JobSettled(record.name, decision.state, decision.reason))
+        else:
+            self._desk.fact(JobDelayed(record.name, decision.reason))
+
+    def _free_cards(self, live: Live) -> None:
+        for card in live.cards:
+            if card.attempts:
+                continue
+            if self._killing:
+                self._cards.release(card)
+            else:
+                self._cards.drain(card)
+
+    def _interrupt_dependants(self, service: Node, event: Ended, decision: retry.Decision) -> None:
+        """What runs against a server that is gone is cut short; it is not its fault."""
+        for live in self._attempts:
+            if live.node is not None and service in live.node.services:
+                live.cause = service
+                text = retry.reason(event.outcome, service.job)
+                self._attempts.stop(live, "interrupted", f"its service {service.name} {text}")
+
+    # ── Requests ────────────────────────────────────────────────────────────────────────────────
+
+    def _cancel(self, names: tuple[str, ...] | None) -> None:
+        nodes = (
+            list(self._jobs)
+            if names is None
+            else [self._jobs.nodes[name] for name in names if name in self._jobs.nodes]
+        )
+        for node in nodes:
+            if node.place in WAITING:
+                self._jobs.settle(node, "cancelled", "cancelled")
+        for live in self._attempts:
+            if live.node in nodes:
+                self._attempts.stop(live, "cancelled", "cancelled by a person")
+
+    def _drain_gpus(self, request: DrainGpus) -> None:
+        for card in self._cards:
+            if request.gpus is not None and card.gpu.uuid not in request.gpus:
+                continue
+            on = not request.off
+            if card.drained != on:
+                card.drained = on
+                self._desk.fact(GpuDrained(card.gpu.uuid, on))
+            if on and request.now:
+                for attempt in list(card.attempts):
+                    live = self._attempts.get(attempt)
+                    if live is not None:
+                        self._attempts.stop(live, "interrupted", "its card was given back")
+
+    def _pause(self, why: str, off: bool) -> None:
+        if off and self.ledger.paused is not None:
+            self._desk.fact(AdmissionContinued())
+        elif not off:
+            self._desk.fact(AdmissionPaused(why))
+
+    def _stop(self, why: str, now: bool) -> None:
+        self._killing = self._killing or now
+        if self.ledger.stopping is None or now:
+            self._desk.fact(StopAsked(why, now))
+        for live in self._attempts:
+            self._attempts.stop(live, "interrupted", why, now)
+
+    def _retire(self, service: Node) -> None:
+        assert service.attempt is not None
+        live = self._attempts.get(service.attempt)
+        if live is not None:
+            self._attempts.stop(live, "stopped", "nothing needs it any more")
+
+    # ── Whether anything may start ──────────────────────────────────────────────────────────────
+
+    def _closed(self) -> str:
+        if self.ledger.stopping is not None:
+            return self.ledger.stopping or "stopped"
+        if self.ledger.paused is not None:
+            return self.ledger.paused or "paused"
+        return self._halted()
+
+    def _halted(self) -> str:
+        """Enough jobs have failed: why nothing new is started; empty otherwise."""
+        failed = list(self._jobs.failed)
+        if self._max_failures is None or len(failed) < self._max_failures:
+            return ""
+        if self._fail_fast:
+            return f"--fail-fast after {failed[0].name} failed"
+        return f"--max-failures {self._max_failures} reached when {failed[-1].name} failed"
+
+
+def _opened(gpus: Sequence[Gpu]) -> Ledger:
+    ledger = Ledger()
+    ledger.apply(RunOpened("", "", 1, "", "", "", 0, tuple(gpus)), Instant(0.0, 0.0))
+    return ledger
+
+
+def _lost_before(record: JobRecord) -> int:
+    count = 0
+    for attempt in reversed(record.attempts[record.budget_from - 1 : -1]):
+        if not isinstance(attempt.outcome, Lost):
+            break
+        count += 1
+    return count
+
+
+def _succeeded(decision: retry.Decision) -> bool:
+    return isinstance(decision, retry.Settle) and decision.state == "succeeded"
+
+
+def _failures(jobs: Jobs) -> str:
+    bad = [node for node in jobs if jobs.record(node).state not in ("succeeded", "waiting")]
+    if not bad:
+        return ""
+    first = bad[0]
+    more = f" and {len(bad) - 1} more did" if len(bad) > 1 else " did"
+    return f"{first.name}{more} not succeed"

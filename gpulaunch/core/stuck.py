@@ -1,0 +1,139 @@
+"""When nothing runs that will end by itself, and still jobs wait: what gives way.
+
+Services end when nothing needs them, so two of them can keep each other's dependants from the
+last card, and an `after` can wait for a service that waits for its dependants. Each step here
+starts, or settles, at least one job, so every history comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpulaunch.core.admission import Admission
+from gpulaunch.core.attempts import Attempts, Live
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.events import SetTimer
+from gpulaunch.core.jobs import Jobs, closure
+from gpulaunch.core.waiting import WAITING, Node
+
+TIMER = "stuck"
+PATIENCE = 600.0
+
+
+class Stuck:
+    """Looks for a standstill after each event; `step` resolves one and says whether it did."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: Attempts,
+        admission: Admission,
+        why: Callable[[str], str],
+    ) -> None:
+        self._desk = desk
+        self._cards = cards
+        self._jobs = jobs
+        self._attempts = attempts
+        self._admission = admission
+        self._why = why
+        self._patience: float | None = None
+
+    def step(self) -> bool:
+        if not self._jobs.unsettled or self._something_moves():
+            self._patience = None
+            return False
+        blocked = [node for node in self._admission.blocked if node.place == "ready"]
+        if blocked:
+            return self._make_room(blocked)
+        if self._stop_unneeded():
+            return False
+        return self._settle_one()
+
+    def _something_moves(self) -> bool:
+        """An attempt that will end, a card that will answer, a timer that will fire."""
+        for live in self._attempts:
+            service = live.service
+            if service is None or live.wish or live.inherited:
+                return True
+            if not service.ready and service.dependants:
+                return True
+        return bool(self._jobs.delayed) or any(
+            card.state in ("asking", "draining") for card in self._cards
+        )
+
+    def _make_room(self, blocked: list[Node]) -> bool:
+        """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
+        focus = self._admission.focus
+        if focus is not None and self._waits_for_others(focus):
+            self._admission.focus = None
+            return True
+        targets = [focus] if focus is not None else [_wanting(node) for node in blocked]
+        for node in targets:
+            if not self._waits_for_others(node) or self._patience_is_over():
+                self._focus_on(node)
+                return True
+        return False
+
+    def _focus_on(self, node: Node) -> None:
+        services = self._attempts.services()
+        if self._admission.focus is node:
+            self._admission.focus = None
+            text = "never started: it does not fit on the run's cards"
+            text += " beside its services" if closure(node) else ""
+            self._jobs.settle(node, "failed", text)
+            return
+        self._admission.focus = node
+        for live in services:
+            self._attempts.stop(live, "interrupted", f"makes room for {node.name}")
+
+    def _waits_for_others(self, node: Node) -> bool:
+        """Cards that it could use are in somebody else's hands, and may come back."""
+        demands = [node.job.demand, *(service.job.demand for service in closure(node))]
+        memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
+        return memory is not None and any(self._is_away(card, memory) for card in self._cards)
+
+    def _is_away(self, card: Card, memory: int) -> bool:
+        if card.state == "aside":
+            return False
+        if card.state in ("elsewhere", "occupied") or card.drained:
+            return True
+        return card.state == "free" and card.memory_expected(self._desk.now.mono) < memory
+
+    def _patience_is_over(self) -> bool:
+        """Two runs may each keep a card with a service that waits for the other's card."""
+        if not self._attempts.services():
+            return False
+        now = self._desk.now.mono
+        if self._patience is None:
+            self._patience = now + PATIENCE
+            self._desk.tell(SetTimer(TIMER, self._patience))
+        return now >= self._patience
+
+    def _stop_unneeded(self) -> bool:
+        """All others are settled, or come after them: services that nobody needs have served."""
+        unneeded = [live for live in self._attempts.services() if _unneeded(live)]
+        for live in unneeded:
+            self._attempts.stop(live, "stopped", "all other jobs have ended")
+        return bool(unneeded)
+
+    def _settle_one(self) -> bool:
+        waiting = [node for node in self._jobs if node.place in WAITING]
+        waiting.sort(key=lambda node: (node.job.service is not None, node.order))
+        for node in waiting[:1]:
+            text = self._why(node.name)
+            self._jobs.settle(node, "skipped", f"can never start: {text}")
+        return bool(waiting)
+
+
+def _wanting(node: Node) -> Node:
+    """The job on whose behalf a service is to start; any other job itself."""
+    while node.job.service and node.askers:
+        node = min(node.askers, key=lambda asker: asker.key)
+    return node
+
+
+def _unneeded(live: Live) -> bool:
+    return live.service is not None and not live.service.dependants

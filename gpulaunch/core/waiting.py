@@ -1,0 +1,126 @@
+"""Ready jobs in the order in which they start: one heap for each distinct demand.
+
+Jobs of equal demand are alike to placement: when the first cannot start, none can. So a pass over
+the heads alone decides, however many jobs wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.model import AttemptId, Demand, Job
+
+Key: TypeAlias = tuple[int, float, int]
+Place: TypeAlias = Literal["settled", "blocked", "delayed", "idle", "asking", "ready", "running"]
+"""Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
+`asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
+
+WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A job with its neighbours. `overtaken` counts later jobs that started before it.
+
+    For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
+    what those will take, `companions` are the services that some dependant needs besides it.
+    """
+
+    job: Job
+    order: int
+    place: Place = "blocked"
+    key: Key = (0, 0.0, 0)
+    blockers: int = 0
+    overtaken: int = 0
+    lacking: str = ""
+    needs: tuple[Node, ...] = ()
+    services: tuple[Node, ...] = ()
+    after: tuple[Node, ...] = ()
+    unknown: str = ""
+    dependants: list[Node] = field(default_factory=list)
+    followers: list[Node] = field(default_factory=list)
+    askers: set[Node] = field(default_factory=set)
+    open: int = 0
+    demands: Counter[Demand] = field(default_factory=Counter)
+    companions: set[Node] = field(default_factory=set)
+    ready: bool = False
+    attempt: AttemptId | None = None
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def own_key(self) -> Key:
+        return (-self.job.priority, -self.job.cost, self.order)
+
+
+class Queue:
+    """Ready jobs of one demand. Entries of jobs that left or changed their key are passed over."""
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self._heap: list[tuple[Key, int, Node]] = []
+
+    def push(self, node: Node) -> None:
+        heapq.heappush(self._heap, (node.key, node.order, node))
+
+    def peek(self) -> Node | None:
+        while self._heap:
+            key, _, node = self._heap[0]
+            if node.place == "ready" and node.key == key:
+                return node
+            heapq.heappop(self._heap)
+        return None
+
+    def pop(self) -> None:
+        heapq.heappop(self._heap)
+
+
+class Waiting:
+    """All ready jobs. `heads` iterates over them in order while a pass parks or starts them."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Demand, Queue] = {}
+        self._parked: list[Node] = []
+
+    def push(self, node: Node) -> None:
+        queue = self._queues.get(node.job.demand)
+        if queue is None:
+            queue = self._queues[node.job.demand] = Queue(node.job.demand)
+        queue.push(node)
+
+    def __bool__(self) -> bool:
+        return any(queue.peek() for queue in self._queues.values())
+
+    def heads(self) -> Iterator[Node]:
+        """Ready jobs, best first. After `park` or a start the next of that demand follows;
+        a job left as it was blocks its whole demand for this pass."""
+        heap: list[tuple[Key, int, Queue, Node]] = []
+        for demand, queue in list(self._queues.items()):
+            node = queue.peek()
+            if node is None:
+                del self._queues[demand]
+            else:
+                heap.append((node.key, node.order, queue, node))
+        heapq.heapify(heap)
+        while heap:
+            _, _, queue, node = heapq.heappop(heap)
+            yield node
+            following = queue.peek()
+            if following is not None and following is not node:
+                heapq.heappush(heap, (following.key, following.order, queue, following))
+
+    def park(self, node: Node) -> None:
+        """Take the head aside until `unpark`: cards are being asked for on its behalf."""
+        self._queues[node.job.demand].pop()
+        self._parked.append(node)
+
+    def unpark(self) -> None:
+        parked, self._parked = self._parked, []
+        for node in parked:
+            self.push(node)

@@ -1,0 +1,137 @@
+"""Why a job waits, in words. Looks at a run's state; changes nothing."""
+
+from __future__ import annotations
+
+from gpulaunch.core import words
+from gpulaunch.core.admission import Admission
+from gpulaunch.core.attempts import Attempts, cpus_of
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.model import Demand
+from gpulaunch.core.waiting import Node
+
+
+class Why:
+    """Answers for one run. `limits` and `cpus` are the run's own."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: Attempts,
+        admission: Admission,
+        limits: dict[str, int],
+        cpus: int,
+    ) -> None:
+        self._desk = desk
+        self._cards = cards
+        self._jobs = jobs
+        self._attempts = attempts
+        self._admission = admission
+        self._limits = limits
+        self._cpus = cpus
+
+    def of(self, name: str, closed: str = "") -> str:
+        """One line for a waiting job; empty for one that does not wait. `closed` goes first."""
+        node = self._jobs.nodes.get(name)
+        if node is None:
+            known = name in self._desk.ledger.jobs
+            return "no longer in the job file" if known else ""
+        if node.place in ("settled", "running"):
+            return ""
+        if closed:
+            return closed
+        match node.place:
+            case "blocked":
+                return self._blocked(node)
+            case "delayed":
+                left = (self._jobs.record(node).not_before or 0.0) - self._desk.now.mono
+                return f"retries in {words.duration(max(1, round(left)))}"
+            case "idle":
+                return "starts when a job that needs it is ready to go"
+            case "asking":
+                names = [service.name for service in node.services if not service.ready]
+                return f"waits for its service {', '.join(names)} to be ready"
+        return self._ready(node)
+
+    def _blocked(self, node: Node) -> str:
+        open_needs = [need for need in node.needs if need.place != "settled"]
+        if open_needs:
+            return f"needs {self._others(open_needs)}"
+        return f"comes after {self._others([n for n in node.after if n.place != 'settled'])}"
+
+    def _others(self, nodes: list[Node]) -> str:
+        first = next((node for node in nodes if node.place == "running"), nodes[0])
+        verb = "is running" if first.place == "running" else "waits itself"
+        more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
+        return f"{first.name}, which {verb}{more}"
+
+    def _ready(self, node: Node) -> str:
+        demand = node.job.demand
+        for token in dict.fromkeys(demand.uses):
+            limit, used = self._limits.get(token, 1), self._attempts.tokens[token]
+            if used + demand.uses.count(token) > limit:
+                holders = self._holders(token)
+                return f"waits for a token of {token} ({used} of {limit} in use by {holders})"
+        if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
+            used = self._attempts.cpus
+            return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
+        if node.lacking == "room":
+            return "waits for room for itself and a job that needs it"
+        if node.lacking == "focus" and self._admission.focus is not None:
+            return f"waits until {self._admission.focus.name} has started"
+        if not demand.gpus:
+            return "waits for its turn"
+        if demand.gpu_memory and self._short_of_memory(demand):
+            most = max(card.memory_expected(self._desk.now.mono) for card in self._cards)
+            need = words.memory(demand.gpu_memory)
+            return f"waits for {need} free on a card; at most {words.memory(most)} is free"
+        return f"waits for {words.cards(demand.gpus)}: {self._cards_in_words()}"
+
+    def _short_of_memory(self, demand: Demand) -> bool:
+        now = self._desk.now.mono
+        idle = [card for card in self._cards if card.state == "free" and not card.drained]
+        return bool(idle) and all(c.memory_expected(now) < demand.gpu_memory for c in idle)
+
+    def _holders(self, token: str) -> str:
+        names = [live.id.job for live in self._attempts if token in live.demand.uses]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return ", ".join(names[:3]) + more
+
+    def _cards_in_words(self) -> str:
+        limit = self._cards.limit
+        parts = [self._card(card) for card in self._cards]
+        if self._cards.held() >= limit < len(self._cards.all):
+            parts = [self._card(card) for card in self._cards if card.held]
+            return f"the run may hold {limit} at once; {', '.join(parts)}"
+        return ", ".join(parts)
+
+    def _card(self, card: Card) -> str:
+        return f"GPU {card.gpu.index} {self._state(card)}"
+
+    def _state(self, card: Card) -> str:
+        if card.attempts:
+            attempt = next(iter(card.attempts))
+            since = self._desk.ledger.attempt(attempt).launched.mono
+            more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
+            return f"is busy with {attempt.job}{more} ({words.clock(self._desk.now.mono - since)})"
+        if card.drained:
+            return "was given back by a person (drain)"
+        match card.state:
+            case "elsewhere" | "occupied":
+                return f"belongs to {card.why}"
+            case "aside":
+                return f"was set aside ({card.why})"
+            case "draining":
+                return "is giving back its memory"
+            case "asking":
+                return "is being looked at"
+            case "leased" if self._admission.reserving is not None:
+                return f"is kept for {self._admission.reserving.name}"
+        return "is free"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("s" if number != 1 else "")
