@@ -1,0 +1,13 @@
+"""The job file: text -> tree with lines -> validated entries -> expanded, named, checked Jobs.
+
+    load(path, environ=os.environ) ──▶ Plan(jobs=(Job, ...), selection, limits, ...)
+
+Reads files and looks at directories; starts nothing, writes nothing, prints nothing.
+"""
+
+from gpulaunch.spec.load import load, load_text
+from gpulaunch.spec.places import find_conda, read_env_file
+from gpulaunch.spec.plan import Plan
+from gpulaunch.spec.schema import schema
+
+__all__ = ["Plan", "find_conda", "load", "load_text", "read_env_file", "schema"]

@@ -1,0 +1,44 @@
+"""A job's digest: it changes when, and only when, what would be run changes.
+
+In it: the command and everything it finds around it, and what its success is measured by. Not in
+it: the name, its place in the file, when it may run, how often and for how long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from gpulaunch.core.model import Job
+from gpulaunch.core.template import Text
+
+
+def digest(job: Job, content: str = "") -> str:
+    """16 hex digits. `content`: what stands for the bytes of the job's own record."""
+    parts: list[Any] = [
+        _command(job),
+        job.cwd,
+        sorted((key, None if v is None else _plain(v)) for key, v in job.env.items()),
+        [job.env_file, job.python, job.venv, job.conda],
+        job.demand.gpus,
+        [_plain(text) for text in job.outputs],
+        sorted(job.success_codes),
+        job.batch,
+        [job.fasta[0], content] if job.fasta else None,
+        _plain(job.service.ready) if job.service else None,
+        job.inherit_ranks,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _command(job: Job) -> list[Any]:
+    if isinstance(job.run, tuple):
+        return [_plain(text) for text in job.run]
+    return [list(job.shell), _plain(job.run)]
+
+
+def _plain(text: Text) -> Any:
+    if isinstance(text, str):
+        return text
+    return [p if isinstance(p, str) else [p.name, p.quoting] for p in text.parts]

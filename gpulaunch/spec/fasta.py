@@ -1,0 +1,116 @@
+"""FASTA files: where each record lies, its id and its sequence's length. Reads, never rewrites."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gpulaunch.spec.mistakes import Bad
+
+MAX_RECORDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`offset` and `size` are bytes of the file; `length` counts the sequence's letters."""
+
+    id: str
+    header: str
+    length: int
+    offset: int
+    size: int
+    digest: str
+
+
+@dataclass(slots=True)
+class _Reading:
+    id: str
+    header: str
+    offset: int
+    line: int
+    hash: hashlib.blake2b
+    length: int = 0
+    size: int = 0
+
+    def add(self, line: bytes) -> None:
+        self.size += len(line)
+        self.hash.update(line)
+
+    def done(self, where: str) -> Record:
+        if not self.length:
+            raise Bad(f"{where}:{self.line}: record {self.id} has no sequence")
+        return Record(
+            self.id, self.header, self.length, self.offset, self.size, self.hash.hexdigest()
+        )
+
+
+def records(path: Path) -> list[Record]:
+    """All records, in order. Raises Bad with file and line."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Bad(f"{path}: cannot be read: {error.strerror}") from None
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Bad(f"{path}: expected a FASTA file, found something that is not a regular file")
+        try:
+            found = list(_scan(file, str(path)))
+        except OSError as error:
+            raise Bad(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise Bad(f"{path}: expected FASTA records, found none")
+    return found
+
+
+def _scan(file: BinaryIO, where: str) -> Iterator[Record]:
+    offset = 0
+    current: _Reading | None = None
+    seen: dict[str, int] = {}
+    for number, line in enumerate(file, 1):
+        if line.startswith(b">"):
+            if current is not None:
+                yield current.done(where)
+            current = _begin(line, offset, number, where)
+            first = seen.setdefault(current.id, number)
+            if first != number:
+                raise Bad(f"{where}:{number}: id {current.id} twice; the first is in line {first}")
+            if len(seen) > MAX_RECORDS:
+                raise Bad(f"{where}: more than {MAX_RECORDS:,} records")
+        elif current is None:
+            _check_blank(line, number, where)
+        else:
+            if b"\0" in line:
+                raise Bad(f"{where}:{number}: a NUL byte; is this a binary file?")
+            current.length += len(b"".join(line.split()))
+        if current is not None:
+            current.add(line)
+        offset += len(line)
+    if current is not None:
+        yield current.done(where)
+
+
+def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
+    try:
+        header = line[1:].decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise Bad(f"{where}:{number}: a header that is not UTF-8") from None
+    if "\0" in header:
+        raise Bad(f"{where}:{number}: a NUL byte; is this a binary file?")
+    # `> id`, a space before the first word, is met in the wild: the id is empty to most readers.
+    words = header.split() if not line[1:2].isspace() else []
+    if not words:
+        raise Bad(f"{where}:{number}: a record without an id; expected >ID")
+    return _Reading(words[0], header, offset, number, hashlib.blake2b(digest_size=8))
+
+
+def _check_blank(line: bytes, number: int, where: str) -> None:
+    if number == 1 and line.startswith(b"\x1f\x8b"):
+        raise Bad(f"{where}: compressed with gzip, which is not read; unpack it first (gunzip -k)")
+    if line.strip() and line.strip() != b"\xef\xbb\xbf":
+        shown = line[:40].decode("utf-8", "replace").strip()
+        raise Bad(f"{where}:{number}: expected a FASTA record's >ID, found {shown!r}")

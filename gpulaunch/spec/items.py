@@ -1,0 +1,239 @@
+"""`foreach:` to its items: files of globs, values, lines, rows of a table, records of a FASTA file.
+
+Reads what the job file names, below its directory. Knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from natsort import natsorted, ns
+
+from gpulaunch.errors import UsageError
+from gpulaunch.spec.convert import ForEach, check_free
+from gpulaunch.spec.fasta import records
+from gpulaunch.spec.mistakes import Bad
+from gpulaunch.spec.placeholders import OF_PATHS
+from gpulaunch.spec.source import read_bytes
+
+MAX_DATA_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item: what its placeholders stand for, and what a name gets appended.
+
+    `params` is what people are shown of it, `where` how messages call it. `path` is a file's
+    absolute path (glob items), `batch` those of many; `record` a FASTA record's (file, byte
+    offset, byte length), and `content` then changes with that record's bytes.
+    """
+
+    values: Mapping[str, str]
+    label: str
+    params: Mapping[str, str]
+    where: str
+    path: str | None = None
+    batch: tuple[str, ...] | None = None
+    record: tuple[str, int, int] | None = None
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """`names` are known at load; `start_names` only once a job starts."""
+
+    names: frozenset[str]
+    items: Iterator[Item]
+    start_names: frozenset[str] = field(default=frozenset())
+
+
+def open_items(foreach: ForEach, base: Path, home: str) -> Items:
+    """The items of a `foreach`, lazily where that is possible. Raises Bad."""
+    if foreach.kind == "glob":
+        paths = _glob_all(foreach.values, base, home)
+        items = (_of_path(i, item, base, is_file=True) for i, item in enumerate(paths))
+        return Items(frozenset({"item", "index", *OF_PATHS}), items)
+    if foreach.kind == "values":
+        return _of_values(foreach.values, base)
+    file = resolve(foreach.values[0], base, home)
+    try:
+        if foreach.kind == "fasta":
+            return _of_records(file)
+        text = _text(file)
+        if foreach.kind == "lines":
+            return _of_values(_lines(text, file), base)
+        return _of_rows(text, file)
+    except Bad as bad:
+        raise Bad(bad.message, (foreach.kind,)) from None
+
+
+def resolve(path: str, base: Path, home: str) -> Path:
+    """An absolute path: `~` is the home directory, a relative path starts at `base`."""
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    return Path(os.path.normpath(os.path.join(base, path)))
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
+    """Every match once, sorted naturally (a2 before a10), directories before what is in them."""
+    found: dict[str, None] = {}
+    for i, pattern in enumerate(patterns):
+        matches = _glob(pattern, base, home)
+        if not matches:
+            raise Bad(f"{pattern} matches no file below {base}", (i,))
+        found.update(dict.fromkeys(matches))
+    return natsorted(found, alg=ns.PATH)
+
+
+def _glob(pattern: str, base: Path, home: str) -> list[str]:
+    if pattern == "~" or pattern.startswith("~/"):
+        pattern = home + pattern[1:]
+    if os.path.lexists(os.path.join(base, pattern)):
+        return [pattern]
+    return [match for match in glob.glob(pattern, root_dir=base, recursive=True) if match]
+
+
+def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:
+    """An item read as a path: of a glob, or a value that the job file uses as one."""
+    path = os.path.normpath(os.path.join(base, item))
+    directory, name = os.path.split(path)
+    stem, ext = os.path.splitext(name)
+    values = {
+        "item": item,
+        "path": path,
+        "stem": stem,
+        "name": name,
+        "dir": directory,
+        "ext": ext,
+        "index": str(index),
+    }
+    label = stem if is_file else item
+    return Item(values, label, {"item": item}, item, path if is_file else None)
+
+
+# ── values and lines ────────────────────────────────────────────────────────────────────────────
+
+
+def _of_values(values: tuple[str, ...], base: Path) -> Items:
+    """Their paths are there as well: a list of values or lines is often one of files."""
+    items = (_of_path(i, value, base, is_file=False) for i, value in enumerate(values))
+    return Items(frozenset({"item", "index", *OF_PATHS}), items)
+
+
+def _lines(text: str, file: Path) -> tuple[str, ...]:
+    """Not blank ones, without line ends."""
+    lines = (line.rstrip("\r") for line in text.split("\n"))
+    found = tuple(line for line in lines if line.strip())
+    if not found:
+        raise Bad(f"{file}: expected lines, found none")
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        data = read_bytes(file, "a text file", MAX_DATA_BYTES)
+    except UsageError as error:
+        raise Bad(str(error)) from None
+    if b"\0" in data:
+        raise Bad(f"{file}: a NUL byte; expected a text file, is this one binary?")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Bad(f"{file}:{line}: not UTF-8; save the file as UTF-8") from None
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_rows(text: str, file: Path) -> Items:
+    """A table's rows; its first line names the columns."""
+    lines = io.StringIO(text, newline="").readlines()
+    delimiter = "\t" if file.suffix.lower() in (".tsv", ".tab") else ","
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    columns = _columns(_next_row(reader, file), file)
+    rows = list(_rows(reader, columns, lines, file))
+    if not rows:
+        raise Bad(f"{file}: expected rows below the header, found none")
+    return Items(frozenset({"item", "index", *columns}), iter(rows))
+
+
+class _Reader(Protocol):
+    """What `csv.reader` returns; its type has no public name."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __next__(self) -> list[str]: ...
+
+
+def _next_row(reader: _Reader, file: Path) -> list[str] | None:
+    try:
+        return next(reader)
+    except StopIteration:
+        return None
+    except csv.Error as error:
+        raise Bad(f"{file}:{reader.line_num}: not a table: {error}") from None
+
+
+def _columns(header: list[str] | None, file: Path) -> list[str]:
+    columns = [column.strip() for column in header or ()]
+    if not columns:
+        raise Bad(f"{file}:1: expected a header that names the columns, found none")
+    for number, column in enumerate(columns, 1):
+        if not column:
+            raise Bad(f"{file}:1: column {number} has no name")
+        if columns.index(column) != number - 1:
+            raise Bad(f"{file}:1: column {column} twice")
+        try:
+            check_free(column)
+        except Bad as bad:
+            raise Bad(f"{file}:1: {bad.message}") from None
+    return columns
+
+
+def _rows(reader: _Reader, columns: list[str], lines: list[str], file: Path) -> Iterator[Item]:
+    index = 0
+    while True:
+        start = reader.line_num
+        row = _next_row(reader, file)
+        if row is None:
+            return
+        if not row or row == [""]:
+            continue
+        where = f"{file.name}:{start + 1}"
+        if len(row) != len(columns):
+            raise Bad(f"{file}:{start + 1}: expected {len(columns)} cells, found {len(row)}")
+        params = dict(zip(columns, row, strict=True))
+        raw = "".join(lines[start : reader.line_num]).rstrip("\r\n")
+        label = params.get("id") or "-".join(f"{key}={value}" for key, value in params.items())
+        yield Item({**params, "item": raw, "index": str(index)}, label, params, where)
+        index += 1
+
+
+# ── FASTA ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_records(file: Path) -> Items:
+    items = (
+        Item(
+            {"item": r.header, "id": r.id, "length": str(r.length), "index": str(i)},
+            r.id,
+            {"id": r.id, "length": str(r.length)},
+            f"record {r.id}",
+            record=(str(file), r.offset, r.size),
+            content=r.digest,
+        )
+        for i, r in enumerate(records(file))
+    )
+    return Items(frozenset({"item", "index", "id", "length"}), items, frozenset({"path"}))

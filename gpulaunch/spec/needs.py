@@ -1,0 +1,233 @@
+"""`needs` and `after`: patterns to names of jobs, and the search for cycles.
+
+Names are exact first; a pattern with * ? or [ in what was typed is a glob over all expanded names.
+What an item brought in matches literally. A glob never means the job itself.
+
+100,000 jobs that wait for one group share one tuple of names; the search for cycles therefore
+goes job -> tuple -> jobs, and looks at each tuple once.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from gpulaunch.core.template import Template, Text
+from gpulaunch.spec.placeholders import insert
+from gpulaunch.spec.suggest import did_you_mean
+
+MAX_EDGES = 20_000_000
+_MAGIC = re.compile(r"[*?[]")
+_SUGGEST_FROM = 5000
+
+Names: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A name to look for, and the glob to use where no job has exactly that name."""
+
+    name: str
+    glob: str | None
+
+
+def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str]) -> Pattern:
+    """The pattern that an item makes of it; `clean` is what names do to inserted values."""
+    if isinstance(text, str):
+        return Pattern(text, text if _MAGIC.search(text) else None)
+    name = insert(text, values, clean)
+    typed = any(isinstance(part, str) and _MAGIC.search(part) for part in text.parts)
+    if not typed:
+        return Pattern(name, None)
+    return Pattern(name, insert(text, values, lambda value: escape(clean(value))))
+
+
+def escape(value: str) -> str:
+    """A glob that matches `value` alone."""
+    return _MAGIC.sub(lambda match: f"[{match.group()}]", value)
+
+
+def is_constant(texts: Iterable[Text]) -> bool:
+    return not any(isinstance(text, Template) for text in texts)
+
+
+@dataclass
+class Index:
+    """All names of jobs, and what globs found among them."""
+
+    names: Mapping[str, object]
+    found: dict[str, Names] = field(default_factory=dict)
+
+    @cached_property
+    def ordered(self) -> list[str]:
+        return sorted(self.names)
+
+    @cached_property
+    def backwards(self) -> list[str]:
+        return sorted(name[::-1] for name in self.names)
+
+    def match(self, pattern: Pattern) -> Names:
+        """Names in the file's order; empty where nothing matches."""
+        if pattern.name in self.names:
+            return (pattern.name,)
+        if pattern.glob is None:
+            return ()
+        if pattern.glob not in self.found:
+            self.found[pattern.glob] = self._search(pattern.glob)
+        return self.found[pattern.glob]
+
+    def _search(self, glob: str) -> Names:
+        matches = re.compile(fnmatch.translate(glob)).match
+        near = self._near(glob)
+        hits = [name for name in near if matches(name)]
+        if near is self.names or len(hits) < 2:
+            return tuple(hits)
+        chosen = set(hits)
+        if len(hits) > len(self.names) // 20:
+            return tuple(name for name in self.names if name in chosen)
+        return tuple(sorted(hits, key=self._position.__getitem__))
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    def _near(self, glob: str) -> Iterable[str]:
+        """Names that share what the glob says literally at its start, or at its end."""
+        head = _MAGIC.split(glob, maxsplit=1)[0]
+        tail = re.split(r"[*?\]]", glob)[-1]
+        if head:
+            return self._between(self.ordered, head)
+        if tail:
+            return [name[::-1] for name in self._between(self.backwards, tail[::-1])]
+        return self.names
+
+    @staticmethod
+    def _between(ordered: list[str], head: str) -> list[str]:
+        return ordered[bisect_left(ordered, head) : bisect_right(ordered, head + "\U0010ffff")]
+
+    def suggest(self, name: str) -> str:
+        return did_you_mean(name, self.names) if len(self.names) <= _SUGGEST_FROM else ""
+
+
+class Resolver:
+    """Turns each job's patterns into names; equal results are one tuple."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.edges = 0
+        self._interned: dict[Names, Names] = {}
+        self._resolved: dict[tuple[Pattern, ...], Names] = {}
+        self._sets: dict[str, frozenset[str]] = {}
+        self._selves: dict[str, str] = {}
+
+    def names(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
+        """What `job` waits for. Raises LookupError with one line."""
+        known = self._resolved.get(patterns)
+        if known is None:
+            known = self._all(patterns)
+            if any(pattern.glob for pattern in patterns):
+                self._resolved[patterns] = known
+        return self._without_itself(job, patterns, known)
+
+    def intern(self, names: Names) -> Names:
+        same = self._interned.setdefault(names, names)
+        if same is names:
+            self.edges += len(names)
+            if self.edges > MAX_EDGES:
+                raise LookupError(
+                    f"more than {MAX_EDGES:,} single needs in this file; let the many wait for"
+                    " one job that needs the others"
+                )
+        return same
+
+    def _all(self, patterns: tuple[Pattern, ...]) -> Names:
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            matches = self.index.match(pattern)
+            if not matches:
+                raise LookupError(self._nothing(pattern))
+            if len(patterns) == 1:
+                return self.intern(matches)
+            found.update(dict.fromkeys(matches))
+        return self.intern(tuple(found))
+
+    def _nothing(self, pattern: Pattern) -> str:
+        if pattern.glob is not None:
+            return f"{pattern.name} matches no job's name"
+        return f"there is no job {pattern.name}{self.index.suggest(pattern.name)}"
+
+    def _without_itself(self, job: str, patterns: tuple[Pattern, ...], known: Names) -> Names:
+        inside = [pattern for pattern in patterns if self._matches(job, pattern)]
+        if not inside:
+            return known
+        for pattern in inside:
+            if pattern.name == job or pattern.glob is None:
+                raise LookupError(f"{job} waits for itself")
+            first = self._selves.setdefault(pattern.glob, job)
+            if first != job:
+                raise LookupError(
+                    f"a cycle: {first} -> {job} -> {first}: {pattern.name} matches both,"
+                    " and both wait for it"
+                )
+        others = tuple(name for name in known if name != job)
+        if not others:
+            raise LookupError(f"{inside[0].name} matches no other job's name than its own")
+        return self.intern(others)
+
+    def _matches(self, job: str, pattern: Pattern) -> bool:
+        if pattern.name in self.index.names:
+            return pattern.name == job
+        if pattern.glob is None:
+            return False
+        if pattern.glob not in self._sets:
+            self._sets[pattern.glob] = frozenset(self.index.match(pattern))
+        return job in self._sets[pattern.glob]
+
+
+def find_cycle(waits: Mapping[str, Sequence[Names]]) -> list[str] | None:
+    """One cycle `[a, b, a]`, or None. `waits`: job -> tuples of the names it waits for."""
+    done: set[str] = set()
+    done_tuples: set[int] = set()
+    for start in waits:
+        if start in done:
+            continue
+        path = [start]
+        on_path = {start}
+        stack = [_steps(waits, start, done_tuples)]
+        while stack:
+            following = next(stack[-1], None)
+            if following is None:
+                stack.pop()
+                last = path.pop()
+                on_path.discard(last)
+                done.add(last)
+            elif following in on_path:
+                return [*path[path.index(following) :], following]
+            elif following not in done:
+                path.append(following)
+                on_path.add(following)
+                stack.append(_steps(waits, following, done_tuples))
+    return None
+
+
+def _steps(waits: Mapping[str, Sequence[Names]], job: str, done: set[int]) -> Iterator[str]:
+    """The jobs it waits for, without tuples that were searched to their end.
+
+    A tuple is done only when all of it was visited; a job met meanwhile that has the same tuple
+    visits it again, but then everything in it is done or closes a cycle.
+    """
+    for names in waits[job]:
+        if id(names) not in done:
+            yield from names
+            done.add(id(names))
+
+
+def spell_cycle(cycle: Sequence[str]) -> str:
+    if len(cycle) > 12:
+        return " -> ".join([*cycle[:6], f"({len(cycle) - 11} more)", *cycle[-5:]])
+    return " -> ".join(cycle)

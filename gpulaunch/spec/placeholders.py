@@ -1,0 +1,93 @@
+"""`{{name}}`: which names exist where, and text with them as Templates. No expressions.
+
+`{{` that is not followed by a bare name and `}}` is text (awk, `docker --format '{{.ID}}'`, JSON);
+a backslash before it, as in `\\{{name}}`, makes text of one that is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from gpulaunch.core.template import Slot, Template, Text, slots
+
+NAME = re.compile(r"[^\W\d][\w-]*")
+_PLACEHOLDER = re.compile(r"(\\*)\{\{[ \t]*([^\W\d][\w-]*)[ \t]*\}\}")
+
+START = frozenset({"run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"})
+"""Known only when a job starts: slots that stay in `Job.run`, `env`, `outputs`, `service.ready`."""
+
+OF_PATHS = ("path", "stem", "name", "dir", "ext")
+RESERVED = START | {"item", "index", "job", "batch_dir", *OF_PATHS}
+"""Names that no column and no matrix key may take."""
+
+Piece: TypeAlias = "str | Slot"
+
+
+def pieces(text: str) -> list[Piece]:
+    """Literal text and raw Slots, in turn; escapes resolved."""
+    found: list[Piece] = []
+    position = 0
+    for match in _PLACEHOLDER.finditer(text):
+        backslashes = match.end(1) - match.start(1)
+        if backslashes % 2:
+            literal = text[position : match.end(1) - 1] + text[match.end(1) : match.end()]
+            _append(found, literal)
+        else:
+            _append(found, text[position : match.end(1)])
+            found.append(Slot(match.group(2)))
+        position = match.end()
+    _append(found, text[position:])
+    return found
+
+
+def _append(found: list[Piece], literal: str) -> None:
+    if not literal:
+        return
+    if found and isinstance(found[-1], str):
+        found[-1] += literal
+    else:
+        found.append(literal)
+
+
+def text_of(found: Iterable[Piece]) -> Text:
+    """Plain `str` where there is no slot."""
+    parts = tuple(found)
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return Template(parts)
+
+
+def compile_raw(text: str) -> Text:
+    """`text` with its placeholders as slots that are filled verbatim."""
+    if "{{" not in text:
+        return text
+    return text_of(pieces(text))
+
+
+def names_in(text: Text) -> list[str]:
+    return [slot.name for slot in slots(text)]
+
+
+def insert(text: Text, values: Mapping[str, str], change: Callable[[str], str]) -> str:
+    """Every slot replaced by its changed value. Raises KeyError where one has none."""
+    if isinstance(text, str):
+        return text
+    return "".join(
+        part if isinstance(part, str) else change(values[part.name]) for part in text.parts
+    )
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The message for a name that nothing here gives."""
+    names = sorted(set(known))
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    hint = f"; did you mean {{{{{near[0]}}}}}?" if near else ""
+    return (
+        f"unknown placeholder {{{{{name}}}}}{hint} (here: {', '.join(names)};"
+        f" \\{{{{{name}}}}} is the text itself)"
+    )

@@ -1,0 +1,126 @@
+"""The text of a job file and where its parts stand: reading, decoding, showing a line.
+
+Owns the limits that keep a hostile file cheap. Never interprets what the text says.
+
+    path ──read──▶ bytes ──decode──▶ Source ──tree.parse──▶ Node (each knows line and column)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gpulaunch.errors import JobFileError, UsageError
+
+MAX_BYTES = 64 << 20
+
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Source:
+    """A job file's text. `name` is how messages call it, `base` where its relative paths start."""
+
+    name: str
+    base: Path
+    data: bytes
+    text: str
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return _LINE_BREAK.split(self.text)
+
+    def point(self, line: int, column: int, message: str) -> str:
+        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret."""
+        head = f"{self.name}:{line + 1}:{column + 1}: {message}"
+        if line >= len(self.lines) or not self.lines[line].strip():
+            return head
+        shown, caret = _excerpt(self.lines[line], column)
+        return f"{head}\n    {shown}\n    {' ' * caret}^"
+
+
+def _excerpt(line: str, column: int) -> tuple[str, int]:
+    """At most `_SHOWN` characters of the line around the column, safe to print on a terminal."""
+    start = 0 if column < _SHOWN - 10 else column - _SHOWN // 2
+    cut = line[start : start + _SHOWN]
+    clean = "".join(c if c.isprintable() else " " for c in cut)
+    head = "… " if start else ""
+    tail = " …" if start + _SHOWN < len(line) else ""
+    return head + clean.rstrip() + tail, column - start + len(head)
+
+
+def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
+    """A regular file's bytes. Raises UsageError with one line for everything else.
+
+    The kind is looked at on the opened descriptor, so that nothing can be put in its place; and
+    O_NONBLOCK lets the open of a FIFO nobody writes to return.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise UsageError(_cannot_open(path, what, error)) from None
+    except ValueError:
+        raise UsageError(f"{what} {str(path)!r}: a NUL character cannot be in a path") from None
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise UsageError(f"{path}: {kind}; expected {what}")
+        if status.st_size > limit:
+            raise UsageError(f"{path}: {status.st_size:,} bytes; {what} may have at most {limit:,}")
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise UsageError(_cannot_open(path, what, error)) from None
+    if len(data) > limit:
+        raise UsageError(f"{path}: {what} may have at most {limit:,} bytes")
+    return data
+
+
+def _cannot_open(path: Path, what: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: no such file; expected {what}"
+    if isinstance(error, PermissionError):
+        return f"{path}: permission denied; expected {what} that this user may read"
+    return f"{path}: cannot be read: {error.strerror}"
+
+
+def decode(data: bytes, name: str) -> str:
+    """The text of UTF-8 bytes, a leading byte order mark dropped. Raises JobFileError, one line."""
+    if len(data) > MAX_BYTES:
+        raise JobFileError([f"{name}: {len(data):,} bytes; at most {MAX_BYTES:,} are read"])
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise JobFileError([f"{name}: this is UTF-16 text; save it as UTF-8"])
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise JobFileError(
+            [f"{_place(name, data, zero)}: a NUL byte; a job file is text, is this one binary?"]
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        where = _place(name, error.object, error.start)
+        raise JobFileError(
+            [f"{where}: byte 0x{byte:02x} is not UTF-8 (Latin-1 text?); save the file as UTF-8"]
+        ) from None
+    odd = _NOT_TEXT.search(text)
+    if odd:
+        where = _place(name, text.encode(), len(text[: odd.start()].encode()))
+        raise JobFileError(
+            [f"{where}: control character U+{ord(odd.group()):04X}; a job file is plain text"]
+        )
+    return text
+
+
+def _place(name: str, data: bytes, offset: int) -> str:
+    line = data.count(b"\n", 0, offset) + 1
+    start = data.rfind(b"\n", 0, offset) + 1
+    column = len(data[start:offset].decode("utf-8", "replace")) + 1
+    return f"{name}:{line}:{column}"
