@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from datetime import tzinfo
 from typing import TextIO
@@ -19,6 +20,10 @@ from gpulaunch.views.terminal import SafeStream
 
 HELD = 0.25
 """Seconds that a burst is held back for more of its kind."""
+BLOCKED = 0.5
+"""Seconds until a reader that takes nothing is asked again."""
+PIECE = 1024
+"""Characters: at most the 4096 bytes that a pipe which is ready takes without blocking."""
 
 _COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "36", "start": "2"}
 
@@ -33,27 +38,40 @@ class LineView:
         self._color, self._quiet, self._zone = color, quiet, zone
         self._teller = Teller()
         self._flush_at: float | None = None
+        self._unwritten: deque[str] = deque()
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
-        self._write(self._teller.tell(fact, at, ledger))
+        self._take(self._teller.tell(fact, at, ledger))
         self._flush_at = at.mono + HELD if self._teller.holding else None
+        self._write()
 
     def tick(self, now: Instant, ledger: Ledger) -> None:
         if self._flush_at is not None and now.mono >= self._flush_at:
             self._flush_at = None
-            self._write(self._teller.flush())
+            self._take(self._teller.flush())
+        self._write()
 
     def next_tick(self, now: Instant) -> float | None:
+        if self._unwritten:
+            return now.mono + BLOCKED
         return self._flush_at
 
     def close(self, ledger: Ledger) -> None:
         self._flush_at = None
-        self._write(self._teller.flush())
+        self._take(self._teller.flush())
+        self._write(wait=True)
 
-    def _write(self, lines: Iterable[Line]) -> None:
-        shown = [line for line in lines if line.tone == "bad" or not self._quiet]
-        if shown:
-            self._stream.write("".join(f"{self._text(line)}\n" for line in shown))
+    def _take(self, lines: Iterable[Line]) -> None:
+        shown = (line for line in lines if line.tone == "bad" or not self._quiet)
+        self._unwritten.extend(f"{self._text(line)}\n" for line in shown)
+
+    def _write(self, wait: bool = False) -> None:
+        """What the reader takes now; a stalled one (`| less`) must not keep jobs from starting."""
+        while self._unwritten and (wait or self._stream.writable_now()):
+            piece = self._unwritten.popleft()
+            while self._unwritten and len(piece) + len(self._unwritten[0]) < PIECE:
+                piece += self._unwritten.popleft()
+            self._stream.write(piece)
             self._stream.flush()
 
     def _text(self, line: Line) -> str:

@@ -74,7 +74,10 @@ class ProgressView:
 
     def tick(self, now: Instant, ledger: Ledger) -> None:
         due = self.next_tick(now)
-        if due is None or now.mono < due or not self._writable():
+        if due is None or now.mono < due:
+            return
+        if not self._writable():
+            self._drawn_at = now.mono + CLOCK - GAP  # look again in a second, not at once
             return
         if self._teller.holding and not self._changed:
             self._lines += self._teller.flush()
@@ -93,9 +96,10 @@ class ProgressView:
         self._closed = True
         self._lines += self._teller.flush()
         if self._live is not None:
-            self._live.update("", refresh=False)
-            self._print_lines()
-            self._live.stop()
+            with self._console:
+                self._print_lines()
+                self._live.update("", refresh=False)
+                self._live.stop()
         else:
             self._print_lines()
 
@@ -108,10 +112,9 @@ class ProgressView:
         picture = self._picture(now, ledger)
         if self._live is None:
             self._live = self._start(picture)
-        self._live.update(picture, refresh=False)
-        if self._lines:
-            self._print_lines()  # redraws what is below as well
-        else:
+        with self._console:  # one write for both: no flicker
+            self._live.update(picture, refresh=False)
+            self._print_lines()
             self._live.refresh()
 
     def _start(self, picture: RenderableType) -> Live:
@@ -167,7 +170,7 @@ class ProgressView:
         rows.append("")
         room = max(1, self._console.height - len(rows) - 2)
         rows.append(self._table(self._card_rows(ledger), self._cpu_row(ledger), room, now))
-        return Constrain(Group(*rows), WIDE)
+        return Constrain(Group(*rows), self._width)
 
     def _bar(self, ledger: Ledger) -> RenderableType:
         from rich.progress_bar import ProgressBar
@@ -177,9 +180,7 @@ class ProgressView:
         settled = sum(max(0, ledger.counts[state]) for state in SETTLED)
         total = settled + ledger.counts["running"] + self._left(ledger)
         grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-        grid.add_column(
-            no_wrap=True, overflow="ellipsis", max_width=min(WIDE, self._console.width) // 3
-        )
+        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=self._width // 3)
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True)
         bar = ProgressBar(
@@ -192,6 +193,11 @@ class ProgressView:
         counted = Text(f"{words.count(settled)} of {words.count(total)}", "bold")
         grid.add_row(Text(" " + words.visible(ledger.name), "bold"), bar, counted)
         return grid
+
+    @property
+    def _width(self) -> int:
+        """Short of the edge: a `^C` that is echoed there would wrap and shift the rows."""
+        return max(8, min(WIDE, self._console.width - 5))
 
     def _left(self, ledger: Ledger) -> int:
         return ledger.counts["waiting"] - self._estimate.vanished
@@ -256,7 +262,7 @@ class ProgressView:
         from rich.text import Text
 
         labels = max((cell_len(label) for label, _, _ in cards), default=3) + 1
-        names = max(8, min(WIDE, self._console.width) - labels - TIME - 4)
+        names = max(8, self._width - labels - TIME - 4)
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True, width=labels)
         grid.add_column(no_wrap=True, width=TIME, justify="right")

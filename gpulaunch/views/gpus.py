@@ -1,0 +1,92 @@
+"""`gpulaunch gpus`: the cards, who uses them, who holds their lease, their health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpulaunch.views import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process on a card. `user`, `command` and `memory` (bytes) are None where not known."""
+
+    pid: int
+    user: str | None = None
+    command: str | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """A card as the machine shows it now. Memory in bytes; None is not known.
+
+    `lease`: who holds it, in words; None: nobody. `health`: `ok`, else what is wrong, in words.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory: int | None = None
+    used: int | None = None
+    users: tuple[GpuUser, ...] = ()
+    lease: str | None = None
+    health: str = "ok"
+    simulated: bool = False
+
+
+def gpus_json(rows: Sequence[GpuRow]) -> dict[str, Any]:
+    return {"gpus": [asdict(row) for row in rows]}
+
+
+def print_gpus(console: Console, rows: Sequence[GpuRow]) -> None:
+    """A line per card, below it who is on it and its UUID. Nothing is cut: all can be copied."""
+    from rich.text import Text
+
+    labels = [f"{'simulated ' if row.simulated else ''}GPU {row.index}" for row in rows]
+    names = [words.visible(row.name) for row in rows]
+    memories = [_memory(row) for row in rows]
+    wide = [max(map(len, column), default=0) for column in (labels, names, memories)]
+    for row, label, name, memory in zip(rows, labels, names, memories, strict=True):
+        head = f"  {name:<{wide[1]}}  {memory:>{wide[2]}}  "
+        state, style = _state(row)
+        line = Text.assemble((f"{label:<{wide[0]}}", "bold"), head, (state, style))
+        console.print(line, soft_wrap=True)
+        for text, tone in _below(row):
+            console.print(Text(" " * (wide[0] + 2) + text, tone), soft_wrap=True)
+
+
+def _state(row: GpuRow) -> tuple[str, str]:
+    if row.health != "ok":
+        return words.visible(row.health), "bold red"
+    if row.lease:
+        return "leased", "cyan"
+    return ("in use", "yellow") if row.users else ("free", "green")
+
+
+def _below(row: GpuRow) -> Iterator[tuple[str, str]]:
+    if row.lease:
+        yield f"leased by {words.visible(row.lease)}", ""
+    for user in row.users:
+        yield _user(user), ""
+    yield words.visible(row.uuid), "dim"
+
+
+def _memory(row: GpuRow) -> str:
+    total = "?" if row.memory is None else words.size(row.memory)
+    return total if row.used is None else f"{words.size(row.used)} of {total}"
+
+
+def _user(user: GpuUser) -> str:
+    """`python (pid 4211) of ann, 41 GiB`; inside a container a process may be a number only."""
+    text = f"{user.command} (pid {user.pid})" if user.command else f"pid {user.pid}"
+    if user.user:
+        text += f" of {user.user}"
+    if user.memory is not None:
+        text += f", {words.size(user.memory)}"
+    return words.visible(text)

@@ -1,0 +1,194 @@
+"""`check` and `--dry-run`: what would be run, where, and how. Starts nothing.
+
+Takes a plan's pieces, so that it needs not know how a job file is read.
+What is known only when a job starts stands as `{{out}}` in the commands.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.selection import Selection, choose, describe
+from gpulaunch.core.template import Text as Command
+from gpulaunch.core.template import slots
+from gpulaunch.views import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+COMMANDS = 3
+"""Jobs of a group whose command is shown."""
+LENGTH = 500
+"""Characters of a command that are shown."""
+
+
+def plan_json(
+    name: str,
+    selection: Selection,
+    gpus: Sequence[Gpu],
+    limits: Mapping[str, int],
+    jobs: Sequence[Job],
+) -> dict[str, Any]:
+    """The plan for machines. Durations in seconds, memory in bytes; environments are left out."""
+    return {
+        "name": name,
+        "cards": describe(selection, gpus),
+        "simulated": any(gpu.simulated for gpu in gpus),
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory": gpu.memory}
+            for gpu in choose(selection, gpus)
+        ],
+        "limits": dict(limits),
+        "jobs": [_job_json(job) for job in jobs],
+    }
+
+
+def _job_json(job: Job) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "group": job.group,
+        "params": dict(job.params),
+        "run": command(job.run),
+        "cwd": job.cwd,
+        "gpus": job.demand.gpus,
+        "gpu_memory": job.demand.gpu_memory or None,
+        "per_gpu": job.demand.per_gpu,
+        "cpus": job.demand.cpus,
+        "uses": list(job.demand.uses),
+        "needs": list(job.needs),
+        "after": list(job.after),
+        "priority": job.priority,
+        "cost": job.cost,
+        "timeout": job.timeout,
+        "idle_timeout": job.idle_timeout,
+        "grace": job.grace,
+        "retries": job.retry.times,
+        "outputs": [_shown(text) for text in job.outputs],
+        "service": job.service is not None,
+    }
+
+
+def command(run: Command | tuple[Command, ...]) -> str:
+    """As a person would type it; a list is quoted for a shell, its slots are not."""
+    if not isinstance(run, tuple):
+        return _shown(run)
+    return " ".join(
+        _shown(part) if any(True for _ in slots(part)) else shlex.quote(_shown(part))
+        for part in run
+    )
+
+
+def _shown(text: Command) -> str:
+    if isinstance(text, str):
+        return text
+    return "".join(
+        part if isinstance(part, str) else "{{" + part.name + "}}" for part in text.parts
+    )
+
+
+# ── For people ──────────────────────────────────────────────────────────────────────────────────
+
+
+def print_plan(
+    console: Console,
+    name: str,
+    selection: Selection,
+    gpus: Sequence[Gpu],
+    limits: Mapping[str, int],
+    jobs: Sequence[Job],
+) -> None:
+    """The run in a line, then each group of jobs: how many, what each takes, first commands."""
+    from rich.text import Text
+
+    total = words.several(len(jobs), "job")
+    head = Text.assemble((words.visible(name), "bold"), f"  {total} on {describe(selection, gpus)}")
+    console.print(head, soft_wrap=True)
+    if limits:
+        tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
+        console.print(Text(f"at most at once: {tokens}", "dim"), soft_wrap=True)
+    for group in _groups(jobs):
+        console.print()
+        for line in _group_lines(group):
+            console.print(line, soft_wrap=True)
+
+
+def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
+    """By entry of the job file, in its order."""
+    groups: dict[int, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.group, []).append(job)
+    return list(groups.values())
+
+
+def _group_lines(group: Sequence[Job]) -> list[Text]:
+    from rich.text import Text
+
+    first, last = words.visible(group[0].name), words.visible(group[-1].name)
+    names = first if len(group) == 1 else f"{first} … {last}"
+    facts = " · ".join([words.several(len(group), "job"), *_needs_of(group)])
+    lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
+    for job in group[:COMMANDS]:
+        lines.append(Text.assemble(("    $ ", "green"), _one_line(command(job.run))))
+    if len(group) > COMMANDS:
+        lines.append(Text(f"    and {words.count(len(group) - COMMANDS)} more", "dim"))
+    return lines
+
+
+def _one_line(text: str) -> str:
+    """A script of several lines on one, its line ends shown; long ones cut."""
+    script = " ⏎ ".join(line.strip() for line in text.strip().splitlines())
+    return words.clip(words.visible(script), LENGTH)
+
+
+def _needs_of(group: Sequence[Job]) -> list[str]:
+    """What every job of the group takes and waits for; where they differ, from least to most."""
+    first = group[0]
+    each = " each" if len(group) > 1 else ""
+    said = [_cards_needed(group) + each]
+    if first.demand.gpu_memory:
+        said.append(f"{words.size(first.demand.gpu_memory)} free on the card")
+    if first.demand.per_gpu > 1:
+        said.append(f"{first.demand.per_gpu} share a card")
+    if first.demand.cpus is not None:
+        said.append(words.several(first.demand.cpus, "CPU"))
+    if first.demand.uses:
+        said.append("uses " + ", ".join(map(words.visible, first.demand.uses)))
+    said += _waits(group, "needs", [job.needs for job in group])
+    said += _waits(group, "after", [job.after for job in group])
+    said += _limits_of(first)
+    return said
+
+
+def _limits_of(job: Job) -> list[str]:
+    said = []
+    if job.timeout is not None:
+        said.append(f"timeout {words.limit(job.timeout)}")
+    if job.idle_timeout is not None:
+        said.append(f"idle_timeout {words.limit(job.idle_timeout)}")
+    if job.retry.times:
+        said.append("1 retry" if job.retry.times == 1 else f"{job.retry.times} retries")
+    if job.service is not None:
+        said.append("a service")
+    return said
+
+
+def _cards_needed(group: Sequence[Job]) -> str:
+    least = min(job.demand.gpus for job in group)
+    most = max(job.demand.gpus for job in group)
+    if least != most:
+        return f"{least} to {most} cards"
+    return words.several(most, "card") if most else "no card"
+
+
+def _waits(group: Sequence[Job], word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
+    """`needs a, b`, or the first job's as an example where they differ."""
+    if not any(names):
+        return []
+    listed = words.listing(map(words.visible, names[0]))
+    if all(other == names[0] for other in names):
+        return [f"{word} {listed}"]
+    return [f"{word} item by item ({listed} …)" if listed else f"{word} others, some of them"]

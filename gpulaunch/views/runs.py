@@ -1,0 +1,95 @@
+"""`gpulaunch ps`: the runs alive on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.views import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """`started` in UTC seconds. Of another user's run only `run`, `user` and `pid` are known."""
+
+    run: str
+    pid: int
+    user: str
+    name: str = ""
+    directory: str = ""
+    state: RunState = "running"
+    started: float | None = None
+    cards: str = ""
+    simulated: bool = False
+    counts: Mapping[JobState, int] | None = None
+
+
+def runs_json(rows: Sequence[RunRow]) -> dict[str, Any]:
+    return {
+        "runs": [
+            {
+                "id": row.run,
+                "name": row.name or None,
+                "dir": row.directory or None,
+                "state": row.state,
+                "started": words.iso(row.started),
+                "pid": row.pid,
+                "user": row.user,
+                "simulated": row.simulated,
+                "counts": None if row.counts is None else dict(row.counts),
+            }
+            for row in rows
+        ]
+    }
+
+
+def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
+    """A line per run; one plain sentence where there is none."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        console.print(Text("no run is alive on this machine"))
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("run", no_wrap=True, overflow="ellipsis")
+    table.add_column("user", no_wrap=True)
+    table.add_column("pid", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("jobs", overflow="fold")
+    table.add_column("cards", overflow="fold")
+    table.add_column("directory", overflow="fold", style="dim")
+    for row in rows:
+        time = "" if row.started is None else words.duration(now.utc - row.started)
+        table.add_row(
+            Text(words.visible(row.name or row.run), "bold"),
+            Text(words.visible(row.user)),
+            str(row.pid),
+            time,
+            Text(_jobs(row.counts)),
+            Text(words.visible(_cards(row))),
+            Text(words.visible(row.directory)),
+        )
+    console.print(table)
+
+
+def _cards(row: RunRow) -> str:
+    if row.simulated and "simulated" not in row.cards:
+        return f"{row.cards} (simulated)" if row.cards else "simulated"
+    return row.cards
+
+
+def _jobs(counts: Mapping[JobState, int] | None) -> str:
+    """`312 of 1,000, 2 failed`."""
+    if counts is None:
+        return "?"
+    total = sum(counts.values())
+    settled = total - counts.get("waiting", 0) - counts.get("running", 0)
+    failed = counts.get("failed", 0)
+    text = f"{words.count(settled)} of {words.count(total)}"
+    return f"{text}, {words.count(failed)} failed" if failed else text

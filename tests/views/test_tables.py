@@ -1,0 +1,151 @@
+"""The plan, the cards and the runs, as people see them and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
+from gpulaunch.core.selection import ALL, Selection
+from gpulaunch.core.template import Slot, Template
+from gpulaunch.views.gpus import GpuRow, GpuUser, gpus_json, print_gpus
+from gpulaunch.views.plan import command, plan_json, print_plan
+from gpulaunch.views.runs import RunRow, print_runs, runs_json
+from tests.views.history import START, gpus
+from tests.views.screen import rendered
+
+OUT = Slot("out", "bare")
+
+
+def jobs() -> list[Job]:
+    fold = [
+        Job(
+            name=f"fold-{n}",
+            run=Template((f"chai-lab fold /data/{n}.fasta ", OUT)),
+            demand=Demand(uses=("msa_server",), gpu_memory=16 << 30),
+            timeout=7200.0,
+            retry=RetryPolicy(times=1),
+        )
+        for n in range(1000)
+    ]
+    score = [
+        Job(f"score-{n}", ("python", "score.py", "a b", Template((OUT,))), 1, needs=(f"fold-{n}",))
+        for n in range(2)
+    ]
+    big = Job("evo2-40b", "set -x\n  python x.py \x1b[2J\n", 2, demand=Demand(gpus=2))
+    server = Job("msa", "serve", 3, demand=Demand(gpus=0, cpus=4), service=Service("tcp:1"))
+    return [*fold, *score, big, server]
+
+
+def plan(columns: int | None = None) -> str:
+    return rendered(
+        lambda c: print_plan(
+            c, "nanobodies", Selection(count=2), gpus(8, True), {"msa_server": 1}, jobs()
+        ),
+        columns,
+    )
+
+
+def test_a_plan_shows_each_group_with_its_first_commands() -> None:
+    assert plan() == (
+        "nanobodies  1,004 jobs on 2 of 8 simulated cards, any\n"
+        "at most at once: msa_server 1\n"
+        "\n"
+        "  fold-0 … fold-999  1,000 jobs · 1 card each · 16 GiB free on the card"
+        " · uses msa_server · timeout 2 h · 1 retry\n"
+        "    $ chai-lab fold /data/0.fasta {{out}}\n"
+        "    $ chai-lab fold /data/1.fasta {{out}}\n"
+        "    $ chai-lab fold /data/2.fasta {{out}}\n"
+        "    and 997 more\n"
+        "\n"
+        "  score-0 … score-1  2 jobs · 1 card each · needs item by item (fold-0 …)\n"
+        "    $ python score.py 'a b' {{out}}\n"
+        "    $ python score.py 'a b' {{out}}\n"
+        "\n"
+        "  evo2-40b  1 job · 2 cards\n"
+        "    $ set -x ⏎ python x.py \\x1b[2J\n"
+        "\n"
+        "  msa  1 job · no card · 4 CPUs · a service\n"
+        "    $ serve"
+    )
+
+
+def test_a_plan_is_json_too_without_environments() -> None:
+    secret = replace(jobs()[0], env={"TOKEN": "hunter2"})
+    found = plan_json("n", ALL, gpus(2), {"x": 1}, [secret])
+    assert "hunter2" not in json.dumps(found)
+    assert found["cards"] == "all 2 cards"
+    assert found["jobs"][0]["run"] == "chai-lab fold /data/0.fasta {{out}}"
+    assert found["jobs"][0]["gpu_memory"] == 16 << 30
+    assert [gpu["index"] for gpu in found["gpus"]] == [0, 1]
+
+
+def test_a_value_with_braces_is_not_taken_for_a_slot() -> None:
+    assert command(("echo", "{{out}}", Template(("-o", OUT)))) == "echo '{{out}}' -o{{out}}"
+
+
+ROWS = (
+    GpuRow(0, "GPU-5f3c", "NVIDIA H200", 141 << 30, 0),
+    GpuRow(
+        1,
+        "GPU-77aa",
+        "NVIDIA H200",
+        141 << 30,
+        41 << 30,
+        (GpuUser(4211, "ann", "python", 40 << 30), GpuUser(9)),
+        "run 20261120-074215-a1b2c3 of ann (pid 7)",
+    ),
+    GpuRow(2, "GPU-dead", "NVIDIA\x1b[2J H200", health="lost: the driver does not answer for it"),
+)
+
+
+def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
+    assert rendered(lambda c: print_gpus(c, ROWS), 40) == (
+        "GPU 0  NVIDIA H200            0 B of 141 GiB  free\n"
+        "       GPU-5f3c\n"
+        "GPU 1  NVIDIA H200         41 GiB of 141 GiB  leased\n"
+        "       leased by run 20261120-074215-a1b2c3 of ann (pid 7)\n"
+        "       python (pid 4211) of ann, 40 GiB\n"
+        "       pid 9\n"
+        "       GPU-77aa\n"
+        "GPU 2  NVIDIA\\x1b[2J H200                  ?  lost: the driver does not answer for it\n"
+        "       GPU-dead"
+    )
+
+
+def test_simulated_cards_say_so_and_json_has_every_field() -> None:
+    row = GpuRow(0, "SIM-0", "simulated card", simulated=True)
+    assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, [row]))
+    (found,) = json.loads(json.dumps(gpus_json(ROWS[1:2])))["gpus"]
+    assert found["users"][0] == {
+        "pid": 4211,
+        "user": "ann",
+        "command": "python",
+        "memory": 40 << 30,
+    }
+    assert found["lease"].startswith("run 2026")
+
+
+def test_runs_with_how_far_they_are() -> None:
+    rows = [
+        RunRow(
+            "20261120-074215-a1b2c3", 7, "ann", "nanobodies", "/data/gpulaunch-runs/n-1", "running",
+            START - 3723, "GPUs 0, 1", True, {"succeeded": 310, "failed": 2, "waiting": 688},
+        ),
+        RunRow("20261119-010203-ffffff", 8, "bob"),
+    ]  # fmt: skip
+    assert rendered(lambda c: print_runs(c, rows, Instant(0, START))) == (
+        "run                     user  pid     time  jobs                    cards"
+        "                  directory\n"
+        "nanobodies              ann     7  1:02:03  312 of 1,000, 2 failed  "
+        "GPUs 0, 1 (simulated)  /data/gpulaunch-runs/n-1\n"
+        "20261119-010203-ffffff  bob     8           ?"
+    )
+    first = runs_json(rows)["runs"][0]
+    assert first["started"] == "2026-11-20T06:40:12.250000Z"
+    assert first["counts"] == {"succeeded": 310, "failed": 2, "waiting": 688}
+
+
+def test_no_run_is_said_plainly() -> None:
+    text = rendered(lambda c: print_runs(c, [], Instant(0, START)))
+    assert text == "no run is alive on this machine"
