@@ -1,6 +1,6 @@
 """One supervisor's turn at a run: everything opened in order, and closed whatever happens.
 
-    control socket (the lock) ─▶ journal ─▶ Run ─▶ engine ─▶ Supervisor.serve ─▶ closed
+control socket (the lock) ─▶ journal ─▶ Run ─▶ engine ─▶ Supervisor.serve ─▶ closed
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
@@ -91,9 +92,7 @@ def supervise(
         view.see(opened, at, ledger)
         begun()
         supervisor = Supervisor(run, recorder, view, loop, now)
-        engine = Local(
-            _context(session, ledger, supervisor), session.pool, loop, supervisor.post
-        )
+        engine = Local(_context(session, ledger, supervisor), session.pool, loop, supervisor.post)
         stack.callback(engine.close)
         loop.on_signals(_signals(session.detached), supervisor.on_signal)
         _Control(server, loop, supervisor, session.run)
@@ -161,7 +160,7 @@ class _Control:
         self._supervisor = supervisor
         self._run = run
         for fd in server.selectables():
-            loop.watch(fd, lambda fd=fd: self._serve(fd))
+            loop.watch(fd, partial(self._serve, fd))
 
     def _serve(self, fd: int) -> None:
         for conn, asking in self._server.on_readable(fd):

@@ -60,7 +60,10 @@ class Record(Protocol):
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
     def retry(self) -> bool: ...
     def sync(self) -> None: ...
-    trouble: str
+
+
+    @property
+    def trouble(self) -> str: ...
 
 
 class Supervisor:
@@ -92,7 +95,7 @@ class Supervisor:
 
     def note(self, job: str | None, text: str) -> None:
         """A line for people and the journal that changes nothing."""
-        self._tell([Noted(text, job)], self._clock())
+        self._add(Noted(text, job))
 
     def on_signal(self, number: int) -> None:
         """The first one asks the run to stop, the second to stop at once."""
@@ -121,7 +124,7 @@ class Supervisor:
             self._loop.turn()
             self._drain_inbox()
         state, reason = self._run.outcome()
-        self._tell([RunClosed(state, reason)], self._clock())
+        self._add(RunClosed(state, reason))
         self._record.sync()
 
     def _finished(self) -> bool:
@@ -150,6 +153,12 @@ class Supervisor:
                 self.post(Ended(attempt, Interrupted(by)))
             case _:
                 self._engine.carry_out(instruction)
+
+    def _add(self, fact: Fact) -> None:
+        """A fact that is the supervisor's own, not the core's."""
+        now = self._clock()
+        self._run.ledger.apply(fact, now)
+        self._tell([fact], now)
 
     def _tell(self, facts: Sequence[Fact], now: Instant) -> None:
         if not facts:

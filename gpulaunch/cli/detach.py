@@ -1,7 +1,7 @@
 """Going on without the terminal: the supervisor in a session of its own.
 
-    parent ──fork──▶ child: setsid; once begun, standard streams away from the terminal
-       ▲──────────── "begun", or its exit status where it ended before that ──┘
+parent ──fork──▶ child: setsid; once begun, standard streams away from the terminal
+   ▲──────────── "begun", or its exit status where it ended before that ──┘
 """
 
 from __future__ import annotations

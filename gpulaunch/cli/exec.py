@@ -56,7 +56,7 @@ def command(
         return _say(str(error), EXEC_WAIT_RAN_OUT)
     except (GpulaunchError, OSError) as error:
         return _say(str(error), EXEC_OWN_FAILURE)
-    _become(argv, environment)
+    return _become(argv, environment)
 
 
 def _take(
@@ -67,7 +67,7 @@ def _take(
     from gpulaunch.engines.single import exec_environment
 
     pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)
-    return exec_environment(pool, count, wait, os.environ, lambda text: _say(text, 0))
+    return exec_environment(pool, count, wait, os.environ, _tell)
 
 
 def _become(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
@@ -80,6 +80,10 @@ def _become(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     except OSError as error:
         text = f"{argv[0]}: cannot be executed: {error.strerror}"
         raise SystemExit(_say(text, EXEC_CANNOT_EXECUTE)) from None
+
+
+def _tell(text: str) -> None:
+    _say(text, 0)
 
 
 def _say(text: str, status: int) -> int:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
 from gpulaunch.cli.options import as_json
+
+if TYPE_CHECKING:
+    from gpulaunch.gpus.inventory import Row
+    from gpulaunch.views.gpus import GpuRow
 
 
 @click.command("gpus")
@@ -22,14 +27,32 @@ def command(as_json: bool) -> None:
     from gpulaunch.cli.output import print_json, say, stdout_console
     from gpulaunch.gpus.discover import ProbeClient, find
     from gpulaunch.gpus.inventory import inventory
+    from gpulaunch.gpus.lease import scope_of
     from gpulaunch.views.gpus import gpus_json, print_gpus
 
     with ProbeClient(os.environ) as client:
         machine = find(os.environ, client=client)
-        rows = inventory(machine, client)
+        rows = [_row(row) for row in inventory(machine, client, scope_of(os.environ))]
     for fault in machine.faults:
         say(str(fault))
     if as_json:
         print_json(gpus_json(rows))
     elif rows:
         print_gpus(stdout_console(), rows)
+
+
+def _row(row: Row) -> GpuRow:
+    from gpulaunch.views.gpus import GpuRow, GpuUser
+
+    users = [GpuUser(p.pid, p.user, p.command, p.memory) for p in row.processes]
+    return GpuRow(
+        index=-1 if row.index is None else row.index,
+        uuid=row.uuid,
+        name=row.name,
+        memory=row.memory,
+        used=row.used,
+        users=tuple(users),
+        lease=None if row.holder is None else str(row.holder),
+        health=row.health,
+        simulated=row.simulated,
+    )

@@ -15,7 +15,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?")
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """`90`, `30s`, `2h`, `1h30m`: seconds."""
 
     name = "time"
@@ -59,7 +59,9 @@ def run_options(command: F) -> F:
     """How a run behaves and what it shows: `run`, `map`, `resume` and `retry`."""
     for option in reversed(
         (
-            click.option("--fail-fast", is_flag=True, help="Start nothing after the first failure."),
+            click.option(
+                "--fail-fast", is_flag=True, help="Start nothing after a failure."
+            ),
             click.option(
                 "--max-failures", type=click.IntRange(1), metavar="N", help="... after N failures."
             ),

@@ -6,17 +6,23 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant, Job
+from gpulaunch.core.model import AttemptId, Instant, Job
 from gpulaunch.engines.pool import Pool
 from gpulaunch.journal import codec
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, console_for
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpulaunch.spec import Plan
 
 
 def say(text: str, options: Any = None) -> None:
@@ -48,11 +54,11 @@ class JsonView(SilentView):
                 self._stream = None
 
 
-def stdout_console() -> Any:
+def stdout_console() -> Console:
     return console_for(sys.stdout, os.environ)
 
 
-def stderr_console() -> Any:
+def stderr_console() -> Console:
     return console_for(sys.stderr, os.environ)
 
 
@@ -86,3 +92,14 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
     from gpulaunch.views.summary import print_summary, summarise
 
     print_summary(stderr_console(), summarise(ledger, TypedPaths(run), codec.now()))
+
+
+def echo_plan(plan: Plan, jobs: Sequence[Job], pool: Pool, as_json: bool) -> None:
+    """What a run would do."""
+    from gpulaunch.views.plan import plan_json, print_plan
+
+    told = (plan.name, pool.selection, pool.here, plan.limits, jobs)
+    if as_json:
+        print_json(plan_json(*told))
+    else:
+        print_plan(stdout_console(), *told)

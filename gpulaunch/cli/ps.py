@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
+
 import click
 
 from gpulaunch.cli.options import as_json
+
+if TYPE_CHECKING:
+    from gpulaunch.control import RunInfo
+    from gpulaunch.views.runs import RunRow
 
 
 @click.command("ps")
@@ -15,14 +23,37 @@ def command(as_json: bool) -> None:
     \b
     gpulaunch ps
     """
-    from dataclasses import asdict
-
     from gpulaunch.cli.output import print_json, stdout_console
     from gpulaunch.control import live_runs
-    from gpulaunch.views.runs import print_runs
+    from gpulaunch.journal.codec import now
+    from gpulaunch.views.runs import print_runs, runs_json
 
-    runs = live_runs()
+    rows = [_row(info) for info in live_runs()]
     if as_json:
-        print_json([{**asdict(run), "dir": run.dir and str(run.dir)} for run in runs])
+        print_json(runs_json(rows))
     else:
-        print_runs(stdout_console(), runs)
+        print_runs(stdout_console(), rows, now())
+
+
+def _row(info: RunInfo) -> RunRow:
+    from gpulaunch.core.model import JobState
+    from gpulaunch.errors import UsageError
+    from gpulaunch.journal.rundir import RunDir
+    from gpulaunch.views.runs import RunRow
+
+    row = RunRow(info.id, info.pid, info.user)
+    if info.dir is None:
+        return row
+    row = replace(
+        row,
+        name=info.name or "",
+        directory=str(info.dir),
+        counts=cast("dict[JobState, int]", dict(info.counts)),
+    )
+    try:
+        manifest = RunDir(info.dir).read_manifest()
+    except UsageError:
+        return row
+    cards = ", ".join(str(gpu.index) for gpu in manifest.gpus)
+    started = datetime.fromisoformat(manifest.started.replace("Z", "+00:00")).timestamp()
+    return replace(row, started=started, cards=cards, simulated=manifest.simulated)

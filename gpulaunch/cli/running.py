@@ -1,7 +1,7 @@
 """A run from its job file to its exit status: what `run`, `map`, `resume` and `retry` share.
 
-    start:   job file ─▶ plan ─▶ pool ─▶ run directory ─┐
-    go on:   run directory ─▶ ledger + job file again ──┴─▶ supervise ─▶ summary, exit status
+start:   job file ─▶ plan ─▶ pool ─▶ run directory ─┐
+go on:   run directory ─▶ ledger + job file again ──┴─▶ supervise ─▶ summary, exit status
 """
 
 from __future__ import annotations
@@ -294,5 +294,3 @@ def _short(path: Path) -> str:
     """As people would type it from here."""
     relative = os.path.relpath(path)
     return relative if not relative.startswith("..") else str(path)
-
-

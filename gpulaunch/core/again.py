@@ -72,14 +72,15 @@ def retry(ledger: Ledger, jobs: Sequence[Job], named: Collection[str] | None = N
 def failed(
     ledger: Ledger, needs: Mapping[str, Iterable[str]], named: Collection[str] | None = None
 ) -> frozenset[str]:
-    """Jobs that failed or were cancelled, and those skipped because of them, transitively."""
+    """Jobs that failed, and those skipped because of them, transitively."""
     roots = {
         name
         for name, record in ledger.jobs.items()
-        if record.state in ("failed", "cancelled") and (named is None or name in named)
+        if record.state == "failed" and (named is None or name in named)
     }
     if named is not None:
-        roots |= {n for n in named if n in ledger.jobs and ledger.jobs[n].state == "skipped"}
+        others = ("skipped", "cancelled")
+        roots |= {n for n in named if n in ledger.jobs and ledger.jobs[n].state in others}
     dependents: dict[str, list[str]] = {}
     for name, wanted in needs.items():
         for need in wanted:

@@ -101,7 +101,7 @@ class Attempts:
             return
         live.wish = max(wish, live.wish, key=_RANK.__getitem__)
         live.killed = live.killed or now
-        if not live.inherited:
+        if not live.inherited and live.wish:
             self._desk.tell(StopAttempt(live.id, live.wish, by, live.killed))
 
     def services(self) -> list[Live]:

@@ -16,7 +16,7 @@ A card's life inside one run (GpuState):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import AttemptId, Gpu, Job, Outcome
 
@@ -28,10 +28,13 @@ class Submitted:
     """The jobs of the run (again, after a resume). Comes once, first.
 
     `again` names settled jobs that are to run once more; other settled ones stay as they are.
+    `left` names jobs that this round does not touch, whatever their state.
     """
 
     jobs: tuple[Job, ...]
     again: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,15 +227,18 @@ class Launch:
     gpus: tuple[Gpu, ...]
 
 
+StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
+
+
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
     """TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended with `outcome`'s kind.
 
-    `reason` is one of "cancelled", "interrupted", "stopped" and decides that kind.
+    `reason` decides that kind.
     """
 
     attempt: AttemptId
-    reason: str
+    reason: StopReason
     by: str
     now: bool = False
 

@@ -1,6 +1,6 @@
 """Attempts on this machine: keeper pairs, one per set of leases, and what runs in them.
 
-    launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ Started ─▶ Ended
+launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ Started ─▶ Ended
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Live:
 
 @dataclass(slots=True)
 class Context:
-    """What every attempt of the run shares. `style` is how the mask must be spelt on this machine."""
+    """What every attempt of the run shares. `base` is the keepers' own environment."""
 
     run: RunDir
     run_id: str

@@ -1,12 +1,12 @@
 """Cards on this machine: leases taken, waited for, handed over; cards looked at before and after.
 
-    acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere), and wait for its hangup
-                    │                                                     │
-                    ▼                                                     ▼
-               look at the card ─busy, sick─▶ Refused                   Freed
-                    │
-                    ▼
-                 Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
+acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere), and wait for its hangup
+                │                                                     │
+                ▼                                                     ▼
+           look at the card ─busy, sick─▶ Refused                   Freed
+                │
+                ▼
+             Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from gpulaunch.core.events import (
     GatherGranted,
     Granted,
     Instruction,
-    Occupied,
     Refusal,
     Refused,
     Release,
@@ -208,9 +207,7 @@ class Cards:
         self._look_again(uuid, self._leases[uuid], DRAIN_PATIENCE)
 
     def _look_again(self, uuid: str, lease: Lease, left: float) -> None:
-        self._eyes.look(
-            self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, left)
-        )
+        self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, left))
 
     def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, left: float) -> None:
         if self._leases.get(uuid) is not lease:

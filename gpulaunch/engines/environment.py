@@ -183,9 +183,7 @@ def _first(directory: str, path: str) -> str:
     return os.pathsep.join([directory, *(p for p in path.split(os.pathsep) if p != directory)])
 
 
-def placeholders(
-    place: Place, log: str, inputs: Mapping[str, str]
-) -> dict[str, str]:
+def placeholders(place: Place, log: str, inputs: Mapping[str, str]) -> dict[str, str]:
     """Values of the start-time placeholders. `inputs`: `path` or `batch_dir`, where made."""
     return {
         "run_dir": place.run_dir,

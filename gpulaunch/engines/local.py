@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from gpulaunch.core.events import Ended, Instruction, Launch, Release, StopAttempt
 from gpulaunch.core.model import AttemptId, Lost
@@ -19,9 +20,7 @@ from gpulaunch.process.ends import read_end
 class Local:
     """Carries instructions out on this machine; see `protocol` for what it promises."""
 
-    def __init__(
-        self, context: Context, pool: Pool, loop: Loop, post: Post
-    ) -> None:
+    def __init__(self, context: Context, pool: Pool, loop: Loop, post: Post) -> None:
         self._context = context
         self._loop = loop
         self._post = post
@@ -51,7 +50,7 @@ class Local:
             waiter = Waiter.connect_name(name, name, False)
             if waiter:
                 self._keepers[name] = waiter
-                self._loop.watch(waiter.fileno(), lambda name=name: self._keeper_news(name))
+                self._loop.watch(waiter.fileno(), partial(self._keeper_news, name))
         self._settle_left()
 
     def _keeper_news(self, name: str) -> None:

@@ -1,6 +1,6 @@
 """The cards a launcher may use, from what the machine has, what it inherited and what was asked.
 
-    machine (NVML, or --simulate N) ─▶ inherited mask ─▶ --gpus / gpus: ─▶ Pool
+machine (NVML, or --simulate N) ─▶ inherited mask ─▶ --gpus / gpus: ─▶ Pool
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from gpulaunch.loop import Loop
 class Pool:
     """`gpus` may be used, at most `limit` of them at once (None: all). `style` spells the mask.
 
-    `echo` says what was understood; `notes` what a person should know before the start.
+    `here` are all cards that were to choose from; `notes` what a person should know at the start.
     """
 
     gpus: tuple[Gpu, ...]
     limit: int | None
     style: Style
     machine: environment.Machine
-    echo: str
+    selection: Selection
+    here: tuple[Gpu, ...]
     driver: str | None = None
     faults: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
@@ -43,6 +44,11 @@ class Pool:
     def size(self) -> int:
         """How many cards can be had at once."""
         return len(self.gpus) if self.limit is None else min(self.limit, len(self.gpus))
+
+    @property
+    def echo(self) -> str:
+        """What was understood: `1 of 8 cards, any`."""
+        return describe(self.selection, self.here) if self.here else "no card"
 
     @property
     def simulated(self) -> bool:
@@ -70,7 +76,6 @@ def open_pool(
     here = found.gpus
     try:
         chosen = choose(selection, here)
-        echo = describe(selection, here)
     except LookupError as error:
         raise UsageError(f"--gpus: {error}") from None
     limit = selection.count
@@ -85,7 +90,8 @@ def open_pool(
             pool=len(chosen) if limit is None else limit,
             cache=cache_directory(environ),
         ),
-        echo,
+        selection,
+        here,
         found.driver,
         found.faults,
         notes,

@@ -16,7 +16,7 @@ from gpulaunch.engines.environment import Machine, Place, delta, placeholders, s
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command
-from gpulaunch.spec.envfile import read_env_file
+from gpulaunch.spec.places import read_env_file
 
 
 class NotPreparedError(GpulaunchError):
@@ -24,7 +24,12 @@ class NotPreparedError(GpulaunchError):
 
 
 def prepare(
-    job: Job, attempt: AttemptId, place: Place, machine: Machine, base: Mapping[str, str], run: RunDir
+    job: Job,
+    attempt: AttemptId,
+    place: Place,
+    machine: Machine,
+    base: Mapping[str, str],
+    run: RunDir,
 ) -> Command:
     """Make what the attempt needs on disk and say what to execute."""
     _directories(job, attempt, place, run)
@@ -135,5 +140,3 @@ def _write_shims(python: str, run_dir: str) -> None:
             partial.write_text(f'#!/bin/sh\nexec "{python}" "$@"\n')
             partial.chmod(0o700)
             partial.rename(script)
-
-
