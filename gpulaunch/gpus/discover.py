@@ -104,7 +104,11 @@ def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) 
     ]
     return Machine(
         gpus=tuple(gpu for gpus, _ in parts for gpu in gpus),
-        faults=tuple(fault for _, faults in parts for fault in faults),
+        faults=tuple(
+            replace(fault, index=answer["index"])
+            for answer, (_, faults) in zip(answers, parts, strict=True)
+            for fault in faults
+        ),
         driver=machine.get("driver"),
         cuda=parse.cuda_version(machine),
         unopened=tuple(unopened),

@@ -20,6 +20,8 @@ from typing import Any, TypeAlias
 Request: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = dict[str, Any]
 
+START_LIMIT = 60.0
+
 # Not `-m`, nor the file: both put a directory of somebody's files before the standard library.
 _START = "import json, sys; sys.path = json.loads(sys.argv[1]); " + (
     "from gpulaunch.gpus.probe import main; main()"
@@ -29,7 +31,8 @@ _START = "import json, sys; sys.path = json.loads(sys.argv[1]); " + (
 class Helper:
     """Answers are the request with more in it; a failure of the whole is an "error".
 
-    `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question.
+    `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question;
+    the start of the process is not counted in it.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, limit: float = 10.0) -> None:
@@ -42,6 +45,7 @@ class Helper:
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
         self._heard = b""
+        self._ready = False
         self._poll = select.epoll()
 
     def __enter__(self) -> Helper:
@@ -60,7 +64,9 @@ class Helper:
     @property
     def deadline(self) -> float | None:
         """When (monotonic) the question under way becomes overdue; None: nothing is asked."""
-        return self._since + self.limit if self._current is not None else None
+        if self._current is None:
+            return None
+        return self._since + (self.limit if self._ready else max(self.limit, START_LIMIT))
 
     def ask(self, request: Request) -> None:
         self._queue.append(request)
@@ -84,6 +90,8 @@ class Helper:
         """Once the question under way has taken too long: kill the helper, answer with an error."""
         if self.deadline is None or now < self.deadline:
             return None
+        if not self._ready:
+            return self._give_up("Hung", "the process that asks the driver does not start")
         return self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
 
     def run(self, requests: Iterable[Request]) -> list[Answer]:
@@ -141,11 +149,16 @@ class Helper:
                 ours.close()
                 raise
         self._link = ours
+        self._ready = False
         self._poll.register(ours.fileno(), select.EPOLLIN)
         return ours
 
     def _lines(self, said: bytes) -> list[Answer]:
         *lines, self._heard = (self._heard + said).split(b"\n")
+        if lines and not self._ready:
+            del lines[0]
+            self._ready = True
+            self._since = time.monotonic()
         if lines:
             self._current = None  # one question, one line
         return [json.loads(line) for line in lines]

@@ -17,15 +17,23 @@ ProcessKind: TypeAlias = Literal["C", "G", "M"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is wrong; `card` says where ("card 3"), empty for the whole machine."""
+    """Something that is wrong; `card` says where ("card 3"), empty for the whole machine.
+
+    `index` is the card's in NVML's order.
+    """
 
     card: str
     what: str
     advice: str = ""
+    index: int | None = None
+
+    @property
+    def advised(self) -> str:
+        """What is wrong and what to do, without where."""
+        return f"{self.what}; {self.advice}" if self.advice else self.what
 
     def __str__(self) -> str:
-        where = f"{self.card}: " if self.card else ""
-        return f"{where}{self.what}" + (f"; {self.advice}" if self.advice else "")
+        return f"{self.card}: {self.advised}" if self.card else self.advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class Look:
     """One card at one moment. `sick` says why it is unfit, `notes` what else is amiss with it;
     `unanswered` has the fields that failed, with the driver's words.
 
+    `utilization` in per cent, `temperature` in degrees Celsius, `power` in watts.
     `used` leaves out what the driver reserves for itself where it tells the two apart.
     """
 
@@ -78,6 +87,7 @@ class Look:
     persistence: bool | None = None
     utilization: int | None = None
     temperature: int | None = None
+    power: float | None = None
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
 

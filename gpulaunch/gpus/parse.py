@@ -123,6 +123,7 @@ def look(answer: Answer) -> Look:
         persistence=flag(answer.get("persistence")),
         utilization=number(answer.get("utilization")),
         temperature=number(answer.get("temperature")),
+        power=None if (milliwatts := number(answer.get("power"))) is None else milliwatts / 1000,
         unanswered={name: error["text"] for name, error in errors.items()},
     )
 

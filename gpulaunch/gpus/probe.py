@@ -1,4 +1,5 @@
-"""The helper process that asks the driver: one JSON request a line in, one JSON answer a line out.
+"""The helper process that asks the driver: one JSON request a line in, one JSON answer a line out;
+before them all the line "ready".
 
     {"ask": "machine"}                                 -> driver, CUDA version, number of cards
     {"ask": "card", "index": 0}                        -> what does not change: UUID, name, MIG ...
@@ -12,6 +13,7 @@ judges an answer (`parse`, `free`), standard library and pynvml only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -29,6 +31,9 @@ _UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
 
 def main() -> None:
     die_with_parent()
+    with contextlib.suppress(ImportError):  # said in the answer to the first request
+        import pynvml  # noqa: F401
+    print("ready", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         sys.stdout.write(json.dumps(request | answer(request)) + "\n")
@@ -136,6 +141,7 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     )
     fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
     fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
+    fields.ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
     return fields.answer
 
 

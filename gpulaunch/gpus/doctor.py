@@ -1,0 +1,211 @@
+"""What is wrong with this machine, for `gpulaunch doctor`: looks everywhere, changes nothing.
+
+Every finding says what was found and, where it is not as it should be, what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpulaunch.errors import UsageError
+from gpulaunch.gpus import lockfile, mask
+from gpulaunch.gpus.discover import ProbeClient, find, looks
+from gpulaunch.gpus.free import is_free
+from gpulaunch.gpus.lease import holders, scope_of
+from gpulaunch.gpus.machine import Look, Machine
+from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
+
+_TRY_NAMESPACES = (
+    "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000 | 0x20000) != 0)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`error`: no job can run; `warning`: some may not, or not well; `note`: worth knowing."""
+
+    level: Literal["ok", "note", "warning", "error"]
+    what: str
+    advice: str = ""
+
+
+def examine(environ: Mapping[str, str], timeout: float = 10.0) -> list[Finding]:
+    """Everything that can be seen from here, the driver first. Takes seconds at most per card."""
+    with ProbeClient(environ, timeout) as client:
+        machine = find(environ, timeout, client)
+        seen = looks(client, machine.gpus)
+    return [
+        *driver(machine),
+        *cards(machine, seen),
+        *device_files(machine),
+        *order(machine, environ),
+        *inherited(machine, environ),
+        *leases(machine, environ),
+        *containers(environ),
+        user_namespaces(),
+    ]
+
+
+def driver(machine: Machine) -> Iterator[Finding]:
+    if machine.driver:
+        count = f"{len(machine.gpus)} usable" if machine.gpus else "no usable"
+        cuda = f", CUDA {machine.cuda}" if machine.cuda else ""
+        yield Finding("ok", f"driver {machine.driver}{cuda}, {count} card(s) or MIG instance(s)")
+    for fault in machine.faults:
+        where = f"{fault.card}: " if fault.card else "NVML: "
+        yield Finding("warning" if machine.gpus else "error", where + fault.what, fault.advice)
+
+
+def cards(machine: Machine, seen: Mapping[str, Look]) -> Iterator[Finding]:
+    for gpu in machine.gpus:
+        look = seen[gpu.uuid]
+        where = f"GPU {gpu.index} ({gpu.name})"
+        if look.sick:
+            yield Finding("error", f"{where}: {look.sick}", "gpulaunch leaves it out")
+        elif busy := is_free(look):
+            yield Finding("note", f"{where} is in use: {getattr(busy, 'by', busy)}")
+        for note in look.notes:
+            yield Finding("warning", f"{where}: {note}")
+        if look.persistence is False:
+            yield Finding(
+                "warning",
+                f"{where}: persistence mode is off, each first use takes seconds",
+                "`sudo nvidia-smi -pm 1`, or run nvidia-persistenced",
+            )
+        if look.compute_mode not in (None, "default", "prohibited"):
+            yield Finding(
+                "note",
+                f"{where}: compute mode {look.compute_mode}: one process at a time",
+                "`nvidia-smi -c DEFAULT` where jobs are to share it (per_gpu)",
+            )
+
+
+def device_files(machine: Machine, directory: str = "/dev") -> Iterator[Finding]:
+    """The files that CUDA opens; NVML alone needs fewer, and so may count cards CUDA cannot use."""
+    if not machine.gpus:
+        return
+    minors = sorted({gpu.minor for gpu in machine.gpus if gpu.minor is not None})
+    paths = [f"{directory}/{name}" for name in ("nvidiactl", "nvidia-uvm")]
+    for path in paths + [f"{directory}/nvidia{minor}" for minor in minors]:
+        if not os.path.exists(path):
+            advice = "`nvidia-modprobe -u -c=0` makes it; in a container, pass it in"
+            yield Finding("warning", f"{path} does not exist", advice)
+        elif not os.access(path, os.R_OK | os.W_OK):
+            advice = "its mode and group, or the container's or Slurm job's device list"
+            yield Finding("error", f"{path} may not be opened by this user", f"see {advice}")
+
+
+def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+    value = environ.get(ORDER)
+    if value not in (None, PCI_ORDER, "FASTEST_FIRST"):
+        yield Finding("warning", f"{ORDER}={value} is no order that CUDA knows", f"use {PCI_ORDER}")
+    models = sorted({gpu.name for gpu in machine.gpus if not gpu.mig})
+    if len(models) > 1:
+        yield Finding(
+            "note",
+            f"cards of different models ({', '.join(models)}): outside of gpulaunch CUDA may "
+            "number them otherwise than nvidia-smi",
+            f"export {ORDER}={PCI_ORDER} in your shell as well",
+        )
+    style, why = style_for(machine)
+    if style == "uuid":
+        yield Finding("note", f"jobs get their cards by UUID: {why}")
+
+
+def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        pool = mask.pool(machine, environ)
+    except UsageError as error:
+        yield Finding("error", str(error))
+        return
+    for note in pool.notes:
+        yield Finding("warning", note)
+    if pool.why and machine.gpus:
+        yield Finding(
+            "note" if pool.gpus else "error",
+            f"{pool.why}: {len(pool.gpus)} of {len(machine.gpus)} cards may be used",
+            "" if pool.gpus else f"unset {MASK}, or name a card",
+        )
+
+
+def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """A lease ends with its holders and cannot be stale; one that is stopped keeps it, though."""
+    known = {gpu.key: f"GPU {gpu.index}" for gpu in machine.gpus}
+    for key, holder in sorted(holders(scope_of(environ)).items()):
+        if key.startswith("sim/"):
+            continue
+        where = known.get(key, key)
+        if state_of(holder.pid) == "T":
+            advice = f"`kill -CONT {holder.pid}` lets it go on"
+            yield Finding("warning", f"{where} is leased by a stopped process: {holder}", advice)
+        else:
+            yield Finding("note", f"{where} is leased by {holder}")
+    if directory := environ.get(lockfile.VARIABLE):
+        yield lease_directory(directory)
+
+
+def lease_directory(directory: str) -> Finding:
+    path = Path(directory)
+    if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+        return Finding(
+            "error",
+            f"{lockfile.VARIABLE}={directory} is not a directory this user may write to",
+            f"`mkdir -m 1777 {directory}`, the same for everybody who uses the cards",
+        )
+    if os.getuid() and not path.stat().st_mode & 0o002:
+        return Finding(
+            "warning",
+            f"{lockfile.VARIABLE}={directory} is not writable for every user",
+            f"`chmod 1777 {directory}`, where others lease these cards as well",
+        )
+    return Finding("ok", f"leases are also held in {directory}")
+
+
+def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[Finding]:
+    marks = (".dockerenv", "run/.containerenv")
+    inside = any(os.path.exists(os.path.join(root, mark)) for mark in marks)
+    if inside and not environ.get(lockfile.VARIABLE):
+        yield Finding(
+            "warning",
+            "in a container: where it has a network of its own, leases do not exclude launchers "
+            "outside of it",
+            f"mount one directory everywhere and set {lockfile.VARIABLE} to it",
+        )
+
+
+def user_namespaces() -> Finding:
+    """Tried in a child: no setting says it reliably (sysctls, AppArmor, seccomp of containers)."""
+    try:
+        # -I: nothing of the current directory is imported
+        tried = subprocess.run(
+            [sys.executable, "-I", "-c", _TRY_NAMESPACES],
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("note", f"user namespaces could not be tried: {error}")
+    if tried.returncode == 0:
+        return Finding("ok", "user namespaces can be made (`isolation: strict` works)")
+    return Finding(
+        "note",
+        "user namespaces cannot be made here: `isolation: strict` will be refused",
+        "sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, "
+        "kernel.apparmor_restrict_unprivileged_userns",
+    )
+
+
+def state_of(pid: int) -> str:
+    """The process's state as one letter (proc(5)), empty where it cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,67 @@
+"""The table of `gpulaunch gpus`: the cards, who uses them, who leases them, how they are.
+
+Gathers; never prints and never decides whether a run may take a card (`free`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulaunch.gpus.discover import ProbeClient, looks
+from gpulaunch.gpus.lease import holders
+from gpulaunch.gpus.machine import Look, Machine, Process
+from gpulaunch.gpus.names import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
+
+    `health` is "ok", or what is wrong; `healthy` is False only where no job could run.
+    """
+
+    index: int | None
+    uuid: str
+    name: str
+    memory: int | None
+    used: int | None
+    processes: tuple[Process, ...]
+    holder: Holder | None
+    health: str
+    healthy: bool
+    mig: bool = False
+    simulated: bool = False
+
+
+def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Row]:
+    """A row for each card of the machine, the unusable ones last. Blocks as `looks` does."""
+    seen = looks(client, [gpu for gpu in machine.gpus if not gpu.simulated])
+    leased = holders(scope)
+    rows = []
+    for gpu in machine.gpus:
+        look = seen.get(gpu.uuid, Look(gpu.uuid))
+        rows.append(
+            Row(
+                gpu.index,
+                gpu.uuid,
+                gpu.name,
+                gpu.memory,
+                look.used,
+                look.processes,
+                leased.get(gpu.key),
+                health(look),
+                look.sick is None,
+                gpu.mig,
+                gpu.simulated,
+            )
+        )
+    return rows + [
+        Row(fault.index, "", fault.card, None, None, (), None, fault.advised, False)
+        for fault in machine.faults
+        if fault.card
+    ]
+
+
+def health(look: Look) -> str:
+    said = ([look.sick] if look.sick else []) + list(look.notes)
+    return "; ".join(said) or "ok"

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.gpus import doctor
+from gpulaunch.gpus.discover import ProbeClient, find
+from gpulaunch.gpus.doctor import Finding, examine
+from gpulaunch.gpus.inventory import Row, inventory
+from gpulaunch.gpus.lease import take
+from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.simulated import simulated
+from tests.gpus.fake import GIB, FakeDriver
+from tests.helpers import wait_until
+
+
+def table(driver: FakeDriver) -> list[Row]:
+    with ProbeClient(driver.environ) as client:
+        return inventory(find(driver.environ, client=client), client)
+
+
+def found(findings: list[Finding], level: str, words: str) -> Finding:
+    matches = [f for f in findings if f.level == level and words in f.what]
+    assert len(matches) == 1, findings
+    return matches[0]
+
+
+# ── gpulaunch gpus ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_row_says_who_uses_the_card_and_who_leases_it(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0)
+    fake_driver.card(1, bus="0000ffff:EE:1F.0", used=3 * GIB)
+    fake_driver.process(1, os.getpid(), memory=3 * GIB)
+    with take("ffff:ee:1f.0"):
+        free, used = table(fake_driver)
+    assert (free.index, free.health, free.healthy, free.processes, free.holder) == (
+        0,
+        "ok",
+        True,
+        (),
+        None,
+    )
+    assert (used.memory, used.used) == (80 * GIB, 3 * GIB)
+    assert [process.pid for process in used.processes] == [os.getpid()]
+    assert used.holder is not None
+    assert used.holder.pid == os.getpid()
+
+
+def test_a_lost_card_has_a_row_too(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0, error_open=15)
+    fake_driver.card(1, recovery=1)
+    sick, lost = table(fake_driver)
+    assert (sick.index, sick.healthy) == (1, False)
+    assert "it needs a reset" in sick.health
+    assert (lost.index, lost.name, lost.healthy) == (0, "card 0", False)
+    assert lost.health.startswith("GPU is lost; ")
+
+
+def test_pretend_cards_are_rows_that_say_so(fake_driver: FakeDriver) -> None:
+    gpus = simulated(2, "run")
+    with ProbeClient(fake_driver.environ) as client, take(gpus[1].key):
+        first, second = inventory(Machine(gpus), client)
+        assert client.helper.pid is None
+    assert (first.simulated, first.name, first.health, first.holder) == (
+        True,
+        "simulated",
+        "ok",
+        None,
+    )
+    assert second.holder is not None
+
+
+# ── gpulaunch doctor ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_machine_that_is_well(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0)
+    findings = examine(fake_driver.environ)
+    found(findings, "ok", "driver 550.54.15, CUDA 12.4, 1 usable card(s)")
+    assert not [f for f in findings if f.level == "error" and "/dev/" not in f.what]
+
+
+def test_what_the_driver_says_of_each_card(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0, recovery=1)
+    fake_driver.card(1, persistence=0, ecc=2)
+    fake_driver.card(2, compute_mode=3)
+    fake_driver.card(3, error_open=15)
+    fake_driver.card(4)
+    fake_driver.process(4, 4_194_303, memory=GIB)
+    findings = examine(fake_driver.environ)
+    found(findings, "error", "GPU 0 (NVIDIA A100-SXM4-80GB): the driver says that it needs a reset")
+    assert "-pm 1" in found(findings, "warning", "persistence mode is off").advice
+    found(findings, "warning", "2 uncorrected memory errors")
+    found(findings, "note", "compute mode exclusive process: one process at a time")
+    found(findings, "warning", "card 3: GPU is lost")
+    found(findings, "note", "GPU 4 (NVIDIA A100-SXM4-80GB) is in use: somebody")
+    found(findings, "note", "jobs get their cards by UUID: card 3 cannot be opened")
+
+
+def test_no_driver_is_an_error_with_advice(fake_driver: FakeDriver) -> None:
+    fake_driver.driver(error_init=9)
+    assert "modprobe" in found(examine(fake_driver.environ), "error", "Driver Not Loaded").advice
+
+
+def test_device_files_that_are_missing_or_shut(
+    fake_driver: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_driver.card(0, minor=3)
+    machine = find(fake_driver.environ)
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidia3").touch()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, how: real(path, how) and "ctl" not in path)
+    shut, missing = sorted(doctor.device_files(machine, str(tmp_path)), key=lambda f: f.level)
+    assert (shut.level, shut.what) == (
+        "error",
+        f"{tmp_path}/nvidiactl may not be opened by this user",
+    )
+    assert missing.what == f"{tmp_path}/nvidia-uvm does not exist"
+    assert "nvidia-modprobe" in missing.advice
+
+
+def test_the_order_of_cards(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0, name="NVIDIA L40S")
+    fake_driver.card(1)
+    findings = examine(fake_driver.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_IDS"})
+    found(findings, "warning", "CUDA_DEVICE_ORDER=PCI_BUS_IDS is no order that CUDA knows")
+    found(findings, "note", "cards of different models (NVIDIA A100-SXM4-80GB, NVIDIA L40S)")
+
+
+def test_oddities_of_an_inherited_mask(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0)
+    fake_driver.card(1)
+    findings = examine(fake_driver.environ | {"CUDA_VISIBLE_DEVICES": "0，1"})
+    found(findings, "warning", "only an ASCII comma")
+    found(findings, "note", "CUDA_VISIBLE_DEVICES=0，1: 1 of 2 cards may be used")
+    findings = examine(fake_driver.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    found(findings, "error", "CUDA_VISIBLE_DEVICES is set and empty: 0 of 2")
+    fake_driver.card(1, name="NVIDIA L40S")
+    findings = examine(fake_driver.environ | {"CUDA_VISIBLE_DEVICES": "1"})
+    found(findings, "error", "different models")
+
+
+def test_who_holds_a_lease_and_who_holds_it_while_stopped(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0, bus="0000ffff:EE:1E.0")
+    key = "ffff:ee:1e.0"
+    code = f"from gpulaunch.gpus.lease import take; lease = take({key!r}); print(1, flush=True); "
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "input()"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        findings = examine(fake_driver.environ)
+        found(findings, "note", f"GPU 0 is leased by {user()} (pid {holder.pid}")
+        holder.send_signal(signal.SIGSTOP)
+        wait_until(lambda: doctor.state_of(holder.pid) == "T")
+        stopped = found(examine(fake_driver.environ), "warning", "leased by a stopped process")
+        assert stopped.advice == f"`kill -CONT {holder.pid}` lets it go on"
+        holder.kill()
+
+
+def user() -> str:
+    from gpulaunch.gpus.names import user_name
+
+    return user_name(os.getuid())
+
+
+def test_the_lease_directory(fake_driver: FakeDriver, tmp_path: Path) -> None:
+    there = fake_driver.environ | {"GPULAUNCH_LEASE_DIR": str(tmp_path)}
+    found(examine(there), "ok" if not os.getuid() else "warning", str(tmp_path))
+    gone = fake_driver.environ | {"GPULAUNCH_LEASE_DIR": "/nonexistent"}
+    found(examine(gone), "error", "GPULAUNCH_LEASE_DIR=/nonexistent is not a directory")
+
+
+def test_a_container_without_a_lease_directory_is_warned_of(tmp_path: Path) -> None:
+    assert list(doctor.containers({}, str(tmp_path))) == []
+    (tmp_path / ".dockerenv").touch()
+    (finding,) = doctor.containers({}, str(tmp_path))
+    assert "GPULAUNCH_LEASE_DIR" in finding.advice
+    assert list(doctor.containers({"GPULAUNCH_LEASE_DIR": "/x"}, str(tmp_path))) == []
+
+
+def test_user_namespaces_are_tried_and_not_guessed() -> None:
+    finding = doctor.user_namespaces()
+    assert finding.level in ("ok", "note")
+    assert "isolation: strict" in finding.what
