@@ -177,13 +177,20 @@ class Journal:
     def _write_batch(self) -> None:
         count = min(_BATCH_LINES, len(self._pending))
         data = b"".join([self._pending[i] for i in range(count)])
+        done = 0
         self._torn = True
-        written = self._write(self._fd, data)
-        # A short write is a disk that is filling up: its whole lines count, the torn one goes.
-        whole = data.rfind(b"\n", 0, written) + 1
-        self._torn = whole != written
-        self._acknowledge(data[:whole])
-        self._mend()
+        try:
+            # A short write is a disk that is filling up: the next one says what the matter is.
+            while done < len(data):
+                written = self._write(self._fd, data[done:])
+                if not written:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                done += written
+            self._torn = False
+        finally:
+            # What came whole counts; the torn line goes, and waits with the rest.
+            self._acknowledge(data[: data.rfind(b"\n", 0, done) + 1])
+            self._mend()
 
     def _acknowledge(self, data: bytes) -> None:
         if not data:

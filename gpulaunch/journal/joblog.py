@@ -42,7 +42,7 @@ class JobLog:
         command = self._command_of(attempt.id.job)
         rows = "" if self._size else HEADER
         rows += row(self._rows + 1, ledger.host, attempt, command)
-        data = rows.encode(errors="surrogateescape")
+        data = rows.encode(errors="backslashreplace")  # names of files need not be UTF-8
         try:
             whole = os.write(self._fd, data) == len(data)
             if not whole:

@@ -1,0 +1,414 @@
+"""A run's control socket: what people ask of a run from another terminal, and its answers.
+
+    gpulaunch cancel ─▶ call(run, Cancel(...)) ──{"kind":"cancel","jobs":["a"]}──▶ ControlServer
+                                               ◀──{...}, or {"error":"..."}──────  conn.send(...)
+
+One JSON line each way. The name `\\0gpulaunch/1/run/<id>` is bound as long as the supervisor
+lives, which makes it the lock against a second one. Admitted are the run's own user and root, by
+SO_PEERCRED. Nothing a client does, or leaves undone, makes the supervisor wait: everything is
+non-blocking and bounded. What a request means is decided by the core, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias, cast
+
+from gpulaunch import __version__
+from gpulaunch.core.events import Request
+from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.gpus.names import Held, bind_name, listening, peer, user_name
+from gpulaunch.journal.codec import to_json
+from gpulaunch.journal.liveness import control_name
+from gpulaunch.journal.shapes import coder_of
+
+REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some of it
+REPLY_BYTES = 64 << 20
+CONNECTIONS = 256
+_READ_BYTES = 1 << 16
+_RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Why does each waiting job wait? Answered by {"reasons": {job: words}}."""
+
+
+Asking: TypeAlias = Request | Hello | Reasons
+_ASKING = coder_of(Asking)
+
+
+class AlreadySupervisedError(UnfinishedRunError):
+    """Another supervisor has the run; `pid` is 0 where it lives in another PID namespace."""
+
+    def __init__(self, run: str, pid: int) -> None:
+        where = f"pid {pid}" if pid else "in another container"
+        super().__init__(
+            f"run {run} is alive ({where}): follow it with gpulaunch wait, or end it with"
+            " gpulaunch cancel --all"
+        )
+        self.pid = pid
+
+
+class NoAnswerError(UsageError):
+    """The run is not alive, belongs to another user, or does not answer."""
+
+
+def to_request(value: object) -> Asking:
+    """What a request's JSON asks. Raises ValueError, in words for the asker."""
+    return cast(Asking, _ASKING.decode(value))
+
+
+def from_request(asking: Asking) -> dict[str, Any]:
+    assert _ASKING.encode is not None
+    return cast("dict[str, Any]", _ASKING.encode(asking))
+
+
+# ── The supervisor's side ───────────────────────────────────────────────────────────────────────
+
+
+class Conn:
+    """One client. `send` never waits: what the client does not take stays in memory, bounded."""
+
+    def __init__(self, server: ControlServer, link: socket.socket) -> None:
+        self._server = server
+        self._link = link
+        self._in = bytearray()
+        self._out = bytearray()
+        self._ending = False
+
+    def fileno(self) -> int:
+        return self._link.fileno()
+
+    @property
+    def closed(self) -> bool:
+        return self._link.fileno() < 0
+
+    @property
+    def busy(self) -> bool:
+        """It owes us half a request, or has not taken our answer."""
+        return bool(self._in or self._out)
+
+    def send(self, reply: Mapping[str, Any]) -> None:
+        """Answer; for nothing where the client has gone."""
+        if self.closed:
+            return
+        self._out += to_json(reply) + b"\n"
+        if len(self._out) > REPLY_BYTES:
+            self.close()
+        else:
+            self.flush()
+
+    def fail(self, error: str) -> None:
+        """Answer that it cannot be, and why."""
+        self.send({"error": error})
+
+    def flush(self) -> None:
+        """Hand over what the client takes now."""
+        try:
+            while self._out:
+                del self._out[: self._link.send(self._out)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()
+            self._ending = True
+        if self._ending and not self._out:
+            self.close()
+        else:
+            # While an answer waits no further request is read: memory stays bounded.
+            self._server._listen_for(self, writing=bool(self._out))
+
+    def receive(self) -> Asking | None:
+        """The request, once it came whole. A wrong one is answered here, and the last one heard."""
+        try:
+            data = self._link.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return None
+        # Only what is new is searched: a long line in small pieces must not cost its square.
+        end = data.find(b"\n")
+        self._in += data
+        if end < 0 and len(self._in) > REQUEST_BYTES:
+            self.end(f"a request has at most {REQUEST_BYTES} bytes")
+        if end < 0:
+            return None
+        line, self._in = self._in, bytearray()
+        if end + 1 < len(data):
+            self.end("one request at a time: wait for the answer")
+            return None
+        return self._understand(line)
+
+    def end(self, error: str) -> None:
+        """Say why, and close once that is taken."""
+        self._ending = True
+        self.fail(error)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._server._forget(self)
+            self._link.close()
+            self._in.clear()
+            self._out.clear()
+
+    def _understand(self, line: bytearray) -> Asking | None:
+        try:
+            return to_request(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            self.end(f"gpulaunch {__version__} does not understand this request: {error}")
+        return None
+
+
+class ControlServer:
+    """The run's socket, bound. Watch `selectables()` and call `on_readable` when one is ready.
+
+    Raises AlreadySupervisedError where another process has the run. Close it last of all: whoever
+    finds the name unbound may take the run up.
+    """
+
+    def __init__(self, run: str) -> None:
+        try:
+            self._listener = bind_name(control_name(run).removeprefix("\0gpulaunch/1/"))
+        except Held as held:
+            raise AlreadySupervisedError(run, held.holder.pid) from None
+        self.run = run
+        self._uid = os.geteuid()
+        self._conns: dict[int, Conn] = {}
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        # One descriptor for the loop, however many clients come and go.
+        self._poll = select.epoll()
+        self._poll.register(self._listener.fileno(), select.EPOLLIN)
+
+    def __enter__(self) -> ControlServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def selectables(self) -> tuple[int, ...]:
+        """The descriptor to watch for reading; the same one as long as the server is open."""
+        return () if self._poll.closed else (self._poll.fileno(),)
+
+    def on_readable(self, fd: int = -1) -> list[tuple[Conn, Asking]]:
+        """Take in what came and give out what is taken: the requests, each to be answered."""
+        asked: list[tuple[Conn, Asking]] = []
+        for ready, mask in self._poll.poll(0):
+            if ready == self._listener.fileno():
+                self._accept()
+                continue
+            conn = self._conns.get(ready)
+            if conn is None:
+                continue
+            if mask & select.EPOLLOUT:
+                conn.flush()
+            elif (asking := conn.receive()) is not None:
+                asked.append((conn, asking))
+        return asked
+
+    def close(self) -> None:
+        for conn in list(self._conns.values()):
+            conn.close()
+        self._poll.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(CONNECTIONS):
+            try:
+                link, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._turn_away()
+                return
+            link.setblocking(False)
+            self._admit(link)
+
+    def _turn_away(self) -> None:
+        """No descriptor is left: hang up on one client with the spare one.
+
+        Left waiting, it would wake the loop again at once, for ever.
+        """
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        with contextlib.suppress(OSError):
+            self._listener.accept()[0].close()
+        with contextlib.suppress(OSError):
+            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _admit(self, link: socket.socket) -> None:
+        uid = peer(link)[1]
+        conn = Conn(self, link)
+        self._conns[conn.fileno()] = conn
+        self._poll.register(conn.fileno(), select.EPOLLIN)
+        if uid not in (self._uid, 0):
+            conn.end(_others(self.run, self._uid))
+        elif len(self._conns) > CONNECTIONS:
+            # Those that owe or leave something go first; a client that only waits does no harm.
+            stuck = next((each for each in self._conns.values() if each.busy), conn)
+            stuck.end("too many ask this run at once")
+            stuck.close()
+
+    def _listen_for(self, conn: Conn, *, writing: bool) -> None:
+        if not conn.closed:
+            self._poll.modify(conn.fileno(), select.EPOLLOUT if writing else select.EPOLLIN)
+
+    def _forget(self, conn: Conn) -> None:
+        if self._conns.pop(conn.fileno(), None) is not None:
+            self._poll.unregister(conn.fileno())
+
+
+# ── The other terminal's side ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A live run. `dir` and `name` are None where the run is another user's, or does not answer.
+
+    `pid` is 0 where its supervisor lives in another PID namespace.
+    """
+
+    id: str
+    pid: int
+    uid: int
+    user: str
+    dir: Path | None = None
+    name: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
+    """Ask a live run; its answer. Raises NoAnswerError with what is the matter.
+
+    `timeout` in seconds, for the whole of it.
+    """
+    until = time.monotonic() + timeout
+    with _connect(run, timeout) as link:
+        pid, uid = peer(link)
+        if os.geteuid() not in (uid, 0):
+            raise NoAnswerError(_others(run, uid))
+        try:
+            answer = _exchange(link, to_json(from_request(asking)) + b"\n", until)
+        except TimeoutError:
+            raise NoAnswerError(
+                f"run {run} has not answered within {timeout:g} s: its supervisor (pid {pid})"
+                " may be stopped (kill -CONT goes on with it)"
+            ) from None
+    if answer is None:
+        raise NoAnswerError(f"run {run} ended before it answered: see gpulaunch status")
+    if "error" in answer:
+        raise NoAnswerError(str(answer["error"]))
+    return answer
+
+
+def watch(run: str) -> socket.socket | None:
+    """A connection that becomes readable when the run's supervisor is gone; None if it is already.
+
+    It may be hung up on a living run that has too many clients: ask again before believing it.
+    """
+    try:
+        return _connect(run, 1.0)
+    except NoAnswerError:
+        return None
+
+
+def live_runs(timeout: float = 2.0) -> list[RunInfo]:
+    """Every live run of this machine (more exactly: network namespace), by id.
+
+    `timeout` in seconds, for each.
+    """
+    names = sorted(name.removeprefix("run/") for name in listening("run/"))
+    found = [_look(run, timeout) for run in names if _RUN_ID.fullmatch(run)]
+    return [info for info in found if info is not None]
+
+
+def _look(run: str, timeout: float) -> RunInfo | None:
+    try:
+        with _connect(run, timeout) as link:
+            pid, uid = peer(link)
+    except NoAnswerError:
+        return None
+    info = RunInfo(run, pid, uid, user_name(uid))
+    if os.geteuid() not in (uid, 0):
+        return info
+    with contextlib.suppress(NoAnswerError, KeyError, TypeError):
+        said = call(run, Hello(), timeout)
+        counts = dict(said.get("counts") or {})
+        return RunInfo(run, pid, uid, info.user, Path(said["dir"]), str(said["name"]), counts)
+    return info
+
+
+def _connect(run: str, timeout: float) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # For Unix sockets it is the send timeout that bounds `connect` (a full backlog); with
+        # Python's own it would fail at once.
+        wait = struct.pack("ll", int(timeout), max(1, int(timeout % 1 * 1_000_000)))
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        link.connect(control_name(run))
+    except BlockingIOError:
+        link.close()
+        raise NoAnswerError(
+            f"run {run} does not answer: its supervisor may be stopped, see gpulaunch ps"
+        ) from None
+    except OSError:
+        link.close()
+        raise NoAnswerError(
+            f"run {run} is not alive: it ended or was interrupted, see gpulaunch status"
+        ) from None
+    return link
+
+
+def _exchange(link: socket.socket, line: bytes, until: float) -> dict[str, Any] | None:
+    """The answer to one line; None where the connection ends first. Raises TimeoutError."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        # Hung up on while asking: why may have been said before.
+        link.settimeout(max(0.001, until - time.monotonic()))
+        link.sendall(line)
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        link.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            data = link.recv(1 << 20)
+        except ConnectionResetError:
+            return None
+        if not data or len(answer) > REPLY_BYTES:
+            return None
+        answer += data
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _others(run: str, uid: int) -> str:
+    return f"run {run} belongs to {user_name(uid)}: only {user_name(uid)} and root may ask it"

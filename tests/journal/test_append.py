@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.core.facts import Fact, Noted
+from gpulaunch.core.model import Instant
+from gpulaunch.errors import UsageError
+from gpulaunch.journal import codec
+from gpulaunch.journal.append import BusyJournalError, Journal
+from gpulaunch.journal.read import DamagedJournalError, read
+from gpulaunch.journal.rundir import RunDir
+
+ROOT = Path(__file__).parents[2]
+
+
+def notes(count: int, start: int = 0) -> list[tuple[Fact, Instant]]:
+    return [(Noted(f"note {start + i}"), codec.now()) for i in range(count)]
+
+
+def texts(path: Path) -> list[str]:
+    return [fact.text for fact, _ in read(path) if isinstance(fact, Noted)]
+
+
+def test_what_is_appended_is_read_back_in_order(rundir: RunDir) -> None:
+    facts = notes(5)
+    with Journal.create(rundir) as journal:
+        assert journal.append(facts[:2])
+        assert journal.append(facts[2:])
+        assert journal.sync()
+        assert journal.next == 6
+        assert list(read(rundir.events)) == facts
+    assert rundir.events.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_journal_that_goes_on_counts_on(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(3))
+    with Journal.reopen(rundir) as journal:
+        assert (journal.next, journal.recovered) == (4, 0)
+        journal.append(notes(1, 3))
+    assert texts(rundir.events) == ["note 0", "note 1", "note 2", "note 3"]
+
+
+def test_a_directory_that_holds_a_run_is_not_made_another_s(rundir: RunDir) -> None:
+    with Journal.create(rundir), pytest.raises(UsageError, match="already holds a run"):
+        Journal.create(rundir)
+
+
+def test_a_second_writer_is_refused_as_long_as_the_first_lives(rundir: RunDir) -> None:
+    with Journal.create(rundir), pytest.raises(BusyJournalError):
+        Journal.reopen(rundir)
+    Journal.reopen(rundir).close()
+
+
+def test_there_must_be_something_to_go_on_with(rundir: RunDir) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        Journal.reopen(rundir)
+
+
+def test_cut_at_every_byte_a_prefix_is_recovered(rundir: RunDir) -> None:
+    facts = notes(6)
+    with Journal.create(rundir) as journal:
+        journal.append(facts)
+    whole = rundir.events.read_bytes()
+    for size in range(len(whole) + 1):
+        rundir.events.write_bytes(whole[:size])
+        kept = whole[:size].count(b"\n")
+        assert list(read(rundir.events)) == facts[:kept]
+        with Journal.reopen(rundir) as journal:
+            assert journal.next == kept + 1
+            assert journal.recovered == size - (whole.rfind(b"\n", 0, size) + 1)
+            assert journal.append(facts[kept:])
+        assert list(read(rundir.events)) == facts
+
+
+def test_a_flipped_byte_in_the_middle_is_refused_with_its_line(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(4))
+    whole = rundir.events.read_bytes()
+    second = whole.index(b"\n") + 1
+    third = whole.index(b"\n", second) + 1
+    for where in range(second, third):
+        damaged = bytearray(whole)
+        damaged[where] ^= 0x40
+        rundir.events.write_bytes(bytes(damaged))
+        with pytest.raises(DamagedJournalError, match=rf"line 2 \(byte {second}\)"):
+            list(read(rundir.events))
+        with pytest.raises(DamagedJournalError, match=rf"line 2 \(byte {second}\)"):
+            Journal.reopen(rundir)
+        assert rundir.events.read_bytes() == bytes(damaged)
+
+
+@pytest.mark.parametrize("keep", [[0, 2, 3], [0, 1, 1, 2], [1, 2], [0, 2, 1]])
+def test_lines_lost_doubled_or_swapped_are_refused(rundir: RunDir, keep: list[int]) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(4))
+    lines = rundir.events.read_bytes().splitlines(keepends=True)
+    rundir.events.write_bytes(b"".join(lines[i] for i in keep))
+    with pytest.raises(DamagedJournalError, match="numbered"):
+        list(read(rundir.events))
+    with pytest.raises(DamagedJournalError, match="numbered"):
+        Journal.reopen(rundir)
+
+
+def test_zeros_that_a_power_cut_left_behind_are_cut_off(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(2))
+    with open(rundir.events, "ab") as file:
+        file.write(b"\0" * 4096)
+    with Journal.reopen(rundir) as journal:
+        assert journal.recovered == 4096
+        assert journal.next == 3
+
+
+# ── Full disks ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Disk:
+    """A disk of so many bytes that fails as the kernel does: short write first, then ENOSPC."""
+
+    def __init__(self, size: int, scrawl: bool = False) -> None:
+        self.size = size
+        self.scrawl = scrawl
+
+    def write(self, fd: int, data: bytes) -> int:
+        taken = max(0, min(self.size - os.fstat(fd).st_size, len(data)))
+        if not taken:
+            if self.scrawl:
+                os.write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(fd, data[:taken])
+
+
+def on(disk: Disk, rundir: RunDir) -> Journal:
+    Journal.create(rundir).close()
+    fd = os.open(rundir.events, os.O_WRONLY | os.O_APPEND)
+    return Journal(rundir.events, fd, write=disk.write)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 300)), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_a_full_disk_tears_no_line_and_loses_none(
+    steps: list[tuple[int, int]], scrawl: bool
+) -> None:
+    path = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp")
+    base = path / f"gpulaunch-test-{os.getpid()}-{threading.get_ident()}"
+    rundir = RunDir(base)
+    shutil.rmtree(base, ignore_errors=True)
+    base.mkdir()
+    try:
+        _fill_and_free(rundir, steps, scrawl)
+    finally:
+        shutil.rmtree(base)
+
+
+def _fill_and_free(rundir: RunDir, steps: list[tuple[int, int]], scrawl: bool) -> None:
+    disk = Disk(0, scrawl)
+    given_so_far: list[tuple[Fact, Instant]] = []
+    with on(disk, rundir) as journal:
+        for count, room in steps:
+            disk.size += room
+            facts = notes(count, len(given_so_far))
+            given_so_far += facts
+            whole = journal.append(facts)
+            on_file = list(read(rundir.events))
+            assert rundir.events.read_bytes().endswith(b"\n") or not on_file
+            assert on_file == given_so_far[: len(given_so_far) - journal.pending]
+            assert whole == (journal.pending == 0) == (journal.failure is None)
+        disk.size = 1 << 20
+        assert journal.retry()
+        assert list(read(rundir.events)) == given_so_far
+
+
+def test_a_full_disk_is_named(rundir: RunDir) -> None:
+    with on(Disk(10), rundir) as journal:
+        assert not journal.append(notes(1))
+        assert journal.failure is not None
+        assert journal.failure.errno == errno.ENOSPC
+
+
+CHILD = """
+import resource, signal, sys
+from pathlib import Path
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.rundir import RunDir
+from tests.journal.test_append import notes
+journal = Journal.create(RunDir(Path(sys.argv[1])))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+acknowledged = [journal.append(notes(1, i)) for i in range(30)]
+print(acknowledged.count(True), journal.pending, journal.failure.strerror, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+if sys.argv[2] == "retry":
+    assert journal.retry()
+"""
+
+
+def run_child(rundir: RunDir, then: str) -> str:
+    command = [sys.executable, "-c", CHILD, str(rundir.path), then]
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    return done.stdout
+
+
+def test_a_file_that_may_not_grow_keeps_what_was_acknowledged(rundir: RunDir) -> None:
+    acknowledged, pending, *why = run_child(rundir, "die").split()
+    assert " ".join(why) == os.strerror(errno.EFBIG)
+    assert int(acknowledged) + int(pending) == 30
+    assert len(texts(rundir.events)) == int(acknowledged) > 0
+    assert rundir.events.read_bytes().endswith(b"\n")
+
+
+def test_a_file_that_may_grow_again_gets_what_was_pending(rundir: RunDir) -> None:
+    run_child(rundir, "retry")
+    assert texts(rundir.events) == [f"note {i}" for i in range(30)]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_disk_that_is_really_full(tiny_disk: Path) -> None:
+    rundir = RunDir(tiny_disk)
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(b"x" * 40960)
+    with Journal.create(rundir) as journal:
+        count = 0
+        while journal.append(notes(7, 7 * count)):
+            count += 1
+        journal.append(notes(7, 7 * count + 7))
+        assert journal.failure is not None
+        assert journal.failure.errno == errno.ENOSPC
+        on_file = texts(rundir.events)
+        assert len(on_file) == 7 * (count + 2) - journal.pending
+        ballast.unlink()
+        assert journal.retry()
+        assert texts(rundir.events) == [f"note {i}" for i in range(7 * (count + 2))]
+
+
+def test_lines_that_the_disk_refuses_late_are_written_again(rundir: RunDir) -> None:
+    broken = True
+
+    def sync(fd: int) -> None:
+        if broken:
+            os.ftruncate(fd, 0)  # the kernel gave up on the pages
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        os.fdatasync(fd)
+
+    Journal.create(rundir).close()
+    fd = os.open(rundir.events, os.O_WRONLY | os.O_APPEND)
+    with Journal(rundir.events, fd, sync=sync) as journal:
+        assert journal.append(notes(3))
+        assert not journal.sync()
+        assert journal.pending == 3
+        assert not journal.sync()
+        assert journal.retry()
+        broken = False
+        assert journal.append(notes(1, 3))
+        assert journal.sync()
+    assert texts(rundir.events) == [f"note {i}" for i in range(4)]
+
+
+# ── Directories that go away ────────────────────────────────────────────────────────────────────
+
+
+def delete(rundir: RunDir) -> None:
+    shutil.rmtree(rundir.path)
+
+
+def move(rundir: RunDir) -> None:
+    rundir.path.rename(rundir.path.with_name("elsewhere"))
+
+
+def replace(rundir: RunDir) -> None:
+    move(rundir)
+    rundir.path.mkdir()
+    rundir.events.write_bytes(b"")
+
+
+def unlink(rundir: RunDir) -> None:
+    rundir.events.unlink()
+
+
+@pytest.mark.parametrize("happens", [delete, move, replace, unlink])
+def test_a_run_directory_that_is_gone_is_noticed(
+    rundir: RunDir, happens: Callable[[RunDir], None]
+) -> None:
+    with Journal.create(rundir) as journal:
+        assert journal.append(notes(1))
+        assert not journal.gone
+        happens(rundir)
+        assert journal.gone
+        assert not journal.append(notes(1))
+        assert journal.pending == 1
+        assert "deleted or moved" in str(journal.failure)
+
+
+def test_a_directory_that_comes_back_gets_what_was_pending(rundir: RunDir) -> None:
+    away = rundir.path.with_name("away")
+    with Journal.create(rundir) as journal:
+        rundir.path.rename(away)
+        assert not journal.append(notes(2))
+        away.rename(rundir.path)
+        assert journal.retry()
+    assert texts(rundir.events) == ["note 0", "note 1"]
+
+
+def test_a_journal_that_is_closed_twice_is_closed(rundir: RunDir) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    journal = Journal.create(rundir)
+    journal.close()
+    journal.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_descriptor_reaches_the_processes_that_are_started(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        assert not os.get_inheritable(journal._fd)

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import get_args
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.core.facts import AttemptEnded, AttemptStarted, Fact, JobAdded, JobSettled, Noted
+from gpulaunch.core.model import AttemptId, Exited, Instant, MissingOutput
+from gpulaunch.journal import codec
+from gpulaunch.journal.shapes import UnknownKindError, coder_of, shape_of
+from tests.journal.facts import FACTS, INSTANTS, opened, values
+
+AT = Instant(4242.000001, 1795160535.123456)
+
+
+@pytest.mark.parametrize("cls", get_args(Fact))
+def test_every_fact_comes_back_as_it_was_written(cls: type) -> None:
+    @given(values(cls), INSTANTS, st.integers(1, 10**9))
+    def check(fact: Fact, at: Instant, number: int) -> None:
+        line = codec.encode(number, fact, at)
+        assert line.endswith(b"\n")
+        assert line.count(b"\n") == 1
+        assert codec.decode(line[:-1]) == codec.Line(number, fact, at)
+        assert codec.check(line[:-1]) == number
+
+    check()
+
+
+def test_a_line_reads_as_documented() -> None:
+    line = codec.encode(7, AttemptStarted(AttemptId("fold-a", 1), 4711), AT)
+    body = (
+        '{"n":7,"t":"2026-11-20T07:42:15.123456Z","m":4242.000001,"e":"attempt_started",'
+        '"job":"fold-a","attempt":1,"pid":4711'
+    )
+    assert line == f'{body},"c":"{crc32((body + "}").encode()):08x}"}}\n'.encode()
+
+
+def test_an_outcome_carries_its_kind() -> None:
+    outcome = MissingOutput(("a.cif",), Exited(0))
+    line = codec.encode(1, AttemptEnded(AttemptId("a", 2), outcome, "missing_output", True), AT)
+    assert json.loads(line)["outcome"] == {
+        "kind": "missing_output",
+        "paths": ["a.cif"],
+        "status": {"kind": "exited", "code": 0},
+    }
+
+
+def test_one_key_finds_all_about_a_job() -> None:
+    facts = [JobSettled("a", "succeeded"), AttemptStarted(AttemptId("a", 1), 1), Noted("x", "a")]
+    assert [json.loads(codec.encode(1, fact, AT))["job"] for fact in facts] == ["a"] * 3
+
+
+def test_names_stay_readable_and_bytes_that_are_no_utf8_survive() -> None:
+    assert "β-Amyloid".encode() in codec.encode(1, Noted("β-Amyloid"), AT)
+    odd = Noted(b"caf\xe9.fasta".decode(errors="surrogateescape"))
+    assert codec.decode(codec.encode(1, odd, AT)[:-1]).fact == odd
+
+
+@pytest.mark.parametrize("cost", [float("inf"), float("-inf"), 5, 1e300, -0.0])
+def test_numbers_that_json_lacks_survive(cost: float) -> None:
+    line = codec.encode(1, JobAdded("a", 0, 1, "d", cost=cost), AT)
+    fact = codec.decode(line[:-1]).fact
+    assert isinstance(fact, JobAdded)
+    assert fact.cost == cost
+    json.loads(line, parse_constant=pytest.fail)
+
+
+def test_the_clock_gives_instants_that_survive_exactly() -> None:
+    for _ in range(1000):
+        now = codec.now()
+        assert codec.decode(codec.encode(1, Noted(""), now)[:-1]).at == now
+
+
+@given(st.integers(0, 4_000_000_000 * 10**6))
+def test_a_time_written_is_the_time_read(micros: int) -> None:
+    assert codec.from_iso(codec.iso(micros / 1_000_000)) == micros / 1_000_000
+
+
+@given(FACTS, st.data())
+def test_any_changed_byte_is_noticed(fact: Fact, data: st.DataObject) -> None:
+    line = bytearray(codec.encode(1, fact, AT)[:-1])
+    where = data.draw(st.integers(0, len(line) - 1))
+    line[where] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(codec.BadLineError):
+        codec.decode(bytes(line))
+    with pytest.raises(codec.BadLineError):
+        codec.check(bytes(line))
+
+
+def sealed(body: dict[str, object]) -> bytes:
+    raw = codec.to_json(body)
+    return raw[:-1] + b',"c":"%08x"}' % crc32(raw)
+
+
+HEAD: dict[str, object] = {"n": 1, "t": "2026-11-20T07:42:15.123456Z", "m": 1.5}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"e": "gpu_sang", "gpu": "GPU-0"},
+        {"e": "noted", "text": "x", "job": None, "colour": "red"},
+        {"e": "run_closed", "state": "levitating", "reason": ""},
+        {"e": "attempt_ended", "job": "a", "attempt": 1, "outcome": {"kind": "ascended"},
+         "failure": None, "charged": False},
+    ],
+)  # fmt: skip
+def test_what_a_newer_version_writes_is_told_apart(body: dict[str, object]) -> None:
+    with pytest.raises(UnknownKindError):
+        codec.decode(sealed(HEAD | body))
+
+
+def test_a_field_that_an_older_version_did_not_have_takes_its_default() -> None:
+    line = sealed(HEAD | {"e": "job_settled", "job": "a", "state": "failed"})
+    assert codec.decode(line).fact == JobSettled("a", "failed", "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"e": "noted", "text": 3},
+        {"e": "noted"},
+        {"e": "attempt_started", "job": "a", "attempt": True, "pid": 1},
+        {"e": "attempt_started", "job": "a", "pid": 1},
+        {"e": "job_added", "job": "a", "group": 0, "gpus": 1.0, "digest": ""},
+        {"e": "noted", "text": "x", "t": "yesterday"},
+        {"e": "noted", "text": "x", "n": "1"},
+        {"e": "noted", "text": "x", "m": None},
+    ],
+)
+def test_a_line_of_the_wrong_form_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(codec.BadLineError):
+        codec.decode(sealed(HEAD | body))
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b"null", b"\x00" * 40, b"\xff" * 40])
+def test_what_is_no_line_is_refused(line: bytes) -> None:
+    with pytest.raises(codec.BadLineError):
+        codec.decode(line)
+    with pytest.raises(codec.BadLineError):
+        codec.check(line)
+
+
+def test_two_fields_under_one_name_are_a_mistake_of_ours() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class JobClash:
+        name: str
+        job: str
+
+    with pytest.raises(TypeError, match="JobClash"):
+        shape_of(JobClash)
+    with pytest.raises(TypeError, match="no JSON form"):
+        coder_of(set)
+
+
+def test_gpus_are_written_as_people_look_for_them() -> None:
+    gpu = json.loads(codec.encode(1, opened(), AT))["gpus"][0]
+    assert (gpu["uuid"], gpu["index"], gpu["name"]) == ("GPU-0", 0, "H200")

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from gpulaunch.core.facts import (
+    AttemptEnded,
+    AttemptLaunched,
+    AttemptStarted,
+    Fact,
+    GpuChanged,
+    JobDelayed,
+    JobSettled,
+    Noted,
+    RunClosed,
+)
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Exited, Instant, Signaled
+from gpulaunch.errors import UsageError
+from gpulaunch.journal import codec
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.read import DamagedJournalError, Follower, read, replay
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.watch import Watch
+from tests.helpers import wait_until
+from tests.journal.facts import added, opened
+from tests.journal.test_append import ROOT, notes
+
+A1, A2 = AttemptId("a", 1), AttemptId("a", 2)
+HISTORY: list[Fact] = [
+    opened(),
+    added("a"),
+    added("b"),
+    GpuChanged("GPU-0", "leased"),
+    AttemptLaunched(A1, ("GPU-0",)),
+    AttemptStarted(A1, 99),
+    AttemptEnded(A1, Signaled(9), "signal", True, leftovers=2),
+    JobDelayed("a", "again in 0.1 s", 0.1),
+    AttemptLaunched(A2, ("GPU-0",)),
+    AttemptStarted(A2, 100),
+    AttemptEnded(A2, Exited(0), None, False),
+    JobSettled("a", "succeeded"),
+    JobSettled("b", "cancelled", "asked"),
+    RunClosed("failed", "1 of 2 jobs did not succeed"),
+]
+
+
+def test_the_replayed_state_equals_the_live_one(rundir: RunDir) -> None:
+    live = Ledger()
+    with Journal.create(rundir) as journal:
+        for fact in HISTORY:
+            at = codec.now()
+            journal.append([(fact, at)])
+            live.apply(fact, at)
+            assert replay(rundir.events) == live
+
+
+def test_a_run_that_is_not_there_is_a_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no run: it has no events\.jsonl"):
+        replay(tmp_path / "events.jsonl")
+    with pytest.raises(UsageError, match="holds no run"):
+        Follower(tmp_path / "events.jsonl")
+
+
+def test_a_journal_that_speaks_of_jobs_it_never_named_is_damaged(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append([(opened(), codec.now()), (JobSettled("x", "failed"), codec.now())])
+    with pytest.raises(DamagedJournalError, match="line 2 is damaged: it speaks of 'x'"):
+        replay(rundir.events)
+
+
+def sealed(body: dict[str, object]) -> bytes:
+    raw = codec.to_json(body)
+    return raw[:-1] + b',"c":"%08x"}\n' % crc32(raw)
+
+
+def test_a_newer_version_s_fact_names_that_version(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append([(opened(version="9.1.0"), codec.now())])
+    with open(rundir.events, "ab") as file:
+        file.write(sealed({"n": 2, "t": codec.iso(0), "m": 0.0, "e": "gpu_sang"}))
+    with pytest.raises(DamagedJournalError, match=r"line 2 .*written by gpulaunch 9\.1\.0"):
+        list(read(rundir.events))
+
+
+def test_a_newer_version_s_opening_names_that_version(rundir: RunDir) -> None:
+    line = codec.encode(1, opened(version="9.1.0"), codec.now())
+    body = json.loads(line)
+    del body["c"]
+    rundir.events.write_bytes(sealed(body | {"colour": "red"}))
+    with pytest.raises(DamagedJournalError, match=r"written by gpulaunch 9\.1\.0.*colour"):
+        list(read(rundir.events))
+
+
+def test_journals_larger_than_a_chunk_are_read_whole(rundir: RunDir) -> None:
+    long = [(Noted(f"{i} " + "x" * 3000), Instant(0.0, float(i))) for i in range(1200)]
+    with Journal.create(rundir) as journal:
+        journal.append(long)
+    assert rundir.events.stat().st_size > 3 << 20
+    assert list(read(rundir.events)) == long
+    with Follower(rundir.events) as follower:
+        assert follower.read() == long
+    with Journal.reopen(rundir) as journal:
+        assert journal.next == 1201
+
+
+# ── Following ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_follower_gets_each_fact_once(rundir: RunDir) -> None:
+    facts = notes(9)
+    with Journal.create(rundir) as journal, Follower(rundir.events) as follower:
+        assert follower.read() == []
+        for start in (0, 3, 6):
+            journal.append(facts[start : start + 3])
+            assert follower.wait(5)
+            assert follower.read() == facts[start : start + 3]
+        assert follower.read() == []
+        assert not follower.wait(0.01)
+
+
+def test_a_follower_waits_for_the_rest_of_a_line_at_every_byte(rundir: RunDir) -> None:
+    facts = notes(2)
+    lines = [codec.encode(i, *fact) for i, fact in enumerate(facts, 1)]
+    whole = b"".join(lines)
+    for cut in range(len(whole) + 1):
+        rundir.events.write_bytes(whole[:cut])
+        with Follower(rundir.events) as follower:
+            got = follower.read()
+            with open(rundir.events, "ab") as file:
+                file.write(whole[cut:])
+            assert got + follower.read() == facts
+
+
+def test_a_follower_is_not_fooled_by_a_torn_line_that_is_cut_off(rundir: RunDir) -> None:
+    first, second = notes(2)
+    rundir.events.write_bytes(codec.encode(1, *first) + b'{"n":2,"t":"2026-')
+    with Follower(rundir.events) as follower:
+        assert follower.read() == [first]
+        with Journal.reopen(rundir) as journal:
+            journal.append([second])
+        assert follower.read() == [second]
+
+
+def test_a_follower_of_a_damaged_journal_says_so(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(2))
+    data = bytearray(rundir.events.read_bytes())
+    data[20] ^= 1
+    rundir.events.write_bytes(bytes(data))
+    with Follower(rundir.events) as follower, pytest.raises(DamagedJournalError, match="line 1"):
+        follower.read()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.rundir import RunDir
+from tests.journal.test_append import notes
+journal = Journal.create(RunDir(Path(sys.argv[1])))
+sys.stdin.readline()
+for i in range(2000):
+    journal.append(notes(1, i))
+"""
+
+
+def test_a_follower_keeps_up_with_another_process_without_polling(rundir: RunDir) -> None:
+    command = [sys.executable, "-c", WRITER, str(rundir.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, text=True) as writer:
+        assert writer.stdin is not None
+        wait_until(rundir.events.exists)
+        got: list[str] = []
+        with Follower(rundir.events) as follower:
+            assert not follower._watch.polls
+            assert not follower.wait(0.05)
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+            while len(got) < 2000:
+                assert follower.wait(10)
+                got += [fact.text for fact, _ in follower.read() if isinstance(fact, Noted)]
+        assert got == [f"note {i}" for i in range(2000)]
+
+
+def test_a_follower_wakes_for_what_else_it_is_told_to_watch(rundir: RunDir) -> None:
+    Journal.create(rundir).close()
+    read_end, write_end = os.pipe()
+    with Follower(rundir.events) as follower, open(read_end, "rb") as other:
+        assert not follower.wait(0.01, [other])
+        os.close(write_end)
+        assert follower.wait(5, [other])
+
+
+def test_a_follower_wakes_when_the_run_is_deleted(rundir: RunDir) -> None:
+    Journal.create(rundir).close()
+    with Follower(rundir.events) as follower:
+        rundir.events.unlink()
+        assert follower.wait(5)
+        assert follower.read() == []
+
+
+def test_a_watched_directory_tells_of_new_and_growing_files(tmp_path: Path) -> None:
+    watch = Watch()
+    try:
+        watch.add(tmp_path)
+        with open(tmp_path / "a.1.log", "ab", buffering=0) as log:
+            assert watch.wait(5)
+            log.write(b"x")
+            assert watch.wait(5)
+        assert not watch.wait(0)
+    finally:
+        watch.close()
+
+
+def test_where_inotify_is_not_to_be_had_waiting_still_ends(rundir: RunDir) -> None:
+    Journal.create(rundir).close()
+    watch = Watch()
+    watch.add(rundir.path / "not there")
+    assert watch.polls
+    began = time.monotonic()
+    assert watch.wait()
+    assert time.monotonic() - began < 10
+    assert not watch.wait(0.01)
+    watch.close()
+
+
+def test_reading_leaves_no_descriptor_behind(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(2))
+    before = len(os.listdir("/proc/self/fd"))
+    first = read(rundir.events)
+    next(first)
+    first.close()  # type: ignore[attr-defined]
+    with Follower(rundir.events):
+        pass
+    replay_nothing = read(rundir.path / "nothing")
+    with pytest.raises(UsageError):
+        next(replay_nothing)
+    assert len(os.listdir("/proc/self/fd")) == before
