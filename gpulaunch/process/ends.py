@@ -31,7 +31,8 @@ from gpulaunch.core.model import (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`leftovers`: processes that outlived the main one (after a stop: the grace) and were killed.
+    """`leftovers`: processes that outlived the main one (after a stop: the grace) and were killed;
+    0 where the main one itself had to be.
 
     `pid` and `started` are None where no process was ever forked.
     """

@@ -186,7 +186,8 @@ class PairSeat:
         self.fds = fds
 
     def close(self) -> None:
-        for fd in self.fds:
+        """The socket last: the leases are free when the supervisor hears of the end."""
+        for fd in reversed(self.fds):
             os.close(fd)
 
 
@@ -340,7 +341,7 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
     os.close(watch)
     os.write(birth, b"%d" % inner)
     os.close(birth)
-    rename("job-keeper-outer")
+    rename("keeper-outer")
     wait_for(inner)
     Sweep(channel).to_the_end()
     os._exit(0)
@@ -372,8 +373,8 @@ class Sweep:
         self.nap = 0.0005
         self.said: list[int] = []
 
-    def kill(self, spared: int | None = None) -> None:
-        pids = [pid for pid in children() if pid != spared]
+    def kill(self) -> None:
+        pids = children()
         for pid in pids:
             send_signal(pid, signal.SIGKILL)
         self.nap = min(self.nap * 2, 1.0)
@@ -411,7 +412,7 @@ class Inner:
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
         self.waker = Waker()
-        rename("job-keeper-inner")
+        rename("keeper-inner")
 
     def serve(self) -> None:
         while self.attempt or not self.leaving:
@@ -489,6 +490,7 @@ class Attempt:
         self.by = ""
         self.error: str | None = None
         self.missing: list[str] = []
+        self.main_was_killed = False
         self.leftovers = 0
         self.told: set[int] = set()
         self.alone = False
@@ -648,7 +650,7 @@ class Attempt:
             self.read_exec_pipe()
         elif pid in self.helper_pids:
             self.helper_pids.discard(pid)
-        elif self.status is not None and os.WIFSIGNALED(status):
+        elif self.status is not None and not self.main_was_killed and os.WIFSIGNALED(status):
             self.leftovers += os.WTERMSIG(status) == signal.SIGKILL
 
     def ask(self, function: Callable[..., object], *arguments: object) -> bool:
@@ -777,6 +779,7 @@ class Attempt:
         assert self.pid is not None
         if not self.alone:
             if self.status is None:
+                self.main_was_killed = True
                 send_signal(-self.pid, signal.SIGKILL)
             self.sweep.kill()
             self.reap()
@@ -1096,7 +1099,7 @@ def _seconds(value: object) -> float | None:
 
 
 def main() -> None:
-    rename("job-nursery")
+    rename("keeper-nursery")
     os.chdir("/")
     control = int(sys.argv[1])
     close_all_but({0, 1, 2, control})

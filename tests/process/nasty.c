@@ -1,0 +1,80 @@
+/* A job that does what jobs should not. Called as: nasty MODE TOKEN. Every process of it carries
+   TOKEN in its command line, whatever it closes, clears or leaves; that is how tests find it. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *token;
+
+static void for_ever(void) { for (;;) pause(); }
+
+static void ignore(void) {
+  int all[] = {SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGUSR1, SIGUSR2, SIGTSTP};
+  for (unsigned i = 0; i < sizeof all / sizeof *all; i++) signal(all[i], SIG_IGN);
+}
+
+static void exec_as(const char *mode) { /* no environment, no descriptors, a kernel thread's name */
+  for (int fd = 0; fd < 1024; fd++) close(fd);
+  char *argv[] = {"kworker/u8:1", (char *)mode, (char *)token, NULL};
+  char *environment[] = {NULL};
+  execve("/proc/self/exe", argv, environment);
+  _exit(9);
+}
+
+static void daemonise(int times, const char *mode) {
+  if (fork()) return;
+  for (int i = 0; i < times; i++) {
+    setsid();
+    if (fork()) _exit(0);
+  }
+  ignore();
+  exec_as(mode);
+}
+
+static void hop(useconds_t pause_us) { /* each generation lives as long as it takes to fork */
+  ignore();
+  for (;;) {
+    if (pause_us) usleep(pause_us);
+    if (fork() > 0) _exit(0);
+  }
+}
+
+static void on_term(int number) { (void)number; (void)!write(1, "saved\n", 6); _exit(7); }
+
+int main(int argc, char **argv) {
+  const char *mode = argc > 1 ? argv[1] : "";
+  token = argc > 2 ? argv[2] : "";
+  if (!strcmp(mode, "forever")) { ignore(); for_ever(); }
+  if (!strcmp(mode, "hop-on")) hop(300);
+  if (!strcmp(mode, "root")) { (void)!setuid(0); for_ever(); } /* with a setuid bit, wholly another's */
+  if (!strcmp(mode, "ok")) return 0;
+  if (!strcmp(mode, "daemons")) { for (int i = 0; i < 3; i++) daemonise(3, "forever"); for_ever(); }
+  if (!strcmp(mode, "daemons-exit")) { for (int i = 0; i < 3; i++) daemonise(3, "forever"); usleep(20000); return 0; }
+  if (!strcmp(mode, "ignore-term")) { ignore(); fork(); for_ever(); }
+  if (!strcmp(mode, "tree")) { for (int i = 0; i < 4; i++) if (fork()) fork(); for_ever(); }
+  if (!strcmp(mode, "stopped")) {
+    if (!fork()) { setsid(); raise(SIGSTOP); for_ever(); }
+    raise(SIGSTOP);
+    for_ever();
+  }
+  if (!strcmp(mode, "stopped-saves")) { signal(SIGTERM, on_term); raise(SIGSTOP); for_ever(); }
+  if (!strcmp(mode, "hopper")) { if (!fork()) hop(0); for_ever(); }
+  if (!strcmp(mode, "slow-hopper")) { if (!fork()) { setsid(); hop(300); } for_ever(); }
+  if (!strcmp(mode, "hopping-daemon")) { daemonise(2, "hop-on"); usleep(20000); return 0; }
+  if (!strcmp(mode, "kill-parent")) { daemonise(3, "forever"); usleep(5000); kill(getppid(), SIGKILL); for_ever(); }
+  if (!strcmp(mode, "stop-parent")) { daemonise(3, "forever"); usleep(5000); kill(getppid(), SIGSTOP); for_ever(); }
+  if (!strcmp(mode, "many-files")) {
+    int opened = 0;
+    while (opened < 5000 && open("/dev/null", O_RDONLY) >= 0) opened++;
+    printf("%d\n", opened);
+    fflush(stdout);
+    if (!fork()) for_ever();
+    return 0;
+  }
+  return 3;
+}

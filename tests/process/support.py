@@ -1,0 +1,110 @@
+"""Real pairs, real children, and the ground truth of who is still alive."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from gpulaunch.process.client import Ended, Gone, Nursery, Pair, Report
+from gpulaunch.process.command import Command
+from gpulaunch.process.ends import End, read_end
+
+R = TypeVar("R")
+PATIENCE = 20.0
+
+
+def token() -> str:
+    return f"marker-{uuid.uuid4().hex}"
+
+
+def marked(mark: str, where: str = "cmdline") -> list[int]:
+    """The live processes that carry `mark` in /proc/PID/cmdline (or environ)."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                if mark.encode() in Path(f"/proc/{name}/{where}").read_bytes():
+                    found.append(int(name))
+            except OSError:
+                pass  # it ended meanwhile
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    try:
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def keepers_of(nursery: Nursery) -> tuple[int, int]:
+    """Outer and inner keeper of the nursery's only pair."""
+    (outer,) = children_of(nursery.pid)
+    (inner,) = children_of(outer)
+    return outer, inner
+
+
+class Slot:
+    """A pair in a directory of its own, with the waiting that a supervisor's loop would do."""
+
+    def __init__(
+        self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = (), alive: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.nursery = nursery
+        self.pair: Pair = nursery.pair(leases, alive)
+        self.reports: list[Report] = []
+        self.number = 0
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.pair.close()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.number}.log"
+
+    @property
+    def end_file(self) -> Path:
+        return self.folder / f"{self.number}.end"
+
+    def launch(self, *argv: str, **limits: Any) -> Command:
+        self.number += 1
+        files: dict[str, Any] = {"log": str(self.log), "end": str(self.end_file)}
+        command = Command(f"job.{self.number}", argv, **({"grace": 5.0} | files | limits))
+        self.pair.launch(command)
+        return command
+
+    def expect(self, kind: type[R], patience: float = PATIENCE) -> R:
+        """The next report of this kind; reports before it are dropped."""
+        end = time.monotonic() + patience
+        while True:
+            while self.reports:
+                report = self.reports.pop(0)
+                if isinstance(report, kind):
+                    return report
+                assert not isinstance(report, Gone), f"gone, {kind} expected: {self.nursery.said()}"
+            left = end - time.monotonic()
+            assert left > 0, f"no {kind} within {patience} s: {self.nursery.said()}"
+            select.select([self.pair], [], [], left)
+            self.reports.extend(self.pair.on_readable())
+
+    def run(self, *argv: str, **limits: Any) -> Ended:
+        self.launch(*argv, **limits)
+        return self.expect(Ended)
+
+    def end(self) -> End | None:
+        return read_end(self.end_file)
+
+    def finish(self) -> None:
+        self.pair.end()
+        self.expect(Gone)

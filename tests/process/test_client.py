@@ -1,0 +1,130 @@
+"""The supervisor's side: descriptors, a nursery that dies, pairs that are gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Exited
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.process.client import Ended, Gone, Nursery, NurseryGoneError, Started
+from tests.helpers import wait_until
+from tests.process.support import Slot, children_of
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_two_hundred_launches_leak_no_descriptor(tmp_path: Path) -> None:
+    before = open_files()
+    with Nursery() as nursery:
+        for number in range(20):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            with Slot(nursery, folder) as slot:
+                for _ in range(10):
+                    slot.run("true")
+                slot.finish()
+        wait_until(lambda: children_of(nursery.pid) == [])
+        held = len(os.listdir(f"/proc/{nursery.pid}/fd"))
+    assert held == 6  # standard ones, its waker's two, the supervisor's socket
+    assert open_files() == before
+
+
+def test_a_dead_nursery_is_noticed_its_pairs_live_on_and_another_takes_over(
+    tmp_path: Path,
+) -> None:
+    with Nursery() as nursery, Slot(nursery, tmp_path) as slot:
+        slot.launch("sleep", "0.3")
+        slot.expect(Started)
+        assert select.select([nursery], [], [], 0)[0] == []
+        os.kill(nursery.pid, signal.SIGKILL)
+        assert select.select([nursery], [], [], 5)[0] == [nursery]
+        with pytest.raises(NurseryGoneError):
+            nursery.pair()
+        assert slot.expect(Ended).outcome == Exited(0)
+        (tmp_path / "next").mkdir()
+        with Nursery() as other, Slot(other, tmp_path / "next") as next_slot:
+            assert next_slot.run("true").outcome == Exited(0)
+        assert slot.run("true").outcome == Exited(0)
+        slot.finish()
+
+
+def test_a_pair_on_its_way_when_the_nursery_dies_is_gone(tmp_path: Path) -> None:
+    with Nursery() as nursery:
+        os.kill(nursery.pid, signal.SIGSTOP)
+        with Slot(nursery, tmp_path) as slot:
+            slot.launch("true")
+            os.kill(nursery.pid, signal.SIGKILL)
+            assert slot.expect(Gone).attempt == "job.1"
+            slot.pair.stop("cancelled")
+            assert slot.pair.on_readable() == []
+
+
+def test_a_python_that_is_not_there_is_one_clear_error() -> None:
+    before = open_files()
+    with pytest.raises(GpulaunchError, match="found /no/python: No such file"):
+        Nursery("/no/python")
+    assert open_files() == before
+
+
+def test_a_program_that_is_no_python_is_noticed_as_a_dead_nursery() -> None:
+    with Nursery("/bin/false") as nursery:
+        assert select.select([nursery], [], [], 5)[0] == [nursery]
+        with pytest.raises(NurseryGoneError):
+            nursery.pair()
+
+
+def test_an_idle_pair_finishes_when_asked_and_a_busy_one_refuses(slot: Slot) -> None:
+    slot.launch("sleep", "100", grace=0.1)
+    with pytest.raises(RuntimeError):
+        slot.pair.end()
+    with pytest.raises(RuntimeError):
+        slot.launch("true")
+    slot.pair.stop("cancelled")
+    slot.expect(Ended)
+    slot.pair.end()
+    assert slot.expect(Gone).attempt is None
+
+
+def test_closing_the_pair_ends_its_job(nursery: Nursery, slot: Slot) -> None:
+    slot.launch("sleep", "100")
+    started = slot.expect(Started)
+    slot.pair.close()
+    wait_until(lambda: not Path(f"/proc/{started.pid}").exists())
+    wait_until(slot.end)
+    wait_until(lambda: children_of(nursery.pid) == [])
+
+
+def test_a_closed_nursery_leaves_its_pairs_to_finish(tmp_path: Path) -> None:
+    nursery = Nursery()
+    with Slot(nursery, tmp_path) as slot:
+        slot.launch("sleep", "0.2")
+        slot.expect(Started)
+        pid = nursery.pid
+        nursery.close()
+        assert slot.expect(Ended).outcome == Exited(0)
+        slot.finish()
+    os.waitpid(pid, 0)  # it ended by itself
+
+
+def test_idle_keepers_do_not_wake(nursery: Nursery, slot: Slot) -> None:
+    slot.launch("sleep", "0.6", timeout=100.0, idle_timeout=50.0)
+    slot.expect(Started)
+    pids = [nursery.pid, *children_of(nursery.pid)]
+    pids += children_of(pids[1])
+
+    def switches() -> list[str]:
+        lines = [Path(f"/proc/{pid}/status").read_text().splitlines() for pid in pids]
+        return [line for text in lines for line in text if line.startswith("voluntary")]
+
+    wait_until(lambda: all(b") S" in Path(f"/proc/{p}/stat").read_bytes() for p in pids))
+    before = switches()
+    assert select.select([slot.pair], [], [], 0.4)[0] == []
+    assert switches() == before
+    slot.expect(Ended)

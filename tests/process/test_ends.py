@@ -1,0 +1,97 @@
+"""The file that takes an attempt's end: laid out, torn, written."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Instant,
+    Interrupted,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+from gpulaunch.process.ends import End, read_end
+
+RECORD: dict[str, Any] = {
+    "attempt": "fold-ä.3",
+    "pid": 4711,
+    "status": 0,
+    "cause": None,
+    "by": "",
+    "seconds": None,
+    "missing": [],
+    "error": None,
+    "leftovers": 2,
+    "started": [1.5, 100.5],
+    "ended": [2.5, 101.5],
+}
+
+
+def written(path: Path, **changes: Any) -> Path:
+    line = json.dumps(RECORD | changes).encode()
+    text = b"%08x %s\n" % (binascii.crc32(line), line)
+    path.write_bytes(text.ljust(8192, b"\0"))
+    return path
+
+
+def test_a_written_end_is_read_with_its_times(tmp_path: Path) -> None:
+    end = End("fold-ä.3", Exited(0), 2, 4711, Instant(1.5, 100.5), Instant(2.5, 101.5))
+    assert read_end(written(tmp_path / "end")) == end
+
+
+def test_a_laid_out_or_empty_file_is_no_end(tmp_path: Path) -> None:
+    (tmp_path / "laid-out").write_bytes(bytes(8192))
+    (tmp_path / "empty").write_bytes(b"")
+    assert read_end(tmp_path / "laid-out") is None
+    assert read_end(tmp_path / "empty") is None
+
+
+def test_an_end_torn_at_any_byte_is_no_end(tmp_path: Path) -> None:
+    whole = written(tmp_path / "end").read_bytes()
+    length = whole.index(b"\n")
+    for cut in range(length):
+        (tmp_path / "end").write_bytes(whole[:cut].ljust(8192, b"\0"))
+        assert read_end(tmp_path / "end") is None
+    for spot in range(length):
+        flipped = bytearray(whole)
+        flipped[spot] ^= 1
+        (tmp_path / "end").write_bytes(flipped)
+        assert read_end(tmp_path / "end") is None
+
+
+def test_an_absent_end_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_end(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"status": 3 << 8}, Exited(3)),
+        ({"status": 11}, Signaled(signal.SIGSEGV)),
+        ({"status": 128 + 6}, Signaled(signal.SIGABRT)),  # with a core dump
+        ({"status": 15, "cause": "cancelled"}, Cancelled(Signaled(15))),
+        ({"status": None, "cause": "cancelled"}, Cancelled(None)),
+        ({"status": 0, "cause": "stopped"}, Stopped(Exited(0))),
+        ({"status": 9, "cause": "interrupted", "by": "you"}, Interrupted("you", Signaled(9))),
+        ({"status": 9, "cause": "timeout", "seconds": 2.5}, TimedOut("timeout", 2.5, Signaled(9))),
+        ({"status": 127 << 8, "error": "there is no program"}, NotStarted("there is no program")),
+        ({"missing": ["a", "b"]}, MissingOutput(("a", "b"), Exited(0))),
+    ],
+)
+def test_every_outcome_is_read(tmp_path: Path, changes: Any, outcome: Outcome) -> None:
+    end = read_end(written(tmp_path / "end", **changes))
+    assert end is not None
+    assert end.outcome == outcome

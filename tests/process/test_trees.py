@@ -1,0 +1,265 @@
+"""Nothing of a job survives its end, a stop, or the death of keepers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Cancelled, Exited, TimedOut
+from gpulaunch.process.client import Ended, Gone, Nursery, Started, Unkillable
+from tests.helpers import wait_until
+from tests.process.support import Slot, children_of, keepers_of, marked, token
+
+MODES = [
+    "daemons",
+    "daemons-exit",
+    "ignore-term",
+    "tree",
+    "stopped",
+    "hopper",
+    "slow-hopper",
+    "hopping-daemon",
+    "stop-parent",
+]
+ENDS_BY_ITSELF = {"daemons-exit", "hopping-daemon"}
+TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_process_is_left_when_an_attempt_has_ended(slot: Slot, nasty: str, mode: str) -> None:
+    mark = token()
+    ended = slot.run(nasty, mode, mark, timeout=0.15, grace=0.1)
+    assert marked(mark) == []
+    assert isinstance(ended.outcome, Exited if mode in ENDS_BY_ITSELF else TimedOut)
+    if mode == "daemons-exit":
+        assert ended.leftovers == 3
+    assert slot.run("true").outcome == Exited(0)
+
+
+def test_a_tree_that_forked_a_thousand_is_counted_and_gone(slot: Slot) -> None:
+    mark = token()
+    script = f"for i in $(seq 300); do sleep 1000 {mark} 2>/dev/null & setsid sleep 1000 & done; :"
+    ended = slot.run("bash", "-c", script.replace(f" {mark} 2>/dev/null", ""), env_set={"M": mark})
+    assert ended.outcome == Exited(0)
+    assert ended.leftovers >= 590  # a setsid that was still forking is one or two
+    assert marked(mark, "environ") == []
+
+
+@pytest.mark.parametrize("mode", [*MODES, "kill-parent"])
+@pytest.mark.parametrize("victims", ["inner", "outer", "inner outer", "outer inner"])
+def test_no_process_is_left_when_keepers_are_killed_and_the_pair_is_gone(
+    nursery: Nursery, tmp_path: Path, nasty: str, mode: str, victims: str
+) -> None:
+    for turn in range(TIMES):
+        mark = token()
+        folder = tmp_path / str(turn)
+        folder.mkdir()
+        with Slot(nursery, folder) as slot:
+            slot.launch(nasty, mode, mark, grace=0.1, timeout=0.5)
+            slot.expect(Started)
+            pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
+            wait_a_little(random.Random(f"{mode} {victims} {turn}").random() * 0.03)
+            for victim in victims.split():
+                try_kill(pids[victim])
+            slot.expect(Gone)
+            assert marked(mark) == []
+        wait_until(lambda: children_of(nursery.pid) == [])
+    assert not nursery.said()
+
+
+def wait_a_little(seconds: float) -> None:
+    signal.sigtimedwait([], seconds)
+
+
+def try_kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the job was quicker
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_goes_on_when_outer_is_killed_and_its_end_is_told(
+    nursery: Nursery, slot: Slot, nasty: str
+) -> None:
+    mark = token()
+    slot.launch("sh", "-c", f"{nasty} daemons-exit {mark}; sleep 0.3; exit 3")
+    slot.expect(Started)
+    outer, _ = keepers_of(nursery)
+    os.kill(outer, signal.SIGKILL)
+    ended = slot.expect(Ended)
+    assert (ended.outcome, ended.leftovers) == (Exited(3), 3)
+    assert slot.expect(Gone).attempt is None
+    assert marked(mark) == []
+
+
+def test_a_killed_inner_keeper_is_a_lost_attempt_by_name(nursery: Nursery, slot: Slot) -> None:
+    slot.launch("sleep", "100")
+    slot.expect(Started)
+    os.kill(keepers_of(nursery)[1], signal.SIGKILL)
+    assert slot.expect(Gone).attempt == "job.1"
+    assert slot.end() is None
+
+
+def test_a_stopped_keeper_is_woken(nursery: Nursery, slot: Slot) -> None:
+    slot.run("true")
+    for pid in keepers_of(nursery):
+        os.kill(pid, signal.SIGSTOP)
+    assert slot.run("true").outcome == Exited(0)
+
+
+def test_keepers_ignore_signals_that_are_not_meant_for_them(nursery: Nursery, slot: Slot) -> None:
+    slot.launch("sleep", "0.3")
+    slot.expect(Started)
+    for pid in (nursery.pid, *keepers_of(nursery)):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(pid, number)
+    assert slot.expect(Ended).outcome == Exited(0)
+
+
+def test_nursery_and_keepers_have_sessions_and_names_of_their_own(
+    nursery: Nursery, slot: Slot
+) -> None:
+    slot.run("true")
+    pids = [nursery.pid, *keepers_of(nursery)]
+    assert [os.getsid(pid) for pid in pids] == pids
+    for pid in pids:
+        assert b"gpulaunch" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert Path(f"/proc/{pid}/comm").read_text().startswith("keeper-")
+
+
+def test_leases_are_held_until_nothing_is_left(
+    nursery: Nursery, tmp_path: Path, nasty: str
+) -> None:
+    """Held by nursery, outer, inner and job; the nasty job closes its own, inner and outer die."""
+    mark = token()
+    name = f"\0gpulaunch-test/{mark}"
+    with socket.socket(socket.AF_UNIX) as lease, socket.socket(socket.AF_UNIX) as alive:
+        lease.bind(name)
+        alive.bind(name + "/alive")
+        slot = Slot(nursery, tmp_path, (lease.fileno(),), alive.fileno())
+        slot.launch(nasty, "daemons", mark, grace=0.1)
+        slot.expect(Started)
+    wait_until(lambda: len(marked(mark)) == 4)
+    assert not can_bind(name)
+    assert not can_bind(name + "/alive")
+    for pid in keepers_of(nursery):
+        os.kill(pid, signal.SIGKILL)
+    while not can_bind(name) or not can_bind(name + "/alive"):
+        pass
+    assert marked(mark) == []
+    slot.expect(Gone)
+    slot.pair.close()
+
+
+def can_bind(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.bind(name)
+        except OSError:
+            return False
+        return True
+
+
+def test_the_alive_descriptor_is_not_the_jobs(nursery: Nursery, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with Slot(nursery, tmp_path, (), write) as slot:
+        os.close(write)
+        inode = os.fstat(read).st_ino
+        slot.run("ls", "-l", "/proc/self/fd")
+        assert f"pipe:[{inode}]" not in slot.log.read_text()
+        os.set_blocking(read, False)
+        with pytest.raises(BlockingIOError):  # a keeper holds it
+            os.read(read, 1)
+        slot.finish()
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+# ── Whom keepers signal ─────────────────────────────────────────────────────────────────────────
+
+SPY = """
+import os, sys
+real = os.kill
+def children():
+    return [int(n) for n in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
+def kill(pid, number):
+    if abs(pid) not in children():
+        with open(RECORD, "a") as file:
+            file.write(f"{pid} {number} {open('/proc/self/comm').read()}")
+    real(pid, number)
+os.kill = kill
+sys.argv = [KEEPER, sys.argv[-1]]
+exec(compile(open(KEEPER).read(), KEEPER, "exec"))
+"""
+
+
+@pytest.mark.parametrize("victims", ["", "inner", "inner outer"])
+def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, victims: str) -> None:
+    """Their numbers cannot be recycled while we have not reaped them; any other's can."""
+    from gpulaunch.process.client import KEEPER
+
+    spy, record, python = tmp_path / "spy.py", tmp_path / "record", tmp_path / "python"
+    spy.write_text(f"RECORD, KEEPER = {str(record)!r}, {str(KEEPER)!r}\n{SPY}")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$4"\n')
+    python.chmod(0o755)
+    with Nursery(str(python)) as nursery:
+        for mode in ("daemons", "hopper", "tree", "daemons-exit", "ignore-term"):
+            folder = tmp_path / mode
+            folder.mkdir()
+            mark = token()
+            with Slot(nursery, folder) as slot:
+                slot.launch(nasty, mode, mark, timeout=0.1, grace=0.1)
+                slot.expect(Started)
+                pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
+                for victim in victims.split():
+                    try_kill(pids[victim])
+                slot.expect(Gone if victims else Ended)
+                assert marked(mark) == []
+            wait_until(lambda: children_of(nursery.pid) == [])
+        assert nursery.said() == ""
+    assert not record.exists() or record.read_text() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a process that may not be killed needs two users")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
+def test_an_unkillable_process_is_told_within_ten_seconds_and_keeps_the_pair(
+    tmp_path: Path, nasty: str
+) -> None:
+    """Keepers of `nobody`, and a program that is root's by its setuid bit."""
+    os.chmod(tmp_path, 0o777)
+    for folder in tmp_path.parents:
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    program, python = tmp_path / "setuid", tmp_path / "python"
+    shutil.copy(nasty, program)
+    program.chmod(0o4755)
+    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3"
+    keeper = tmp_path / "keeper.py"
+    from gpulaunch.process.client import KEEPER
+
+    shutil.copy(KEEPER, keeper)
+    keeper.chmod(0o644)
+    python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} "$4"\n')
+    python.chmod(0o755)
+    mark = token()
+    with Nursery(str(python)) as nursery, Slot(nursery, tmp_path) as slot:
+        slot.launch("sh", "-c", f"{program} root {mark} & sleep 0.3; exit 0", grace=0.1)
+        said = slot.expect(Unkillable, 11.0)
+        assert said.attempt == "job.1"
+        assert list(said.pids) == marked(mark)
+        os.kill(said.pids[0], signal.SIGKILL)
+        assert slot.expect(Ended).outcome == Exited(0)
+
+
+def test_cancelling_is_quick_where_nothing_resists(slot: Slot) -> None:
+    slot.launch("bash", "-c", "sleep 100 & sleep 100 & wait", grace=60.0)
+    slot.expect(Started)
+    slot.pair.stop("cancelled")
+    assert isinstance(slot.expect(Ended, 5.0).outcome, Cancelled)
