@@ -20,9 +20,10 @@ from gpulaunch.core.events import Gather, SetTimer
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_when_granted
-from gpulaunch.core.waiting import WAITING, Node
+from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 GATHER_TIMER = "gather"
+FOCUSED = ("ready", "asking")
 GATHER_PATIENCE = 600.0
 GATHER_PAUSE = 15.0
 
@@ -82,7 +83,7 @@ class Admission:
         self._kept_tokens.clear()
         self._cpus_kept = self._settled = self._reserved = False
         self._forget_claims()
-        if self.focus is not None and self.focus.place not in ("ready", "asking"):
+        if self.focus is not None and self.focus.place not in FOCUSED:
             self.focus = None
         self._reserve()
         self._yield()
@@ -95,8 +96,7 @@ class Admission:
         again = self._choose_reserving() or again or self._settled
         for node in self.blocked:
             if node.lacking in ("cards", "room"):
-                for card in self._cards:
-                    self._cards.look_later(card, node.job.demand)
+                self._look_again(node)
         return again
 
     # ── One job ─────────────────────────────────────────────────────────────────────────────────
@@ -199,6 +199,15 @@ class Admission:
             if card.idle and card.wanted and not card.claims:
                 self._cards.release(card)
 
+    def _look_again(self, node: Node) -> None:
+        """Strangers' processes announce no end: see from time to time whether they are gone."""
+        for card in self._cards:
+            self._cards.look_later(card, node.job.demand)
+            due = card.state == "occupied" and card.not_before <= self._desk.now.mono
+            if node.lacking == "room" and due and not card.drained:
+                if self._cards.held() < self._cards.limit:
+                    self._claim([card], node.job.demand)
+
     def _let_go(self) -> bool:
         idle = [card for card in self._cards if card.idle and not card.claims]
         for card in idle:
@@ -288,8 +297,6 @@ class Admission:
             self._desk.tell(Gather(False))
 
     def gather_granted(self) -> None:
-        if self.gather == "off":
-            self._desk.tell(Gather(False))
         if self.gather != "asked":
             return
         self.gather = "granted"
@@ -322,6 +329,8 @@ class Admission:
             companions = {s for s in service.companions if s.place in WAITING}
             services = running | companions | {service}
             beside = demands_beside(services)
+            if is_extra(service):
+                beside |= self._jobs.demands.keys()
         away = ("elsewhere", "occupied", "aside")
         gpus = [c.gpu for c in self._cards if c.state not in away and not c.drained]
         gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: self._cards.limit]

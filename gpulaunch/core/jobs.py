@@ -31,6 +31,7 @@ class Jobs:
         self.unsettled = 0
         self.delayed = 0
         self.failed: dict[Node, None] = {}
+        self.demands: Counter[Demand] = Counter()
 
     def record(self, node: Node) -> JobRecord:
         return self._desk.ledger.jobs[node.name]
@@ -40,13 +41,17 @@ class Jobs:
 
     # ── The job file ────────────────────────────────────────────────────────────────────────────
 
-    def submit(self, jobs: Sequence[Job], again: frozenset[str]) -> list[AttemptId]:
+    def submit(
+        self, jobs: Sequence[Job], again: frozenset[str], left: frozenset[str] = frozenset()
+    ) -> list[AttemptId]:
         """Take the jobs in; returns the attempts whose end is not recorded."""
         ledger = self._desk.ledger
         open_attempts = [record.id for record in ledger.open_attempts()]
         self._record(jobs)
         self.nodes = {job.name: Node(job, order) for order, job in enumerate(jobs)}
         self._link()
+        for name in left & self.nodes.keys() - again:
+            self.nodes[name].left = True
         running = {attempt.job for attempt in open_attempts}
         waiting = [node for node in self if self._resume(node, node.name in running, again)]
         self._know_services()
@@ -107,6 +112,9 @@ class Jobs:
         if record.state in SETTLED and node.name not in again:
             node.place = "settled"
             return False
+        if node.left and not running:
+            node.place = "settled"
+            return False
         self.unsettled += 1
         if running:
             node.place = "running"
@@ -128,12 +136,10 @@ class Jobs:
         """For each service: the demands that it will have to run beside."""
         known: dict[tuple[Node, ...], frozenset[Node]] = {}
         for node in self:
-            if not node.services:
-                continue
-            if node.services not in known:
+            if node.services and node.services not in known:
                 known[node.services] = frozenset(closure(node))
-            for service in known[node.services]:
-                service.companions |= known[node.services] - {service}
+                for service in known[node.services]:
+                    service.companions |= known[node.services] - {service}
             if node.place != "settled":
                 self._count(node, +1)
 
@@ -141,8 +147,9 @@ class Jobs:
         for service in node.services:
             service.open += step
         if not node.job.service:
+            _step(self.demands, node.job.demand, step)
             for service in closure(node):
-                service.demands[node.job.demand] += step
+                _step(service.demands, node.job.demand, step)
 
     # ── Waiting jobs ────────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +160,8 @@ class Jobs:
             state = self.record(need).state
             if state in _BAD:
                 bad = bad or _because(need, state)
+            elif need.left and state != "succeeded":
+                bad = bad or f"needs {need.name}, which is left as it is this time"
             elif state == "succeeded" and need.job.service:
                 self.requeue([need], f"{node.name} needs it")
         if bad:
@@ -289,7 +298,7 @@ class Jobs:
         for node in nodes:
             was = node.place
             self.leave(node)
-            node.place = "blocked"
+            node.place, node.left = "blocked", False
             self.failed.pop(node, None)
             self._desk.fact(JobRequeued(node.name, why))
             if was == "settled":
@@ -300,6 +309,12 @@ class Jobs:
         for node in nodes:
             if node.place == "blocked":
                 self.enqueue(node)
+
+    def leave_be(self, node: Node) -> None:
+        """An attempt of a job that this round does not touch has ended: the job waits on."""
+        node.place = "settled"
+        self.unsettled -= 1
+        self._count(node, -1)
 
     def _block(self, node: Node) -> None:
         if node.place in WAITING:
@@ -355,10 +370,13 @@ def closure(node: Node) -> list[Node]:
 
 def demands_beside(services: Iterable[Node]) -> set[Demand]:
     """The demands of unsettled jobs that need some of these services."""
-    counted: Counter[Demand] = Counter()
-    for service in services:
-        counted |= service.demands
-    return {demand for demand, count in counted.items() if count > 0}
+    return {demand for service in services for demand in service.demands}
+
+
+def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
+    counted[demand] += step
+    if not counted[demand]:
+        del counted[demand]
 
 
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:

@@ -145,6 +145,9 @@ class Run:
             return "failed", halted if waiting else _failures(self._jobs)
         if reason := _failures(self._jobs):
             return "failed", reason
+        left = sum(node.left and self._jobs.record(node).state == "waiting" for node in self._jobs)
+        if left:
+            return "stopped", f"{left} waiting jobs were left as they are"
         return "succeeded", ""
 
     def why_waiting(self, name: str) -> str:
@@ -161,7 +164,8 @@ class Run:
         check.check_jobs(self.ledger, self._jobs, self._attempts)
         check.check_cards(self.ledger, self._cards, self._attempts)
         check.check_counters(self._attempts, self._limits, self._cpus)
-        check.check_idle(self._cards, self._jobs, self._admission)
+        if self._submitted and not self._closed():
+            check.check_idle(self._cards, self._jobs, self._admission)
         assert not (self.finished and self._cards.held()), "a finished run holds a lease"
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────────
@@ -225,7 +229,7 @@ class Run:
 
     def _submit(self, event: Submitted) -> None:
         self._submitted = True
-        for attempt in self._jobs.submit(event.jobs, event.again):
+        for attempt in self._jobs.submit(event.jobs, event.again, event.left):
             self._attempts.inherit(attempt, self._jobs.nodes.get(attempt.job))
         for card in self._cards:
             card.drained = self.ledger.gpus[card.gpu.uuid].drained
@@ -289,6 +293,9 @@ class Run:
             self._jobs.settle(node, decision.state, decision.reason)
             return
         self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
+        if node.left:
+            self._jobs.leave_be(node)
+            return
         self._jobs.enqueue(node)
         if node.job.service and node.dependants and not node.open and node.place in WAITING:
             self._jobs.settle(node, "succeeded")

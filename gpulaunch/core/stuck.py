@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts, Live
+from gpulaunch.core.admission import FOCUSED, Admission
+from gpulaunch.core.attempts import Attempts
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import SetTimer
 from gpulaunch.core.jobs import Jobs, closure
-from gpulaunch.core.waiting import WAITING, Node
+from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 TIMER = "stuck"
 PATIENCE = 600.0
@@ -67,11 +67,14 @@ class Stuck:
     def _make_room(self, blocked: list[Node]) -> bool:
         """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
         focus = self._admission.focus
-        if focus is not None and self._waits_for_others(focus):
+        if focus is not None and (focus.place not in FOCUSED or self._waits_for_others(focus)):
             self._admission.focus = None
             return True
         targets = [focus] if focus is not None else [_wanting(node) for node in blocked]
-        for node in targets:
+        jobs = [node for node in targets if not is_extra(node)]
+        if not jobs and self._stop_unneeded():
+            return False
+        for node in jobs or targets:
             if not self._waits_for_others(node) or self._patience_is_over():
                 self._focus_on(node)
                 return True
@@ -114,7 +117,9 @@ class Stuck:
 
     def _stop_unneeded(self) -> bool:
         """All others are settled, or come after them: services that nobody needs have served."""
-        unneeded = [live for live in self._attempts.services() if _unneeded(live)]
+        unneeded = [
+            live for live in self._attempts.services() if live.service and is_extra(live.service)
+        ]
         for live in unneeded:
             self._attempts.stop(live, "stopped", "all other jobs have ended")
         return bool(unneeded)
@@ -133,7 +138,3 @@ def _wanting(node: Node) -> Node:
     while node.job.service and node.askers:
         node = min(node.askers, key=lambda asker: asker.key)
     return node
-
-
-def _unneeded(live: Live) -> bool:
-    return live.service is not None and not live.service.dependants

@@ -26,6 +26,8 @@ WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
 class Node:
     """A job with its neighbours. `overtaken` counts later jobs that started before it.
 
+    `left`: this round leaves it as it is; its place is then `settled`, whatever its state.
+
     For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
     what those will take, `companions` are the services that some dependant needs besides it.
     """
@@ -37,6 +39,7 @@ class Node:
     blockers: int = 0
     overtaken: int = 0
     lacking: str = ""
+    left: bool = False
     needs: tuple[Node, ...] = ()
     services: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
@@ -57,6 +60,11 @@ class Node:
     @property
     def own_key(self) -> Key:
         return (-self.job.priority, -self.job.cost, self.order)
+
+
+def is_extra(node: Node) -> bool:
+    """A service that no job needs: it runs beside the others while those last."""
+    return node.job.service is not None and not node.dependants
 
 
 class Queue:

@@ -39,6 +39,8 @@ class Why:
         if node is None:
             known = name in self._desk.ledger.jobs
             return "no longer in the job file" if known else ""
+        if node.left and self._jobs.record(node).state == "waiting":
+            return "left as it is this time"
         if node.place in ("settled", "running"):
             return ""
         if closed:

@@ -1,0 +1,100 @@
+"""Random job lists and random histories, each from one seed."""
+
+from __future__ import annotations
+
+import random
+
+from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
+from tests.core.world import GIB, Side, World, pretend_gpus
+
+TOKENS = ("msa", "licence")
+
+
+def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ...]:
+    """Up to `most` jobs with every field that the core reads; needs point backwards."""
+    count = rng.randint(1, most)
+    demands = [random_demand(rng, cards) for _ in range(rng.randint(1, 4))]
+    jobs: list[Job] = []
+    services: set[str] = set()
+    for number in range(count):
+        name = f"j{number}"
+        earlier = [job.name for job in jobs]
+        needs = rng.sample(earlier, min(len(earlier), rng.choice([0, 0, 0, 1, 1, 2])))
+        rest = [other for other in earlier if other not in needs]
+        after = rng.sample(rest, min(len(rest), rng.choice([0, 0, 0, 1])))
+        service = rng.random() < 0.15
+        if service:
+            services.add(name)
+            needs = [need for need in needs if need not in services or rng.random() < 0.3]
+        jobs.append(
+            Job(
+                name,
+                "true",
+                demand=rng.choice(demands),
+                needs=tuple(needs),
+                after=tuple(after),
+                priority=rng.choice([0, 0, 0, 5]),
+                cost=rng.choice([0.0, 0.0, 1.0, 7.5]),
+                retry=random_retry(rng),
+                service=Service("tcp:8000") if service else None,
+            )
+        )
+    return tuple(jobs)
+
+
+def random_demand(rng: random.Random, cards: int) -> Demand:
+    gpus = rng.choice([0, 1, 1, 1, 2, rng.randint(0, cards + 1)])
+    return Demand(
+        gpus=min(gpus, cards + 1),
+        gpu_memory=rng.choice([0, 0, 10 * GIB, 40 * GIB, 70 * GIB]) if gpus else 0,
+        per_gpu=rng.choice([1, 1, 2, 3]) if gpus else 1,
+        cpus=rng.choice([None, None, 2, 6]),
+        uses=tuple(rng.sample(TOKENS, rng.choice([0, 0, 0, 1, 2]))),
+    )
+
+
+def random_retry(rng: random.Random) -> RetryPolicy:
+    on = rng.choice([frozenset(), frozenset(), frozenset({"exit"})])
+    return RetryPolicy(rng.choice([0, 0, 1, 2]), on, rng.choice([0.0, 0.0, 30.0]))
+
+
+def random_options(rng: random.Random, cards: int) -> dict[str, object]:
+    return {
+        "limits": {token: rng.choice([1, 1, 2]) for token in TOKENS},
+        "cpus": rng.choice([1, 2, 4]),
+        "limit": rng.choice([None, None, rng.randint(1, cards)]),
+        "fail_fast": rng.random() < 0.07,
+        "max_failures": rng.choice([None, None, None, 2]),
+    }
+
+
+def play(seed: int, sides: int = 1) -> World:
+    """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise."""
+    rng = random.Random(seed)
+    cards = rng.randint(1, 4)
+    world = World(pretend_gpus(cards), rng)
+    for number in range(sides):
+        jobs = random_jobs(rng, cards)
+        world.add(jobs, name="AB"[number], **random_options(rng, cards))  # type: ignore[arg-type]
+    nervous = rng.choice([0.0, 0.05, 0.2])
+    for _ in range(rng.randint(0, 150)):
+        if rng.random() < nervous:
+            world.disturb(rng.choice(world.sides))
+        elif rng.random() < nervous / 20:
+            side = rng.choice(world.sides)
+            world.crash(side, edited(rng, side))
+        elif not world.step():
+            break
+    world.quiet_down()
+    world.run_to_end()
+    return world
+
+
+def edited(rng: random.Random, side: Side) -> tuple[Job, ...]:
+    """The job file as it may be after somebody edited it: the last job gone, another one new."""
+    jobs = list(side.jobs)
+    if rng.random() < 0.3 and len(jobs) > 1:
+        jobs.pop()
+    if rng.random() < 0.3:
+        jobs.append(Job(f"new{side.crashes}", "true"))
+    return tuple(jobs)

@@ -1,0 +1,674 @@
+"""A strict pretend outside world for the core: it fails on any instruction that is not legal now.
+
+Time is pretended; every answer comes in an order that the history's seed chooses. Several runs may
+share one world: leases are exclusive, a wanted card is handed over, one run gathers.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gpulaunch.core.events import (
+    Acquire,
+    Asked,
+    BecameReady,
+    Cancel,
+    Drain,
+    Drained,
+    DrainGpus,
+    Elsewhere,
+    Ended,
+    Event,
+    Freed,
+    Gather,
+    GatherGranted,
+    Granted,
+    Instruction,
+    Launch,
+    Occupied,
+    Pause,
+    Refused,
+    Release,
+    Retry,
+    SetTimer,
+    Sick,
+    Started,
+    Stop,
+    StopAttempt,
+    Submitted,
+    TimerFired,
+    Wanted,
+)
+from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Exited,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+from gpulaunch.core.run import Run
+
+GIB = 1 << 30
+
+
+def pretend_gpus(count: int, memory: int = 80 * GIB) -> tuple[Gpu, ...]:
+    return tuple(Gpu(f"GPU-{i}", i, f"sim/{i}", "pretend", memory) for i in range(count))
+
+
+@dataclass
+class Process:
+    """An attempt that is alive in the world."""
+
+    side: Side
+    attempt: AttemptId
+    job: Job
+    gpus: tuple[str, ...]
+    started: bool = False
+    ready: bool = False
+    asked: str = ""
+    by: str = ""
+
+
+@dataclass
+class Place:
+    """A card in the world."""
+
+    gpu: Gpu
+    holder: Side | None = None
+    granted: bool = False
+    draining: bool = False
+    dirty: bool = False
+    stranger: bool = False
+    sick: bool = False
+    taken: int = 0
+    carried: set[AttemptId] = field(default_factory=set)
+    dead_hold: set[AttemptId] = field(default_factory=set)
+    waiters: list[Side] = field(default_factory=list)
+    handed: Side | None = None
+
+
+@dataclass(eq=False)
+class Side:
+    """One run with its inbox, its timers, and the ledger that its journal's replay makes."""
+
+    name: str
+    run: Run
+    jobs: tuple[Job, ...]
+    limits: dict[str, int]
+    cpus: int
+    options: dict[str, object]
+    replayed: Ledger
+    inbox: deque[Event] = field(default_factory=deque)
+    timers: dict[str, float] = field(default_factory=dict)
+    asking: set[str] = field(default_factory=set)
+    told_wanted: dict[str, bool] = field(default_factory=dict)
+    stopped: bool = False
+    paused: bool = False
+    drained: set[str] = field(default_factory=set)
+    facts: list[Fact] = field(default_factory=list)
+    crashes: int = 0
+
+
+class World:
+    """Carries out what runs say, strictly, and answers in an order of the seed's choosing."""
+
+    def __init__(self, gpus: Sequence[Gpu], rng: random.Random, calm: bool = False) -> None:
+        self.rng = rng
+        self.now = 100.0
+        self.cards = {gpu.uuid: Place(gpu) for gpu in gpus}
+        self.sides: list[Side] = []
+        self.processes: dict[tuple[str, AttemptId], Process] = {}
+        self.gatherer: Side | None = None
+        self.gather_queue: list[Side] = []
+        self.pending: list[tuple[str, Callable[[], None]]] = []
+        self.calm = calm
+        self.steps = 0
+        self.log: list[str] = []
+        self.launches: Counter[str] = Counter()
+        self.overlaps: list[str] = []
+
+    # ── Runs ────────────────────────────────────────────────────────────────────────────────────
+
+    def add(
+        self,
+        jobs: Sequence[Job],
+        *,
+        name: str = "A",
+        limits: dict[str, int] | None = None,
+        cpus: int = 4,
+        **options: object,
+    ) -> Side:
+        gpus = tuple(place.gpu for place in self.cards.values())
+        ledger, replayed = Ledger(), Ledger()
+        self._open(gpus, 1, ledger, replayed)
+        run = Run(gpus, limits=limits or {}, cpus=cpus, ledger=ledger, **options)  # type: ignore[arg-type]
+        side = Side(name, run, tuple(jobs), limits or {}, cpus, options, replayed)
+        self.sides.append(side)
+        self.tell(side, Submitted(side.jobs))
+        return side
+
+    def _open(self, gpus: Sequence[Gpu], epoch: int, *ledgers: Ledger) -> None:
+        fact = RunOpened("run", "run", epoch, "0", "host", "boot", 1, tuple(gpus))
+        for ledger in ledgers:
+            ledger.apply(fact, self.instant)
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, self.now + 1e9)
+
+    def crash(self, side: Side, jobs: Sequence[Job]) -> None:
+        """SIGKILL of the supervisor; keepers end its attempts; another goes on from its journal."""
+        gpus = tuple(place.gpu for place in self.cards.values())
+        for process in list(self.processes.values()):
+            if process.side is side:
+                process.asked = "old"
+                for uuid in process.gpus:
+                    self.cards[uuid].dead_hold.add(process.attempt)
+        if self.gatherer is side:
+            self._give_up_gathering(side)
+        self.gather_queue = [other for other in self.gather_queue if other is not side]
+        for place in self.cards.values():
+            place.waiters = [waiter for waiter in place.waiters if waiter is not side]
+            if place.handed is side:
+                place.handed = None
+            if place.holder is side:
+                place.granted = place.draining = False
+                place.holder = None
+                self._freed(place)
+        self.pending = [(who, act) for who, act in self.pending if who != side.name]
+        ledger = copy.deepcopy(side.replayed)
+        recorded = [event for event in side.inbox if isinstance(event, Ended)]
+        side.inbox.clear()
+        side.timers.clear()
+        side.asking.clear()
+        side.told_wanted.clear()
+        side.drained.clear()
+        side.stopped = side.paused = False
+        side.crashes += 1
+        side.jobs = tuple(jobs)
+        self._open(gpus, ledger.epoch + 1, ledger, side.replayed)
+        again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
+        side.run = Run(
+            gpus,
+            limits=side.limits,
+            cpus=side.cpus,
+            ledger=ledger,
+            **side.options,  # type: ignore[arg-type]
+        )
+        done = {n for n, r in ledger.jobs.items() if r.state == "succeeded" and not r.service}
+        before = dict(self.launches)
+        self.tell(side, Submitted(side.jobs, frozenset(again)))
+        for name in done:
+            key = f"{side.name}:{name}"
+            assert self.launches[key] == before.get(key, 0), f"{name} was done and runs again"
+        side.inbox.extend(recorded)
+        for process in list(self.processes.values()):
+            if process.side is side:
+                self._later(side.name, lambda p=process: self._end(p, self._old_end(), 0))
+
+    def _old_end(self) -> Outcome:
+        return self.rng.choice([Interrupted("its supervisor died"), Lost("gone"), Exited(0)])
+
+    def tell(self, side: Side, event: Event) -> None:
+        """Hand one event in, and carry out what comes back, strictly."""
+        self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
+        before = len(side.facts)
+        results = side.run.handle(event, self.instant)
+        for result in results:
+            self.log.append(f"                {side.name} -> {result!r}"[:300])
+        for result in results:
+            if not isinstance(result, Instruction):
+                side.replayed.apply(result, self.instant)
+                side.facts.append(result)
+        assert len(side.facts) >= before
+        for result in results:
+            if isinstance(result, Instruction):
+                self._carry_out(side, result)
+        side.run.check()
+
+    # ── Instructions ────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, side: Side, instruction: Instruction) -> None:
+        match instruction:
+            case Acquire(gpu):
+                place = self.cards[gpu]
+                assert gpu not in side.asking, f"Acquire({gpu}) twice"
+                assert not (place.holder is side and place.granted), f"Acquire({gpu}), held"
+                assert gpu not in side.drained and not self._closed(side), f"Acquire({gpu}) drained"
+                side.asking.add(gpu)
+                # Like the engine, the lease is taken at once; the look takes its time.
+                if place.handed is side:
+                    place.handed, place.holder = None, side
+                self._later(side.name, lambda: self._answer(side, place))
+            case Release(gpu):
+                place = self.cards[gpu]
+                assert place.holder is side and place.granted, f"Release({gpu}), not held"
+                assert not place.draining, f"Release({gpu}) while it drains"
+                assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
+                place.granted = False
+                place.holder = None
+                self._hand_over(place)
+            case Drain(gpu):
+                place = self.cards[gpu]
+                assert place.holder is side and place.granted, f"Drain({gpu}), not held"
+                assert not place.draining, f"Drain({gpu}) twice"
+                assert not self._on(gpu), f"Drain({gpu}) with {self._on(gpu)} on it"
+                place.draining = True
+                self._later(side.name, lambda: self._drained(side, place))
+            case Launch():
+                self._launch(side, instruction)
+            case StopAttempt(attempt, reason, by, _):
+                process = self.processes.get((side.name, attempt))
+                if process is None:
+                    told = any(isinstance(e, Ended) and e.attempt == attempt for e in side.inbox)
+                    assert told, f"StopAttempt({attempt}), not alive"
+                    return
+                assert reason in ("cancelled", "interrupted", "stopped")
+                assert process.asked != "old", f"StopAttempt({attempt}), an old keeper's"
+                process.asked, process.by = reason, by
+            case SetTimer(key, at):
+                assert at > self.now, f"SetTimer({key}) in the past"
+                side.timers[key] = at
+            case Gather(on=True):
+                assert self.gatherer is not side and side not in self.gather_queue
+                self.gather_queue.append(side)
+                self._grant_gathering()
+            case Gather(on=False):
+                if side in self.gather_queue:
+                    self.gather_queue.remove(side)
+                else:
+                    assert self.gatherer is side, "Gather(off) without Gather(on)"
+                    self._give_up_gathering(side)
+
+    def _launch(self, side: Side, launch: Launch) -> None:
+        attempt, job, demand = launch.attempt, launch.job, launch.job.demand
+        uuids = [gpu.uuid for gpu in launch.gpus]
+        assert not self._closed(side), f"Launch({attempt}) while nothing may start"
+        assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
+        mine = [p for p in self.processes.values() if p.side is side]
+        assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
+        assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
+        for uuid in uuids:
+            place = self.cards[uuid]
+            assert place.holder is side and place.granted, f"Launch({attempt}) on {uuid}, not held"
+            assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
+            clean = place.carried or not place.dirty
+            assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
+            assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
+            beside = self._on(uuid)
+            shares = {p.job.demand.per_gpu for p in beside} | {demand.per_gpu}
+            assert not beside or (len(shares) == 1 and len(beside) < demand.per_gpu), (
+                f"Launch({attempt}) on {uuid} beside {beside}"
+            )
+            promised = sum(p.job.demand.gpu_memory for p in beside) + demand.gpu_memory
+            assert not promised or promised <= self._free(place), f"{attempt}: memory on {uuid}"
+        states = {name: record.state for name, record in side.run.ledger.jobs.items()}
+        by_name = {other.name: other for other in side.jobs}
+        for need in job.needs:
+            if need in by_name and by_name[need].service:
+                serving = [p for p in mine if p.attempt.job == need and p.ready]
+                assert serving, f"Launch({attempt}) before its service {need} is ready"
+            else:
+                assert states[need] == "succeeded", f"Launch({attempt}) before {need}"
+        for other in job.after:
+            done = states.get(other, "succeeded") not in ("waiting", "running")
+            assert done, f"Launch({attempt}) before {other} has ended"
+        alive = [p for p in mine if p.asked != "old"]
+        used = Counter(token for p in alive for token in p.job.demand.uses)
+        used.update(demand.uses)
+        for token in demand.uses:
+            assert used[token] <= side.limits.get(token, 1), f"{attempt}: tokens of {token}"
+        cpus = [p.job.demand.cpus or 1 for p in alive if not p.gpus and not p.job.service]
+        if not uuids and not job.service:
+            total = sum(cpus) + (demand.cpus or 1)
+            assert total <= side.cpus or not cpus, f"{attempt}: {total} CPUs"
+        for uuid in uuids:
+            self.cards[uuid].carried.add(attempt)
+        process = Process(side, attempt, job, tuple(uuids))
+        self.processes[side.name, attempt] = process
+        self.launches[f"{side.name}:{job.name}"] += 1
+        self._later(side.name, lambda: self._start(process))
+
+    # ── Answers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _later(self, who: str, act: Callable[[], None]) -> None:
+        self.pending.append((who, act))
+
+    def _answer(self, side: Side, place: Place) -> None:
+        uuid = place.gpu.uuid
+        side.asking.discard(uuid)
+        taken = place.holder not in (None, side) or place.handed not in (None, side)
+        if taken or place.dead_hold:
+            if side not in place.waiters:
+                place.waiters.append(side)
+            side.inbox.append(Refused(uuid, Elsewhere("another launcher")))
+            return
+        if place.sick or place.stranger:
+            place.holder = place.handed = None
+            why = Sick("fell off the bus") if place.sick else Occupied("user bob (pid 123)")
+            self._hand_over(place)
+            side.inbox.append(Refused(uuid, why))
+            return
+        place.holder, place.granted, place.dirty = side, True, False
+        place.carried.clear()
+        place.handed = None
+        place.waiters = [waiter for waiter in place.waiters if waiter is not side]
+        side.told_wanted.pop(uuid, None)
+        side.inbox.append(Granted(uuid, self._free(place)))
+
+    def _drained(self, side: Side, place: Place) -> None:
+        uuid = place.gpu.uuid
+        place.draining = False
+        if place.sick or (not self.calm and self.rng.random() < 0.02):
+            place.sick = True
+            place.granted = False
+            place.holder = None
+            self._hand_over(place)
+            side.inbox.append(Refused(uuid, Sick("its memory was not given back")))
+            return
+        place.dirty = False
+        side.inbox.append(Drained(uuid, self._free(place)))
+
+    def _start(self, process: Process) -> None:
+        key = (process.side.name, process.attempt)
+        if key not in self.processes or process.asked == "old":
+            return
+        if not self.calm and self.rng.random() < 0.03:
+            self._end(process, NotStarted("no such file"), 0)
+            return
+        process.started = True
+        process.side.inbox.append(Started(process.attempt, self.rng.randrange(2, 9999)))
+        if process.job.service is not None:
+            self._later(process.side.name, lambda: self._become_ready(process))
+
+    def _become_ready(self, process: Process) -> None:
+        if (process.side.name, process.attempt) in self.processes and process.asked != "old":
+            process.ready = True
+            process.side.inbox.append(BecameReady(process.attempt))
+
+    def _end(self, process: Process, outcome: Outcome, leftovers: int) -> None:
+        key = (process.side.name, process.attempt)
+        if key not in self.processes:
+            return
+        del self.processes[key]
+        for uuid in process.gpus:
+            place = self.cards[uuid]
+            place.dirty = True
+            if process.attempt in place.dead_hold:
+                place.dead_hold.discard(process.attempt)
+                if not place.dead_hold:
+                    self._freed(place)
+        process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+        if not self.calm and self.rng.random() < 0.05:
+            process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+
+    def _outcome(self, process: Process) -> Outcome:
+        honest = self.rng.random() < (1.0 if self.calm else 0.9)
+        if process.asked == "cancelled" and honest:
+            return Cancelled(Signaled(15))
+        if process.asked == "interrupted" and honest:
+            return Interrupted(process.by)
+        if process.asked == "stopped" and honest:
+            return Stopped(Signaled(15))
+        good: list[Outcome] = [Exited(0)] * 12
+        bad: list[Outcome] = [
+            Exited(3),
+            Signaled(11),
+            TimedOut("timeout", 7200.0),
+            TimedOut("idle_timeout", 60.0),
+            MissingOutput(("pred.cif",)),
+            Lost("gone"),
+        ]
+        return self.rng.choice(good if self.calm else good + bad)
+
+    # ── Leases ──────────────────────────────────────────────────────────────────────────────────
+
+    def _on(self, uuid: str) -> list[Process]:
+        return [p for p in self.processes.values() if uuid in p.gpus]
+
+    def _free(self, place: Place) -> int:
+        return place.gpu.memory - place.taken
+
+    def _closed(self, side: Side) -> bool:
+        return side.stopped or side.paused
+
+    def _holds(self, side: Side) -> bool:
+        return any(place.holder is side for place in self.cards.values())
+
+    def _hand_over(self, place: Place) -> None:
+        """To a waiter that holds no card, where there is one; else everybody hears of it."""
+        wanting = [waiter for waiter in place.waiters if not self._holds(waiter)]
+        if wanting and not place.dead_hold:
+            side = wanting[0]
+            place.waiters.remove(side)
+            place.handed = side
+            side.inbox.append(Freed(place.gpu.uuid))
+        else:
+            self._freed(place)
+
+    def _freed(self, place: Place) -> None:
+        if place.dead_hold or place.holder is not None or place.handed is not None:
+            return
+        waiters, place.waiters = place.waiters, []
+        for side in waiters:
+            side.inbox.append(Freed(place.gpu.uuid))
+
+    def _grant_gathering(self) -> None:
+        if self.gatherer is None and self.gather_queue:
+            side = self.gatherer = self.gather_queue.pop(0)
+            self._later(side.name, lambda: self._gathers(side))
+
+    def _gathers(self, side: Side) -> None:
+        if self.gatherer is side:
+            side.inbox.append(GatherGranted())
+
+    def _give_up_gathering(self, side: Side) -> None:
+        assert self.gatherer is side
+        self.gatherer = None
+        self._grant_gathering()
+
+    def say_wanted(self) -> None:
+        """What holders notice on their leases' sockets."""
+        for place in self.cards.values():
+            side = place.holder
+            if side is None or not place.granted:
+                continue
+            wanted = any(not self._holds(w) for w in place.waiters if w is not side)
+            if side.told_wanted.get(place.gpu.uuid, False) != wanted:
+                side.told_wanted[place.gpu.uuid] = wanted
+                side.inbox.append(Wanted(place.gpu.uuid, wanted))
+
+    # ── Histories ───────────────────────────────────────────────────────────────────────────────
+
+    def step(self) -> bool:
+        """Let one thing happen. False when nothing can happen any more but what people do."""
+        self.steps += 1
+        self.now += 0.001
+        self.say_wanted()
+        ready = [side for side in self.sides if side.inbox]
+        if ready and self.rng.random() < 0.6:
+            self._deliver(self.rng.choice(ready))
+            return True
+        if self.pending and (self.rng.random() < 0.6 or not self.processes):
+            _, act = self.pending.pop(self.rng.randrange(len(self.pending)))
+            act()
+            return True
+        if ready:
+            self._deliver(self.rng.choice(ready))
+            return True
+        mortal = [p for p in self.processes.values() if self._may_end(p)]
+        if mortal:
+            process = self.rng.choice(mortal)
+            self._end(process, self._outcome(process), self.rng.randrange(3))
+            return True
+        if self.pending:
+            _, act = self.pending.pop(0)
+            act()
+            return True
+        return self._fire_timer()
+
+    def _may_end(self, process: Process) -> bool:
+        if process.asked == "old":
+            return False
+        if not process.started and not process.asked:
+            return False
+        if process.job.service is None or process.asked:
+            return True
+        return not self.calm and self.rng.random() < 0.03
+
+    def _deliver(self, side: Side) -> None:
+        event = side.inbox.popleft()
+        if isinstance(event, Ended):
+            for place in self.cards.values():
+                if place.holder is side:
+                    place.carried.discard(event.attempt)
+        self.tell(side, event)
+        if isinstance(event, Freed):
+            place = self.cards[event.gpu]
+            if place.handed is side and event.gpu not in side.asking:
+                place.handed = None
+                self._hand_over(place)
+
+    def _fire_timer(self) -> bool:
+        timers = [(at, side.name, key) for side in self.sides for key, at in side.timers.items()]
+        if not timers:
+            return False
+        at, name, key = min(timers)
+        side = next(side for side in self.sides if side.name == name)
+        del side.timers[key]
+        self.now = max(self.now, at) + self.rng.choice([0.0, 0.01])
+        self.tell(side, TimerFired(key))
+        return True
+
+    def disturb(self, side: Side) -> None:
+        """Something that people, strangers or the machine do."""
+        rng, uuids = self.rng, list(self.cards)
+        names = [job.name for job in side.jobs]
+        roll = rng.randrange(17)
+        if roll == 0:
+            self._ask(side, Cancel((rng.choice(names),)))
+        elif roll == 1 and rng.random() < 0.3:
+            self._ask(side, Cancel(None))
+        elif roll in (2, 3):
+            self._ask(side, Retry(rng.choice([None, (rng.choice(names),)])))
+        elif roll in (4, 5):
+            gpus = None if rng.random() < 0.3 else (rng.choice(uuids),)
+            self._ask(side, DrainGpus(gpus, now=rng.random() < 0.5))
+        elif roll in (6, 7):
+            self._ask(side, DrainGpus(None, off=True))
+        elif roll == 8:
+            self._ask(side, Pause("the disk is full", off=rng.random() < 0.5))
+        elif roll == 9 and rng.random() < 0.3:
+            self._ask(side, Stop("SIGINT", now=rng.random() < 0.4))
+        elif roll in (10, 11):
+            self.cards[rng.choice(uuids)].stranger ^= True
+        elif roll in (12, 13):
+            place = self.cards[rng.choice(uuids)]
+            if place.holder is None:
+                place.taken = rng.choice([0, 30, 60]) * GIB
+        elif roll == 14 and rng.random() < 0.2:
+            self.cards[rng.choice(uuids)].sick = True
+        elif roll == 15:
+            self.tell(side, self._nonsense(side))
+        else:
+            self.now += rng.choice([0.5, 5.0, 700.0])
+
+    def _nonsense(self, side: Side) -> Event:
+        """Events that nothing asked for."""
+        uuid = self.rng.choice(list(self.cards))
+        attempt = AttemptId(self.rng.choice(side.jobs).name, 99)
+        events: list[Event] = [
+            TimerFired("gpu/nothing"),
+            TimerFired(f"job/{attempt.job}"),
+            TimerFired("gather"),
+            TimerFired("stuck"),
+            Started(attempt, 1),
+            Ended(attempt, Exited(0)),
+            BecameReady(attempt),
+            Granted("GPU-99", 1),
+        ]
+        if self.cards[uuid].holder is not side and uuid not in side.asking:
+            events += [Granted(uuid, 1), Drained(uuid, 1), Refused(uuid, Sick("not asked"))]
+        return self.rng.choice(events)
+
+    def _ask(self, side: Side, request: Cancel | Retry | DrainGpus | Pause | Stop) -> None:
+        match request:
+            case Stop():
+                side.stopped = True
+            case Pause(_, off):
+                side.paused = not off
+            case DrainGpus(gpus, _, off):
+                for uuid in gpus or self.cards:
+                    (side.drained.discard if off else side.drained.add)(uuid)
+        self.tell(side, Asked(request))
+
+    def quiet_down(self) -> None:
+        """From here on nobody interferes, and jobs succeed."""
+        self.calm = True
+        for place in self.cards.values():
+            place.stranger, place.taken = False, 0
+        for side in self.sides:
+            if side.paused:
+                self._ask(side, Pause("", off=True))
+            if side.drained:
+                self._ask(side, DrainGpus(None, off=True))
+
+    def run_to_end(self, most: int = 20_000) -> None:
+        """Every run must come to its end, in a bounded number of steps."""
+        for _ in range(most):
+            if all(side.run.finished and not side.inbox for side in self.sides):
+                break
+            moved = self.step()
+            assert moved or all(side.run.finished for side in self.sides), (
+                f"stands still: {self.standing()}"
+            )
+        else:
+            raise AssertionError(f"no end after {most} steps: {self.standing()}")
+        for side in self.sides:
+            self.check_end(side)
+
+    def standing(self) -> str:
+        lines = []
+        for side in self.sides:
+            for name, record in side.run.ledger.jobs.items():
+                if record.state in ("waiting", "running"):
+                    lines.append(f"{side.name}/{name}: {record.state} {side.run.why_waiting(name)}")
+        return "; ".join(lines)
+
+    def check_end(self, side: Side) -> None:
+        """No lease is left, and the replayed journal gives the same state, job by job."""
+        held = [p.gpu.index for p in self.cards.values() if p.holder is side]
+        assert not held, f"{side.name} is finished and holds {held}"
+        assert self.gatherer is not side, "a finished run has the right to gather"
+        live, replayed = side.run.ledger, side.replayed
+        assert live.jobs.keys() == replayed.jobs.keys()
+        for name, record in live.jobs.items():
+            assert record == replayed.jobs[name], f"{name}: replay differs"
+        assert live == replayed, "the replayed ledger differs"
+        state, reason = side.run.outcome()
+        if state == "succeeded":
+            bad = [n for n in side.jobs if live.jobs[n.name].state != "succeeded"]
+            assert not bad, f"succeeded with {bad}"
+        else:
+            assert reason, f"{state} without a reason"
+        for job in side.jobs:
+            record = live.jobs[job.name]
+            if record.state in ("failed", "skipped", "cancelled"):
+                assert record.reason, f"{job.name} {record.state} without a reason"
+            if record.state == "waiting":
+                assert side.run.why_waiting(job.name), f"{job.name} waits without a reason"
