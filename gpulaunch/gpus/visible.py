@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
+MANY = 64
 Style: TypeAlias = Literal["index", "uuid"]
 
 
@@ -51,9 +52,11 @@ def style_for(machine: Machine) -> tuple[Style, str]:
     return "index", ""
 
 
-def count_cards(directory: str = "/proc/driver/nvidia/gpus") -> int:
+def count_cards(root: str = "/") -> int:
     """How many NVIDIA cards the kernel has, at least as many as CUDA can number."""
     try:
-        return len(os.listdir(directory))
+        return len(os.listdir(os.path.join(root, "proc/driver/nvidia/gpus")))
     except OSError:
-        return 0
+        # WSL and sandboxes have the device and not the list.
+        devices = ("dev/nvidiactl", "dev/dxg")
+        return MANY if any(os.path.exists(os.path.join(root, path)) for path in devices) else 0

@@ -41,10 +41,13 @@ def test_a_pretend_cards_number_is_no_real_cards_number(real: int, mask: str) ->
 
 
 def test_cards_are_counted_where_the_kernel_lists_them(tmp_path: Path) -> None:
+    assert count_cards(str(tmp_path)) == 0
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    assert count_cards(str(tmp_path)) == 64
     for bus in ("0000:01:00.0", "0000:02:00.0"):
-        (tmp_path / bus).mkdir()
+        (tmp_path / "proc/driver/nvidia/gpus" / bus).mkdir(parents=True)
     assert count_cards(str(tmp_path)) == 2
-    assert count_cards(str(tmp_path / "none")) == 0
 
 
 def test_cards_are_named_by_index_only_where_every_index_opens() -> None:
