@@ -29,6 +29,8 @@ CLOCK = 1.0
 """Seconds between two redraws in which only clocks move on."""
 NARROW = 60
 TIME = 8
+AT_ONCE = 200
+"""Lines printed in one redraw: some 30 ms, in which the run is not driven."""
 WIDE = 100
 """Columns. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
 
@@ -114,8 +116,9 @@ class ProgressView:
             self._live = self._start(picture)
         with self._console:  # one write for both: no flicker
             self._live.update(picture, refresh=False)
-            self._print_lines()
+            self._print_lines(AT_ONCE)
             self._live.refresh()
+        self._changed = bool(self._lines)
 
     def _start(self, picture: RenderableType) -> Live:
         from rich.live import Live
@@ -133,10 +136,10 @@ class ProgressView:
         self._console.show_cursor(True)
         return live
 
-    def _print_lines(self) -> None:
+    def _print_lines(self, limit: int | None = None) -> None:
         from rich.text import Text
 
-        lines, self._lines = self._lines, []
+        lines, self._lines = self._lines[:limit], self._lines[limit:] if limit else []
         if lines:
             self._console.print(Text("\n").join(map(self._line, lines)), soft_wrap=True)
 

@@ -10,6 +10,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.model import Exited, RunState
 from gpulaunch.views.summary import Summary, print_summary, summarise
 from gpulaunch.views.terminal import console_for
+from gpulaunch.views.usage import covered
 from tests.views.history import History
 from tests.views.screen import Paths, Tty, rendered
 
@@ -86,7 +87,12 @@ def test_ten_failures_are_shown_and_only_their_logs_are_read() -> None:
     for n in range(25):
         run.start(f"j{n}", 0).fail(f"j{n}")
     read: list[str] = []
-    summary = summarise(run.ledger, Paths(), run.now, tail_of=lambda log: read.append(log) or ())
+
+    def tail_of(log: str) -> Sequence[str]:
+        read.append(log)
+        return ()
+
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=tail_of)
     assert len(summary.failed) == len(read) == 10
     assert "and 15 failed jobs more" in rendered(lambda c: print_summary(c, summary))
 
@@ -97,6 +103,22 @@ def test_jobs_that_share_a_card_use_its_time_once() -> None:
     summary = summary_of(run)
     assert summary.busy == 1.0
     assert summary.gpu_hours == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [
+        ([], 0),
+        ([(0, 10), (5, 15)], 15),
+        ([(0, 10), (2, 3)], 10),
+        ([(20, 30), (0, 10)], 20),
+        ([(0, 10), (10, 20), (0, 20)], 20),
+    ],
+)
+def test_overlapping_times_are_counted_once(
+    spans: list[tuple[float, float]], seconds: float
+) -> None:
+    assert covered(spans) == seconds
 
 
 def test_a_resumed_run_is_not_blamed_for_the_night_between() -> None:
