@@ -7,7 +7,6 @@ in `tick` (at most four times a second) and `close`, and none while the terminal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.core import facts as f
@@ -31,8 +30,8 @@ NARROW = 60
 TIME = 8
 AT_ONCE = 200
 """Lines printed in one redraw: some 30 ms, in which the run is not driven."""
-WIDE = 100
-"""Columns. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
+BAR = 80
+"""Columns at most. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
 
 _MARKS: dict[Tone, tuple[str, str]] = {
     "good": ("✓", "green"),
@@ -172,7 +171,7 @@ class ProgressView:
         rows += self._warnings(ledger)
         rows.append("")
         room = max(1, self._console.height - len(rows) - 2)
-        rows.append(self._table(self._card_rows(ledger), self._cpu_row(ledger), room, now))
+        rows += self._rows(ledger, room, now)
         return Constrain(Group(*rows), self._width)
 
     def _bar(self, ledger: Ledger) -> RenderableType:
@@ -182,8 +181,8 @@ class ProgressView:
 
         settled = sum(max(0, ledger.counts[state]) for state in SETTLED)
         total = settled + ledger.counts["running"] + self._left(ledger)
-        grid = Table.grid(expand=True, padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=self._width // 3)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, overflow="ellipsis", max_width=min(BAR, self._width) // 3)
         grid.add_column(ratio=1)
         grid.add_column(no_wrap=True)
         bar = ProgressBar(
@@ -194,26 +193,28 @@ class ProgressView:
             style="bright_black",
         )
         counted = Text(f"{words.count(settled)} of {words.count(total)}", "bold")
+        grid.width = min(BAR, self._width)
         grid.add_row(Text(" " + words.visible(ledger.name), "bold"), bar, counted)
         return grid
 
     @property
     def _width(self) -> int:
         """Short of the edge: a `^C` that is echoed there would wrap and shift the rows."""
-        return max(8, min(WIDE, self._console.width - 5))
+        return max(8, self._console.width - 5)
 
     def _left(self, ledger: Ledger) -> int:
         return ledger.counts["waiting"] - self._estimate.vanished
 
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
-        """Counts and times; on a narrow terminal below each other."""
+        """Counts and times; below each other where they do not fit."""
         from rich.text import Text
 
         dot = Text(" · ", "dim")
-        if self._console.width >= NARROW:
-            return Text(" ") + dot.join(self._counts(ledger) + self._times(now, ledger))
-        counts, times = dot.join(self._counts(ledger)), dot.join(self._times(now, ledger))
-        return Text(" ") + counts + "\n " + times
+        counts, times = self._counts(ledger), self._times(now, ledger)
+        line = Text(" ") + dot.join(counts + times)
+        if line.cell_len <= self._width:
+            return line
+        return Text(" ") + dot.join(counts) + "\n " + dot.join(times)
 
     def _counts(self, ledger: Ledger) -> list[Text]:
         from rich.text import Text
@@ -253,37 +254,34 @@ class ProgressView:
             said.append(f"paused, no new starts: {words.visible(ledger.paused)}")
         return [Text(f" {text}", "yellow", no_wrap=True, overflow="ellipsis") for text in said]
 
-    def _table(
-        self,
-        cards: Sequence[tuple[str, str, AttemptId | None]],
-        cpu: Sequence[AttemptId],
-        room: int,
-        now: Instant,
-    ) -> RenderableType:
-        from rich.cells import cell_len
-        from rich.table import Table
-        from rich.text import Text
+    def _rows(self, ledger: Ledger, room: int, now: Instant) -> list[RenderableType]:
+        """A row per card and one for all jobs without a card, `room` rows at most.
 
-        labels = max((cell_len(label) for label, _, _ in cards), default=3) + 1
-        names = max(8, self._width - labels - TIME - 4)
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True, width=labels)
-        grid.add_column(no_wrap=True, width=TIME, justify="right")
-        grid.add_column(no_wrap=True, width=names, overflow="ellipsis")
-        if cpu:
-            room -= 1
+        Rows end where their text ends: of a terminal made narrower, fewer wrap.
+        """
+        cards, cpu = self._card_rows(ledger), self._cpu_row(ledger)
+        labels = max((len(label) for label, _, _ in cards), default=3)
+        room -= bool(cpu)
         shown = cards if len(cards) <= room else cards[: max(1, room - 1)]
-        for label, text, attempt in shown:
-            time = self._ran(attempt, now) if attempt else ""
-            style = "" if attempt else "dim"
-            grid.add_row(Text(f" {label}", "dim"), Text(time, "dim"), Text(text, style))
+        rows = [self._row(labels, label, text, on, now) for label, text, on in shown]
         if len(shown) < len(cards):
             more = words.several(len(cards) - len(shown), "more card")
-            grid.add_row("", "", Text(f"and {more}", "dim"))
+            rows.append(self._row(labels, "", f"and {more}", None, now))
         if cpu:
             jobs = words.listing(words.visible(attempt.job) for attempt in cpu)
-            grid.add_row(Text(" CPU", "dim"), Text(self._ran(cpu[0], now), "dim"), Text(jobs))
-        return grid
+            rows.append(self._row(labels, "CPU", jobs, cpu[0], now))
+        return rows
+
+    def _row(
+        self, labels: int, label: str, text: str, attempt: AttemptId | None, now: Instant
+    ) -> RenderableType:
+        from rich.text import Text
+
+        took = self._ran(attempt, now) if attempt else ""
+        row = Text(f" {label:<{labels}}  {took:>{TIME}}  ", "dim")
+        row = Text.assemble(row, (text, "" if attempt else "dim"))
+        row.truncate(self._width, overflow="ellipsis")
+        return row
 
     def _card_rows(self, ledger: Ledger) -> list[tuple[str, str, AttemptId | None]]:
         rows = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Failed jobs, and causes of skipping, that are shown in full."""
-EACH = 8
+EACH = 4
 """Cards whose use is given one by one."""
 
 
