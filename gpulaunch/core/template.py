@@ -29,14 +29,13 @@ class Template:
 
 Text: TypeAlias = str | Template
 
-_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
-
-
 def quote(value: str, quoting: Quoting) -> str:
-    """`value` as POSIX shell text that stands for exactly itself at a place quoted that way."""
+    """`value` as POSIX shell text that stands for exactly itself at a place quoted that way.
+
+    A bare value is always quoted, harmless as it may look: `echo {{seed}}>out` with 5 would write
+    to descriptor 5, `~{{user}}` would expand, and `if` where a command stands is no command.
+    """
     if quoting == "bare":
-        if value and _SAFE.issuperset(value):
-            return value
         return "'" + value.replace("'", "'\"'\"'") + "'"
     if quoting == "single":
         return value.replace("'", "'\"'\"'")

@@ -7,7 +7,7 @@ from gpulaunch.spec.source import Source
 from gpulaunch.spec.tree import Node, Path, place
 
 SHOWN = 50
-_KEPT = 1000
+_ENOUGH = 1000
 
 
 class Bad(ValueError):
@@ -21,32 +21,33 @@ class Bad(ValueError):
 
 
 class Mistakes:
-    """Collects; keeps the first thousand, counts all, shows fifty."""
+    """Collects up to a thousand, then gives up; shows fifty."""
 
     def __init__(self, source: Source, root: Node) -> None:
         self.source = source
         self.root = root
-        self.count = 0
         self._kept: list[tuple[int, str]] = []
 
     def add(self, path: Path, message: str, *, key: bool = False) -> None:
         """`path` leads from the file's top; `key`: point at the last step's key, not its value."""
-        self.count += 1
-        if len(self._kept) < _KEPT:
-            self._kept.append((self.root.find(path, key), f"{spell(path)}{message}"))
+        self.add_at(self.root.find(path, key), f"{spell(path)}{message}")
 
     def add_at(self, at: int, message: str) -> None:
-        self.count += 1
-        if len(self._kept) < _KEPT:
-            self._kept.append((at, message))
+        self._kept.append((at, message))
+        if self.count >= _ENOUGH:
+            self.raise_if_any()
+
+    @property
+    def count(self) -> int:
+        return len(self._kept)
 
     def lines(self) -> list[str]:
         """One block per mistake, in the order of the file."""
-        shown = sorted(dict.fromkeys(self._kept))[:SHOWN]
-        blocks = [self.source.point(*place(at), message) for at, message in shown]
-        more = self.count - len(shown)
-        if more > 0 and len(shown) == SHOWN:
-            blocks.append(f"{self.source.name}: and {more:,} more mistakes")
+        found = sorted(set(self._kept))
+        blocks = [self.source.point(*place(at), message) for at, message in found[:SHOWN]]
+        if len(found) > SHOWN:
+            least = "at least " if self.count >= _ENOUGH else ""
+            blocks.append(f"{self.source.name}: and {least}{len(found) - SHOWN:,} more mistakes")
         return blocks
 
     def raise_if_any(self) -> None:

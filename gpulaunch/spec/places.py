@@ -24,14 +24,60 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _USUAL = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda")
 
 
+FIELDS = frozenset({"cwd", "env_file", "python", "venv", "conda"})
+
+
 def home_of(environ: Mapping[str, str]) -> str:
     return environ.get("HOME") or "/"
+
+
+class Places:
+    """Looks each place up once, however many jobs name it."""
+
+    def __init__(self, base: Path, environ: Mapping[str, str]) -> None:
+        self.base = base
+        self.home = home_of(environ)
+        self._environ = environ
+        self._seen: dict[tuple[str, str, bool], str | Bad] = {}
+
+    def find(self, field: str, text: str, made_later: bool) -> str:
+        """The absolute path. Raises Bad where it is not there, unless it may be made later."""
+        key = (field, text, made_later)
+        if key not in self._seen:
+            try:
+                self._seen[key] = str(self._look(field, text, made_later))
+            except Bad as bad:
+                self._seen[key] = bad
+        found = self._seen[key]
+        if isinstance(found, Bad):
+            raise found
+        return found
+
+    def _look(self, field: str, text: str, made_later: bool) -> Path:
+        by_path = "/" in text or text.startswith("~") or field not in ("python", "conda")
+        if made_later and by_path:
+            return resolve(text, self.base, self.home)
+        if field == "python":
+            return find_python(text, self.base, self._environ)
+        if field == "conda":
+            return find_conda(text, self.base, self._environ)
+        path = resolve(text, self.base, self.home)
+        check = {"cwd": check_directory, "env_file": check_env_file, "venv": check_venv}[field]
+        check(path)
+        return path
 
 
 def check_directory(path: Path) -> None:
     if not path.is_dir():
         kind = "is not a directory" if path.exists() else "does not exist"
         raise Bad(f"{path} {kind}")
+
+
+def check_env_file(path: Path) -> None:
+    try:
+        read_env_file(path)
+    except UsageError as error:
+        raise Bad(str(error)) from None
 
 
 def find_python(text: str, base: Path, environ: Mapping[str, str]) -> Path:

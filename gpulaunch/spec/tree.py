@@ -7,7 +7,8 @@ on depth, on the number of values and on what aliases expand to keep hostile fil
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -119,25 +120,27 @@ class _Builder:
         return self.root
 
     def _events(self, loader: yaml.BaseLoader) -> None:
-        documents = 0
+        steps: dict[type[yaml.Event], Callable[[Any, int], None]] = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.AliasEvent: self._alias,
+            yaml.MappingStartEvent: self._start,
+            yaml.SequenceStartEvent: self._start,
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.DocumentStartEvent: self._document,
+        }
         while True:
-            event = loader.get_event()  # type: ignore[no-untyped-call]
-            mark = event.start_mark
-            at = mark.line * _LINE + mark.column
-            if isinstance(event, yaml.ScalarEvent):
-                self._scalar(event, at)
-            elif isinstance(event, yaml.AliasEvent):
-                self._alias(str(event.anchor), at)
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self._start(event, at)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._end()
-            elif isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise self._stop(at, "a second document; a job file is one document")
+            event: yaml.Event = loader.get_event()  # type: ignore[no-untyped-call]
+            mark: Any = event.start_mark
+            step = steps.get(type(event))
+            if step is not None:
+                step(event, mark.line * _LINE + mark.column)
             elif isinstance(event, yaml.StreamEndEvent):
                 return
+
+    def _document(self, _: yaml.DocumentStartEvent, at: int) -> None:
+        if self.root is not None:
+            raise self._stop(at, "a second document; a job file is one document")
 
     def _scalar(self, event: yaml.ScalarEvent, at: int) -> None:
         text: str = event.value
@@ -169,13 +172,14 @@ class _Builder:
         mapping = isinstance(event, yaml.MappingStartEvent)
         self.open.append(_Open(Node(at, {} if mapping else []), event.anchor))
 
-    def _end(self) -> None:
+    def _end(self, _: yaml.CollectionEndEvent, __: int) -> None:
         done = self.open.pop()
         if done.merges:
             self._merge(done)
         self._add(done.node, done.anchor)
 
-    def _alias(self, anchor: str, at: int) -> None:
+    def _alias(self, event: yaml.AliasEvent, at: int) -> None:
+        anchor = str(event.anchor)
         if anchor not in self.anchors:
             raise self._stop(at, f"*{anchor} is not defined above")
         target = self.anchors[anchor]
