@@ -411,4 +411,4 @@ def _exchange(link: socket.socket, line: bytes, until: float) -> dict[str, Any] 
 
 
 def _others(run: str, uid: int) -> str:
-    return f"run {run} belongs to {user_name(uid)}: only {user_name(uid)} and root may ask it"
+    return f"run {run} belongs to {user_name(uid)}: nobody else but root may ask it"

@@ -1,0 +1,481 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+
+from gpulaunch.control import (
+    CONNECTIONS,
+    REQUEST_BYTES,
+    AlreadySupervisedError,
+    Asking,
+    Conn,
+    ControlServer,
+    Hello,
+    NoAnswerError,
+    Reasons,
+    call,
+    from_request,
+    live_runs,
+    to_request,
+    watch,
+)
+from gpulaunch.core.events import Cancel, DrainGpus, Pause, Retry, Stop
+from gpulaunch.errors import UNFINISHED
+from gpulaunch.journal.liveness import control_name, supervised
+from tests.helpers import wait_until
+from tests.journal.facts import values
+
+ROOT = Path(__file__).parents[1]
+
+
+def some_run() -> str:
+    return f"20261120-074215-{secrets.token_hex(3)}"
+
+
+class Served:
+    """A server with a loop of its own, that answers as a supervisor would."""
+
+    def __init__(self, answer: Callable[[Conn, Asking], None]) -> None:
+        self.run = some_run()
+        self.server = ControlServer(self.run)
+        self.asked: list[Asking] = []
+        self.turns = 0
+        self._answer = answer
+        self._ended, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._loop)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        loop = select.poll()
+        loop.register(self._ended, select.POLLIN)
+        for fd in self.server.selectables():
+            loop.register(fd, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in loop.poll()]
+            if self._ended in ready:
+                return
+            self.turns += 1
+            for fd in ready:
+                for conn, asking in self.server.on_readable(fd):
+                    self.asked.append(asking)
+                    self._answer(conn, asking)
+
+    def stop(self) -> None:
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._ended)
+
+    def close(self) -> None:
+        self.stop()
+        self.server.close()
+
+
+def well(conn: Conn, asking: Asking) -> None:
+    match asking:
+        case Hello():
+            conn.send({"pid": os.getpid(), "dir": "/runs/a", "name": "a", "counts": {"running": 2}})
+        case Reasons():
+            conn.send({"reasons": {f"job-{i}": "waits for a card " * 8 for i in range(100_000)}})
+        case Stop(now=True):
+            conn.fail("it stops already")
+        case _:
+            conn.send({"done": from_request(asking)["kind"]})
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    served = Served(well)
+    yield served
+    served.close()
+
+
+def connect(run: str) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(10)
+    link.connect(control_name(run))
+    return link
+
+
+def read_all(link: socket.socket) -> bytes:
+    got = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := link.recv(1 << 16):
+            got += data
+    return got
+
+
+# ── Asking ──────────────────────────────────────────────────────────────────────────────────────
+
+ASKINGS: list[Asking] = [
+    Cancel(("a", "b c")),
+    Cancel(None),
+    Retry(None),
+    DrainGpus(("GPU-0",), now=True),
+    Pause("disk full"),
+    Stop("asked"),
+]
+
+
+@pytest.mark.parametrize("asking", ASKINGS)
+def test_a_request_reaches_the_supervisor_as_it_was_asked(served: Served, asking: Asking) -> None:
+    assert "done" in call(served.run, asking)
+    assert served.asked == [asking]
+
+
+@pytest.mark.parametrize("cls", get_args(Asking))
+def test_every_request_survives_the_wire(cls: type) -> None:
+    @given(values(cls))
+    def check(asking: Asking) -> None:
+        assert to_request(json.loads(json.dumps(from_request(asking)))) == asking
+
+    check()
+
+
+def test_hello_says_who_is_there(served: Served) -> None:
+    assert call(served.run, Hello())["counts"] == {"running": 2}
+
+
+def test_an_answer_far_larger_than_a_socket_s_buffer_arrives_whole(served: Served) -> None:
+    assert len(call(served.run, Reasons())["reasons"]) == 100_000
+
+
+def test_what_the_supervisor_refuses_is_said(served: Served) -> None:
+    with pytest.raises(NoAnswerError, match="it stops already"):
+        call(served.run, Stop("again", now=True))
+
+
+def test_a_run_that_is_not_alive_is_a_clear_line() -> None:
+    run = some_run()
+    with pytest.raises(NoAnswerError, match=f"run {run} is not alive"):
+        call(run, Hello())
+    assert watch(run) is None
+    assert not supervised(run)
+
+
+def test_a_supervisor_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    with ControlServer(some_run()) as server:
+        began = time.monotonic()
+        with pytest.raises(NoAnswerError, match=r"has not answered within 0\.2 s"):
+            call(server.run, Hello(), timeout=0.2)
+        assert time.monotonic() - began < 5
+        assert supervised(server.run)
+
+
+def test_a_supervisor_whose_queue_is_full_is_not_waited_for_for_ever() -> None:
+    run = some_run()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as deaf, contextlib.ExitStack() as links:
+        deaf.bind(control_name(run))
+        deaf.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                link = links.enter_context(socket.socket(socket.AF_UNIX))
+                link.setblocking(False)
+                link.connect(control_name(run))
+        with pytest.raises(NoAnswerError, match="does not answer"):
+            call(run, Hello(), timeout=0.2)
+        assert supervised(run)
+
+
+def test_a_supervisor_that_ends_before_it_answers_is_said() -> None:
+    served = Served(lambda conn, _: conn.close())
+    with pytest.raises(NoAnswerError, match="ended before it answered"):
+        call(served.run, Hello())
+    served.close()
+
+
+# ── The lock ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_second_supervisor_is_refused_and_told_who_has_the_run() -> None:
+    with ControlServer(some_run()) as server:
+        with pytest.raises(AlreadySupervisedError, match=f"pid {os.getpid()}") as caught:
+            ControlServer(server.run)
+        assert caught.value.pid == os.getpid()
+        assert caught.value.status == UNFINISHED
+    ControlServer(server.run).close()
+
+
+def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
+    run = some_run()
+    code = (
+        "import sys; from gpulaunch.control import ControlServer; s = ControlServer(sys.argv[1]);"
+        "print('bound', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, run]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "bound\n"
+        with pytest.raises(AlreadySupervisedError, match=f"pid {other.pid}"):
+            ControlServer(run)
+        watching = watch(run)
+        assert watching is not None
+        with watching:
+            assert not select.select([watching], [], [], 0)[0]
+            os.kill(other.pid, signal.SIGKILL)
+            assert select.select([watching], [], [], 10)[0]
+        other.wait()
+    assert not supervised(run)
+    ControlServer(run).close()
+
+
+def test_closing_gives_every_descriptor_back() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with ControlServer(some_run()) as server, connect(server.run):
+        server.on_readable()
+        for fd in server.selectables():
+            assert not os.get_inheritable(fd)
+        assert not server._listener.get_inheritable()
+    assert server.selectables() == ()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# ── Hostile clients ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"hello\n",
+        b"\xff\xfe\n",
+        b"{}\n",
+        b"[]\n",
+        b"null\n",
+        b'{"kind":"format_disk"}\n',
+        b'{"kind":"cancel","jobs":"a"}\n',
+        b'{"kind":"cancel","jobs":null,"force":true}\n',
+        b'{"kind":["cancel"]}\n',
+        b"[" * 100_000 + b"\n",
+        b'{"kind":"hello"}\n{"kind":"hello"}\n',
+        b"x" * (REQUEST_BYTES + 1),
+    ],
+)
+def test_garbage_is_answered_and_hung_up_on(served: Served, line: bytes) -> None:
+    with connect(served.run) as link:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            link.sendall(line)
+        assert "error" in json.loads(read_all(link))
+    assert served.asked == []
+    assert call(served.run, Hello())
+
+
+def test_a_line_of_ten_megabytes_is_cut_short(served: Served) -> None:
+    with connect(served.run) as link:
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            link.sendall(b"x" * 10_000_000 + b"\n")
+        assert b"at most" in read_all(link)
+
+
+def test_a_request_in_single_bytes_is_understood(served: Served) -> None:
+    with connect(served.run) as link:
+        for byte in b'{"kind":"hello"}\n':
+            link.sendall(bytes([byte]))
+        assert json.loads(link.recv(4096))["name"] == "a"
+
+
+def test_several_requests_one_after_the_other_are_answered(served: Served) -> None:
+    with connect(served.run) as link:
+        for _ in range(3):
+            link.sendall(b'{"kind":"hello"}\n')
+            assert json.loads(link.recv(4096))["name"] == "a"
+
+
+def test_half_a_line_and_a_disconnect_leave_no_trace(served: Served) -> None:
+    with connect(served.run) as link:
+        link.sendall(b'{"kind":"can')
+    assert call(served.run, Hello())
+    wait_until(lambda: len(served.server._conns) == 0)
+    assert served.asked == [Hello()]
+
+
+def test_a_client_that_never_reads_holds_nobody_up(served: Served) -> None:
+    with connect(served.run) as deaf:
+        deaf.sendall(b'{"kind":"reasons"}\n')
+        wait_until(lambda: Reasons() in served.asked)
+        assert call(served.run, Hello())["name"] == "a"
+        turns = served.turns
+        call(served.run, Reasons())  # takes long enough for a loop that spins to be seen
+        assert served.turns < turns + 1000  # other launchers here may look in as well
+    assert call(served.run, Hello())["name"] == "a"
+    wait_until(lambda: len(served.server._conns) == 0)
+
+
+def test_a_client_that_hangs_up_amid_the_answer_harms_nobody(served: Served) -> None:
+    for _ in range(3):
+        with connect(served.run) as link:
+            link.sendall(b'{"kind":"reasons"}\n')
+            link.recv(1)
+    assert call(served.run, Hello())["name"] == "a"
+
+
+def test_an_answer_to_a_client_that_has_gone_is_for_nothing() -> None:
+    with ControlServer(some_run()) as server:
+        with connect(server.run) as link:
+            link.sendall(b'{"kind":"hello"}\n')
+            server.on_readable()
+            [(conn, _)] = server.on_readable()
+        conn.send({"pid": 1})
+        conn.send({"pid": 1})
+        assert conn.closed
+
+
+def test_clients_that_say_half_a_line_make_room_for_others(served: Served) -> None:
+    with contextlib.ExitStack() as links:
+        for _ in range(CONNECTIONS + 20):
+            link = links.enter_context(connect(served.run))
+            with contextlib.suppress(BrokenPipeError):
+                link.sendall(b"{")
+        wait_until(lambda: all(conn.busy for conn in list(served.server._conns.values())))
+        assert call(served.run, Hello())["name"] == "a"
+        assert len(served.server._conns) <= CONNECTIONS
+
+
+def test_waiting_clients_are_not_driven_out_by_more_of_them(served: Served) -> None:
+    with contextlib.ExitStack() as links:
+        first = links.enter_context(connect(served.run))
+        for _ in range(CONNECTIONS - 1):
+            links.enter_context(connect(served.run))
+        wait_until(lambda: len(served.server._conns) == CONNECTIONS)
+        with pytest.raises(NoAnswerError, match="too many ask this run at once"):
+            call(served.run, Hello())
+        assert not select.select([first], [], [], 0)[0]
+
+
+def test_without_a_free_descriptor_clients_are_turned_away_and_the_loop_rests() -> None:
+    with ControlServer(some_run()) as server, contextlib.ExitStack() as held:
+        links = [held.enter_context(connect(server.run)) for _ in range(3)]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
+        try:
+            taken = []
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            for _ in range(4):
+                server.on_readable()
+            [fd] = server.selectables()
+            assert not select.select([fd], [], [], 0)[0]
+        finally:
+            for each in taken:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert [link.recv(1) for link in links] == [b""] * 3
+        with connect(server.run) as link:
+            link.sendall(b'{"kind":"hello"}\n')
+            server.on_readable()
+            assert [asking for _, asking in server.on_readable()] == [Hello()]
+
+
+# ── Other users ─────────────────────────────────────────────────────────────────────────────────
+
+NOBODY = 65534
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+
+AS_NOBODY = """
+import os, sys
+sys.path.insert(0, ".")
+import gpulaunch.control as control
+from gpulaunch.core.events import Cancel
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+"""
+
+
+def as_nobody(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", AS_NOBODY + code, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+
+
+@root_only
+def test_another_user_s_client_refuses_by_itself(served: Served) -> None:
+    code = """
+try: control.call(sys.argv[1], Cancel(None))
+except control.NoAnswerError as error: print(error)
+[info] = [info for info in control.live_runs() if info.id == sys.argv[1]]
+print(info.user, info.dir, info.name)
+"""
+    said = as_nobody(code, served.run).stdout.splitlines()
+    assert said[0].startswith(f"run {served.run} belongs to root")
+    assert said[1:] == ["root None None"]
+    assert served.asked == []
+
+
+@root_only
+def test_another_user_s_request_is_refused_by_the_server(served: Served) -> None:
+    code = """
+import contextlib
+link = control._connect(sys.argv[1], 5)
+with contextlib.suppress(BrokenPipeError):
+    link.sendall(b'{"kind":"cancel","jobs":null}\\n')
+print(link.recv(4096).decode())
+link.close()
+"""
+    answer = json.loads(as_nobody(code, served.run).stdout)
+    assert "belongs to root" in answer["error"]
+    assert served.asked == []
+    assert call(served.run, Hello())
+
+
+@root_only
+def test_root_may_ask_another_user_s_run() -> None:
+    run = some_run()
+    code = """
+import select
+with control.ControlServer(sys.argv[1]) as server:
+    print("bound", flush=True)
+    asked = []
+    while not asked:
+        select.select(server.selectables(), [], [])
+        asked = server.on_readable()
+    asked[0][0].send({"uid": os.getuid()})
+"""
+    command = [sys.executable, "-c", AS_NOBODY + code, run]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "bound\n"
+        assert call(run, Hello()) == {"uid": NOBODY}
+
+
+# ── Who is alive ────────────────────────────────────────────────────────────────────────────────
+
+
+def mine(run: str) -> list[Any]:
+    return [info for info in live_runs(0.2) if info.id == run]
+
+
+def test_live_runs_are_listed_with_what_they_say(served: Served) -> None:
+    [info] = mine(served.run)
+    assert (info.pid, info.uid, info.name) == (os.getpid(), os.geteuid(), "a")
+    assert (info.dir, info.counts) == (Path("/runs/a"), {"running": 2})
+
+
+def test_a_run_that_does_not_answer_is_listed_all_the_same() -> None:
+    with ControlServer(some_run()) as server:
+        [info] = mine(server.run)
+        assert (info.pid, info.dir, info.name) == (os.getpid(), None, None)
+    assert mine(server.run) == []
+
+
+def test_names_that_are_no_run_ids_are_not_listed() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as odd:
+        name = f"\x1b[31m{secrets.token_hex(4)}"
+        odd.bind(control_name(name))
+        odd.listen()
+        assert mine(name) == []
