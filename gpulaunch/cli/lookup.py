@@ -28,9 +28,10 @@ class Found:
         return self.ledger.run
 
     def reasons(self) -> dict[str, str]:
-        """Why each waiting job waits: the live run knows."""
+        """Why each waiting job waits: the live run knows; of another, why it went no further."""
         if self.state != "running":
-            return {}
+            why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
+            return {job.name: why for job in self.ledger.jobs.values() if job.state == "waiting"}
         try:
             reasons: dict[str, str] = call(self.id, Reasons())["reasons"]
         except NoAnswerError:

@@ -1,0 +1,120 @@
+"""The installed command in a directory of its own, as a person at a terminal has it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import wait_until
+
+COMMAND = [sys.executable, "-m", "gpulaunch"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left: its exit status and what it printed where."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Launcher:
+    """Runs gpulaunch in `path`, with this process's environment and `environ` on top."""
+
+    def __init__(self, path: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self.environ = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("GPULAUNCH_LEASED", "GPULAUNCH_RUN", "CUDA_", "PYTEST_"))
+        }
+        self.environ |= environ or {}
+
+    def file(self, name: str, text: str) -> Path:
+        """A file in the directory, its text dedented."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def __call__(self, *argv: str | Path, stdin: str = "", timeout: float = 120) -> Result:
+        """Run to its end."""
+        done = subprocess.run(
+            [*COMMAND, *map(str, argv)],
+            cwd=self.path,
+            env=self.environ,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    @contextmanager
+    def begun(self, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """The command in a process group of its own; killed at the end if it still lives."""
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, argv)],
+            cwd=self.path,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+    # ── A run's directory ───────────────────────────────────────────────────────────────────────
+
+    @property
+    def run(self) -> Path:
+        return (self.path / "gpulaunch-runs" / "latest").resolve()
+
+    def status(self, run: Path | None = None) -> dict[str, Any]:
+        result = self("status", *([run] if run else []), "--json")
+        assert result.status == 0, result.err
+        status: dict[str, Any] = json.loads(result.out)
+        return status
+
+    def jobs(self, run: Path | None = None) -> dict[str, dict[str, Any]]:
+        return {job["name"]: job for job in self.status(run)["jobs"]}
+
+    def states(self, run: Path | None = None) -> dict[str, str]:
+        return {name: job["state"] for name, job in self.jobs(run).items()}
+
+    def events(self, kind: str | None = None, run: Path | None = None) -> list[dict[str, Any]]:
+        """The journal's lines so far, of one kind."""
+        path = (run or self.run) / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1:] == "\n"]
+        return [line for line in lines if kind is None or line["e"] == kind]
+
+    def wait_for(self, kind: str, count: int = 1, run: Path | None = None) -> list[dict[str, Any]]:
+        """The journal's events of a kind, once there are so many."""
+
+        def enough() -> list[dict[str, Any]] | None:
+            found = self.events(kind, run)
+            return found if len(found) >= count else None
+
+        return wait_until(enough, 60, f"{count} {kind} in {self.path}")
+
+    def log(self, job: str, attempt: int = 1) -> str:
+        return (self.run / "logs" / f"{job}.{attempt}.log").read_text()

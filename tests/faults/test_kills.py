@@ -1,0 +1,101 @@
+"""The supervisor SIGKILLed at random moments: nothing survives, nothing is lost, nothing twice.
+
+GPULAUNCH_TEST_KILLS says how often (8; the release figure is 200).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launcher import Launcher
+from tests.faults.test_stopping import alive
+from tests.helpers import wait_until
+
+KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "8"))
+NASTY = Path(__file__).parents[1] / "process" / "nasty.c"
+GRACE = 0.5
+
+
+@pytest.fixture(scope="module")
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that daemonises, ignores SIGTERM, stops itself and forks."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here to build the nasty program with")
+    program = tmp_path_factory.mktemp("nasty") / "nasty"
+    subprocess.run([compiler, "-O1", "-o", program, NASTY], check=True)
+    return program
+
+
+def test_killed_at_random_moments_the_list_is_completed_exactly_once(
+    launcher: Launcher, nasty: Path
+) -> None:
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        defaults: {{grace: {GRACE}}}
+        jobs:
+          - name: "{{{{item}}}}"
+            foreach: {{values: [daemon, ignterm, tree, stopped, slowhop, daemonexit]}}
+            run: |
+              {nasty} {{{{item}}}} & sleep 0.4
+          - name: ok-{{{{n}}}}
+            matrix: {{n: [{", ".join(map(str, range(24)))}]}}
+            run: |
+              sleep 0.05
+              echo {{{{n}}}} >> {launcher.path}/done
+        """,
+    )
+    generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
+    settled: Counter[str] = Counter()
+    rounds = 0
+    for kill in range(KILLS):
+        command = ("resume",) if rounds else ("run", "jobs.yaml", "--simulate", "4")
+        before = len(launcher.events())
+        with launcher.begun(*command, "--quiet") as process:
+            wait_until(lambda b=before, p=process: len(launcher.events()) > b + 1 or p.poll() is not None)
+            try:
+                status = process.wait(generator.uniform(0, 0.6))
+            except subprocess.TimeoutExpired:
+                status = None
+                process.kill()
+                process.wait()
+        run = launcher.events()[0]["run"]
+        wait_until(lambda run=run: not alive(run), GRACE + 2, f"survivors of kill {kill}")
+        rounds += 1
+        if status is not None:
+            assert status == 0
+            _check_exactly_once(launcher)
+            shutil.rmtree(launcher.path / "gpulaunch-runs")
+            (launcher.path / "done").unlink()
+            settled["completed"] += 1
+            rounds = 0
+    if rounds:
+        result = launcher("resume", "--quiet")
+        assert result.status == 0, result.err
+        _check_exactly_once(launcher)
+
+
+def _check_exactly_once(launcher: Launcher) -> None:
+    """Every job succeeded, and once a success was recorded nothing of it ran again."""
+    assert set(launcher.states().values()) == {"succeeded"}
+    done: set[str] = set()
+    launched: dict[str, int] = {}
+    for event in launcher.events():
+        if event["e"] == "attempt_launched":
+            job = event["attempt"]["job"] if "attempt" in event and isinstance(event["attempt"], dict) else event["job"]
+            assert job not in done, f"{job} ran again after it had succeeded"
+            launched[job] = launched.get(job, 0) + 1
+        elif event["e"] == "job_settled" and event["state"] == "succeeded":
+            done.add(event["job"])
+    numbers = Counter((launcher.path / "done").read_text().split())
+    for number, count in numbers.items():
+        assert count <= launched[f"ok-{number}"]
+    assert len(numbers) == 24

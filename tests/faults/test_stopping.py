@@ -1,0 +1,145 @@
+"""Ctrl-C, SIGTERM, SIGHUP and SIGKILL: what is left, what is recorded, how it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launcher import Launcher
+from tests.helpers import wait_until
+
+OBEDIENT = """
+    jobs:
+      - name: j-{{item}}
+        foreach: {values: [1, 2, 3]}
+        grace: 2
+        run: exec sleep 1000
+"""
+STUBBORN = """
+    jobs:
+      - name: j-{{item}}
+        foreach: {values: [1, 2]}
+        grace: 60
+        run: "trap '' TERM INT HUP; while :; do sleep 1000; done"
+"""
+
+
+def alive(run_id: str) -> list[int]:
+    """Processes of the run, by the variable in every job's environment."""
+    marker = f"GPULAUNCH_RUN_ID={run_id}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def run_id(launcher: Launcher) -> str:
+    return str(launcher.wait_for("run_opened")[0]["run"])
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["ctrl-c", "term", "hup"],
+)
+def test_a_signal_ends_the_run_and_a_resume_goes_on(
+    launcher: Launcher, number: int, status: int
+) -> None:
+    launcher.file("jobs.yaml", OBEDIENT)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
+        launcher.wait_for("attempt_started", 2)
+        process.send_signal(number)
+        assert process.wait(30) == status
+    assert not alive(run_id(launcher))
+    assert set(launcher.states().values()) == {"waiting"}
+    assert launcher.status()["run"]["state"] == "stopped"
+    assert launcher("run", "jobs.yaml", "--simulate", "2").status == 5
+    launcher.file("jobs.yaml", OBEDIENT.replace("sleep 1000", "true"))
+    assert launcher("resume").status == 0
+    attempts = {name: len(job["attempts"]) for name, job in launcher.jobs().items()}
+    assert sorted(attempts.values()) == [1, 2, 2]
+
+
+def test_ctrl_c_twice_kills_at_once(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", STUBBORN)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
+        launcher.wait_for("attempt_started", 2)
+        process.send_signal(signal.SIGINT)
+        launcher.wait_for("stop_asked")
+        assert process.poll() is None, "the grace is a minute"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert not alive(run_id(launcher))
+
+
+def test_sighup_means_nothing_under_nohup(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 2; echo done}]")
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *_command(), "run", "jobs.yaml", "--simulate", "1"],
+        cwd=launcher.path,
+        env=launcher.environ,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        launcher.wait_for("attempt_started")
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(30) == 0
+    assert launcher.log("a") == "done\n"
+
+
+def test_a_sigkilled_supervisor_leaves_no_process_and_resume_goes_on(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: quick, run: echo quick >> ran}
+          - {name: long, grace: 1, run: "trap '' TERM; setsid sleep 1000 & sleep 1000"}
+        """,
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
+        launcher.wait_for("attempt_started", 2)
+        launcher.wait_for("job_settled")
+        process.kill()
+        process.wait()
+    run = run_id(launcher)
+    assert alive(run), "its keepers give the job its grace"
+    wait_until(lambda: not alive(run), 3, "everything gone two seconds after the grace")
+    assert launcher.status()["run"]["state"] == "interrupted"
+    launcher.file("jobs.yaml", (launcher.path / "jobs.yaml").read_text().replace("sleep 1000", "true"))
+    assert launcher("resume").status == 0
+    assert (launcher.path / "ran").read_text() == "quick\n", "what succeeded is not run again"
+    assert [a["failure"] for a in launcher.jobs()["long"]["attempts"]] == [None, None]
+
+
+def test_a_second_supervisor_is_refused(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", OBEDIENT)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2"):
+        launcher.wait_for("attempt_started", 2)
+        result = launcher("resume")
+        assert result.status == 5
+        assert "alive" in result.err
+
+
+def test_a_keeper_that_is_killed_costs_its_job_no_retry(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: '[ {{attempt}} = 2 ] || sleep 1000'}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        (event,) = launcher.wait_for("attempt_started")
+        inner = int(Path(f"/proc/{event['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(inner, signal.SIGKILL)
+        assert process.wait(30) == 0
+    attempts = launcher.jobs()["a"]["attempts"]
+    assert [a["failure"] for a in attempts] == ["lost", None]
+
+
+def _command() -> list[str]:
+    from tests.cli.launcher import COMMAND
+
+    return COMMAND
