@@ -20,6 +20,7 @@ import hashlib
 import os
 import select
 import socket
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
@@ -281,7 +282,7 @@ class Waiter:
         if self._link is None:
             return "gone"
         try:
-            said, fds, _, _ = socket.recv_fds(self._link, 1, 4, socket.MSG_CMSG_CLOEXEC)
+            said, fds = _receive_fds(self._link)
         except BlockingIOError:
             return "still"
         except OSError:
@@ -309,6 +310,17 @@ class Waiter:
                 return None
             undo.pop_all()
         return Lease(self.key, self._name, sock, locked)
+
+
+def _receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
+    """socket.recv_fds, whose flags do nothing before Python 3.12: these do not survive an exec."""
+    fds = array("i")
+    room = socket.CMSG_LEN(4 * fds.itemsize)
+    said, ancillary, _, _ = link.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return said, list(fds)
 
 
 def _listening_socket(fd: int, name: str) -> socket.socket:

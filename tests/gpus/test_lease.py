@@ -26,7 +26,7 @@ from gpulaunch.gpus.lease import (
     take_all_or_none,
     take_gather,
 )
-from gpulaunch.gpus.names import bind_name, command_of, connect_name, holder_of, listening
+from gpulaunch.gpus.names import bind_name, command_of, connect_name, holder_of, is_bound, listening
 from tests.helpers import wait_until
 
 NOBODY = 65534
@@ -153,6 +153,17 @@ def test_holders_lists_every_lease_of_the_scope(key: str) -> None:
     assert key not in holders()
 
 
+def test_a_connection_to_a_name_does_not_hold_it() -> None:
+    name = f"run/test-{uuid.uuid4().hex[:12]}"
+    with bind_name(name) as listener, connect_name(name) or pytest.fail("refused"):
+        accepted, _ = listener.accept()
+        assert name in listening("run/")
+        listener.close()
+        with accepted:
+            assert not is_bound(name)
+            bind_name(name).close()
+
+
 def test_the_right_to_gather_is_one_for_all(key: str) -> None:
     with take_gather(scope=key):
         with pytest.raises(Held):
@@ -224,6 +235,7 @@ def test_a_lease_is_handed_to_who_wanted_it_first_and_never_free_in_between(key:
         take(key)
     with received(first) as handed:
         assert handed.key == key
+        assert not os.get_inheritable(handed.fileno())
         assert [idle.on_readable(), second.on_readable()] == ["gone", "gone"]
         again = waiter_for(key, want=True)
         assert handed.on_readable()
@@ -499,6 +511,7 @@ def test_the_locked_file_is_handed_over_with_the_socket(key: str) -> None:
     assert lease.hand_over()
     with received(waiter) as handed:
         assert len(handed.filenos()) == 2
+        assert not any(os.get_inheritable(fd) for fd in handed.filenos())
     waiter.close()
 
 
