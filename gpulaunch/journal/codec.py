@@ -143,7 +143,7 @@ def _body(line: bytes) -> bytes:
 
 def _checked(line: bytes) -> dict[str, Any]:
     try:
-        given = json.loads(_body(line) + b"}")
+        given = json.loads(_body(line).decode() + "}")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise BadLineError("it is no JSON, though its checksum holds") from None
     if not isinstance(given, dict):

@@ -62,6 +62,7 @@ class Shape:
     members: tuple[Member, ...]
     keys: frozenset[str]
     attempt: bool
+    reads: tuple[tuple[str, str, Decode, bool], ...]  # the members again, flat: this is hot
 
     def encode(self, value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -79,22 +80,20 @@ class Shape:
             extra = ", ".join(sorted(set(given) - self.keys))
             raise UnknownKindError(f"{self.kind} with unknown members: {extra}")
         fields: dict[str, Any] = {}
-        for member in self.members:
-            if member.key in given:
-                fields[member.field] = self._read(member, given[member.key])
-            elif member.required:
-                raise ValueError(f"{self.kind} lacks {member.key!r}")
-        if self.attempt:
-            fields["attempt"] = self._attempt(given)
-        return self.cls(**fields)
-
-    def _read(self, member: Member, value: Any) -> Any:
+        key = ""
         try:
-            return member.coder.decode(value)
+            for field, key, read, required in self.reads:
+                if key in given:
+                    fields[field] = read(given[key])
+                elif required:
+                    raise ValueError("it is missing")
         except UnknownKindError:
             raise
         except ValueError as error:
-            raise ValueError(f"{self.kind}.{member.key}: {error}") from None
+            raise ValueError(f"{self.kind}.{key}: {error}") from None
+        if self.attempt:
+            fields["attempt"] = self._attempt(given)
+        return self.cls(**fields)
 
     def _attempt(self, given: dict[str, Any]) -> AttemptId:
         if "job" not in given or "attempt" not in given:
@@ -120,7 +119,8 @@ def shape_of(cls: type) -> Shape:
     keys = [member.key for member in members] + (["job", "attempt"] if attempt else [])
     if len(set(keys)) != len(keys):
         raise TypeError(f"{cls.__name__}: two fields would be written under one name")
-    return Shape(cls, kind, members, frozenset(keys), attempt)
+    reads = tuple((each.field, each.key, each.coder.decode, each.required) for each in members)
+    return Shape(cls, kind, members, frozenset(keys), attempt, reads)
 
 
 @cache
@@ -129,7 +129,7 @@ def coder_of(hint: Any) -> Coder:
     if hint is float:
         return Coder(_encode_float, _decode_float)
     if hint in (str, int, bool):
-        return Coder(None, lambda value: _typed(value, hint))
+        return Coder(None, _plain(hint))
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return Coder(shape_of(hint).encode, shape_of(hint).decode)
     origin, args = get_origin(hint), get_args(hint)
@@ -158,6 +158,13 @@ def _typed(value: Any, cls: type) -> Any:
     if type(value) is not cls:
         raise ValueError(f"expected {cls.__name__}, found {value!r:.100}")
     return value
+
+
+def _plain(cls: type) -> Decode:
+    def decode(value: Any) -> Any:
+        return value if type(value) is cls else _typed(value, cls)
+
+    return decode
 
 
 def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
