@@ -3,8 +3,9 @@
     python -m tests.gpus.rival DIRECTORY POOL CARDS ROUNDS (holds|lets-go) UID
 
 Waits for its standard input to close, so that all rivals start in the same instant. In each round
-a launcher takes any one card, leaves a child that works on it for a while, and is killed. A child
-that finds another one at work on its card writes a line into DIRECTORY/doubles.
+a launcher takes any one card; in one it works there and hands the lease to whoever wants it, in
+the next it leaves a child that works there, and is killed. Work that finds other work going on on
+its card writes a line into DIRECTORY/doubles.
 """
 
 from __future__ import annotations
@@ -38,35 +39,46 @@ def main() -> None:
 
 def launch(directory: str, keys: list[str], n: int, holds: bool) -> None:
     lease = take_any(keys[n % len(keys) :] + keys[: n % len(keys)])
+    card = lease.key.rpartition("/")[2]
+    if n % 2:
+        work(directory, card)
+        lease.hand_over()
+        os._exit(0)
     if not os.fork():
         if not holds:
             lease.close()
-        work(directory, lease.key.rpartition("/")[2])
+        work(directory, card)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def take_any(keys: list[str]) -> Lease:
     while True:
-        waiters = []
-        for key in keys:
-            try:
-                lease = take(key)
-            except Held:
-                if waiter := Waiter.connect(key):
-                    waiters.append(waiter)
-                    continue
-                break
-            close(waiters)
-            return lease
-        else:
-            select.select(waiters, [], [])
-        close(waiters)
+        waiters: list[Waiter] = []
+        try:
+            for key in keys:
+                try:
+                    return take(key)
+                except Held:
+                    if waiter := Waiter.connect(key, want=True):
+                        waiters.append(waiter)
+            if len(waiters) == len(keys) and (lease := wait(waiters)):
+                return lease
+        finally:
+            for waiter in waiters:
+                waiter.close()
 
 
-def close(waiters: list[Waiter]) -> None:
-    for waiter in waiters:
-        waiter.close()
+def wait(waiters: list[Waiter]) -> Lease | None:
+    """A lease that was handed to us, and on with any more of them; None: try to take one."""
+    readable, _, _ = select.select(waiters, [], [])
+    news = [waiter.on_readable() for waiter in readable]
+    handed = [lease for lease in news if isinstance(lease, Lease)]
+    for lease in handed[1:]:
+        lease.hand_over()
+    if handed:
+        note(sys.argv[1], "handed", handed[0].key)
+    return handed[0] if handed else None
 
 
 def work(directory: str, card: str) -> None:
