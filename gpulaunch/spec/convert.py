@@ -6,16 +6,15 @@ Each says what it expected and what it found. Which field uses which is in `fiel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import RetryPolicy
 from gpulaunch.spec import values as v
-from gpulaunch.spec.mistakes import Bad
-from gpulaunch.spec.placeholders import NAME, RESERVED, compile_raw, names_in
+from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.suggest import did_you_mean
-from gpulaunch.spec.tree import Path, Plain
+from gpulaunch.spec.tree import Plain
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -30,48 +29,15 @@ MASKS = frozenset(
         "ASCEND_RT_VISIBLE_DEVICES",
     }
 )
-FAILURES = frozenset(
-    [
-        "exit",
-        "signal",
-        "timeout",
-        "idle_timeout",
-        "not_started",
-        "missing_output",
-        "gpu_oom",
-        "host_oom",
-        "gpu_lost",
-        "device_mismatch",
-        "no_gpu_seen",
-        "wrong_gpu",
-        "disk_full",
-        "lost",
-        "gpu_busy",
-        "assert",
-        "crash",
-        "driver",
-        "wrong_arch",
-        "port",
-        "rate_limit",
-        "shm",
-        "secondary",
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ForEach:
-    """`kind`: glob, values, lines, csv or fasta; `values`: the patterns, the values or the file."""
-
-    kind: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    keys: Mapping[str, tuple[str, ...]]
-    exclude: tuple[Mapping[str, str], ...] = ()
-
+# fmt: off
+FAILURES = frozenset({
+    "exit", "signal", "timeout", "idle_timeout", "not_started", "missing_output",
+    "gpu_oom", "host_oom", "gpu_lost", "device_mismatch", "no_gpu_seen", "wrong_gpu",
+    "disk_full", "lost", "gpu_busy", "assert", "crash", "driver",
+    "wrong_arch", "port", "rate_limit", "shm", "secondary",
+})
+# fmt: on
+"""Failure classes that a job's end may get; here, because `retries: {on:}` names them."""
 
 # ── converters: plain value -> meaning, or Bad ──────────────────────────────────────────────────
 
@@ -92,21 +58,25 @@ def texts(value: Plain) -> tuple[str, ...]:
         return (value,)
     if not isinstance(value, list):
         raise Bad(f"expected a list, found {v.found(value)}")
-    for i, item in enumerate(value):
-        if not isinstance(item, str):
-            raise Bad(f"expected one value, found {v.found(item)}", (i,))
-        if not item:
-            raise Bad("expected a value, found an empty one", (i,))
-    return tuple(value)  # type: ignore[arg-type]
+    gather = Gather()
+    found = tuple(gather.take((i,), not_empty, item) for i, item in enumerate(value))
+    gather.done()
+    return found
 
 
 def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]:
     if not isinstance(value, dict):
         raise Bad(f"expected {what}, found {v.found(value)}")
+    gather = Gather()
     for key in value:
-        if key not in known:
-            raise Bad(unknown_key(key, known), (key,), key=True)
+        gather.take((), partial(_known, known), key)
+    gather.done()
     return value
+
+
+def _known(known: tuple[str, ...], key: str) -> None:
+    if key not in known:
+        raise Bad(unknown_key(key, known), (key,), key=True)
 
 
 def unknown_key(key: str, known: tuple[str, ...]) -> str:
@@ -134,19 +104,20 @@ def shell(value: Plain) -> tuple[str, ...]:
 
 
 def codes(value: Plain) -> frozenset[int]:
-    codes = texts(value)
-    if not codes:
+    given = texts(value)
+    if not given:
         raise Bad("expected exit codes like [0], found an empty list")
-    found: set[int] = set()
-    for i, code in enumerate(codes):
-        where: Path = (i,) if isinstance(value, list) else ()
-        try:
-            found.add(v.integer(code, 0, "an exit code from 0 to 255"))
-        except ValueError as error:
-            raise Bad(str(error), where) from None
-        if max(found) > 255:
-            raise Bad(f"expected an exit code from 0 to 255, found {v.found(code)}", where)
-    return frozenset(found)
+    gather = Gather()
+    found = frozenset(gather.take((i,), _code, code) for i, code in enumerate(given))
+    gather.done()
+    return found
+
+
+def _code(text: str) -> int:
+    code = v.integer(text, 0, "an exit code from 0 to 255")
+    if code > 255:
+        raise Bad(f"expected an exit code from 0 to 255, found {v.found(text)}")
+    return code
 
 
 def retries(value: Plain) -> RetryPolicy:
@@ -154,119 +125,44 @@ def retries(value: Plain) -> RetryPolicy:
         return RetryPolicy(times=v.integer(value, 0, "how many retries"))
     known = ("times", "on", "delay")
     given = mapping(value, known, "a number, or {times: 2, on: [gpu_oom], delay: 30s}")
-    times = _inside(given, "times", integer(0, "how many retries"), 1)
-    on = _inside(given, "on", texts, ())
-    for i, name in enumerate(on):
-        if name not in FAILURES:
-            raise Bad(
-                f"unknown failure class {v.found(name)}{did_you_mean(name, FAILURES)}"
-                f" (known: {', '.join(sorted(FAILURES))})",
-                ("on", i) if isinstance(given["on"], list) else ("on",),
-            )
-    delay = _inside(given, "delay", each(v.duration), 0.0)
-    return RetryPolicy(times, frozenset(on), delay)
+    gather = Gather()
+    times = gather.take(("times",), integer(0, "how many retries"), given.get("times", "1"))
+    on = gather.take(("on",), _classes, given.get("on", []))
+    delay = gather.take(("delay",), each(v.duration), given.get("delay", "0"))
+    gather.done()
+    return RetryPolicy(times, on, delay)
 
 
-def _inside(given: Mapping[str, Plain], key: str, convert: Convert, default: Any) -> Any:
-    """A nested key's value, its mistakes naming the key."""
-    if key not in given:
-        return default
-    try:
-        return convert(given[key])
-    except Bad as bad:
-        raise Bad(bad.message, (key, *bad.path), bad.key) from None
-    except ValueError as error:
-        raise Bad(str(error), (key,)) from None
+def _classes(value: Plain) -> frozenset[str]:
+    gather = Gather()
+    found = frozenset(gather.take((i,), _class, name) for i, name in enumerate(texts(value)))
+    gather.done()
+    return found
 
 
-def foreach(value: Plain) -> ForEach:
-    expected = "a glob, a list of globs, or one of values:, lines:, csv:, fasta:"
-    if isinstance(value, str | list):
-        patterns = texts(value)
-        if not patterns:
-            raise Bad(f"expected {expected}, found an empty list")
-        for i, pattern in enumerate(patterns):
-            _no_placeholder(pattern, (i,) if isinstance(value, list) else ())
-        return ForEach("glob", patterns)
-    given = mapping(value, ("values", "lines", "csv", "fasta"), expected)
-    if len(given) != 1:
-        raise Bad(f"expected {expected}; found {' and '.join(given) or 'nothing'}")
-    ((kind, content),) = given.items()
-    if kind == "values":
-        if not isinstance(content, list) or not content:
-            raise Bad("expected a list with at least one value", (kind,))
-        for i, item in enumerate(content):
-            if not isinstance(item, str):
-                raise Bad(f"expected one value, found {v.found(item)}", (kind, i))
-        return ForEach(kind, tuple(content))  # type: ignore[arg-type]
-    if not isinstance(content, str) or not content:
-        raise Bad(f"expected a file, found {v.found(content)}", (kind,))
-    _no_placeholder(content, (kind,))
-    return ForEach(kind, (content,))
-
-
-def _no_placeholder(text: str, path: Path) -> None:
-    if names_in(compile_raw(text)):
-        raise Bad("placeholders do not work here: foreach is what gives them their values", path)
-
-
-def matrix(value: Plain) -> Matrix:
-    if not isinstance(value, dict) or not value:
-        raise Bad(f"expected keys with lists like {{seed: [0, 1]}}, found {v.found(value)}")
-    keys = {key: _axis(key, items) for key, items in value.items() if key != "exclude"}
-    if not keys:
-        raise Bad("expected a key with a list beside exclude:")
-    return Matrix(keys, _exclude(value.get("exclude", []), keys))
-
-
-def _axis(key: str, items: Plain) -> tuple[str, ...]:
-    if not NAME.fullmatch(key):
-        raise Bad("expected a name of letters, digits and _", (key,), key=True)
-    check_free(key)
-    items = [items] if isinstance(items, str) else items
-    if not isinstance(items, list) or not items:
-        raise Bad(f"expected a list of values, found {v.found(items)}", (key,))
-    for i, item in enumerate(items):
-        if not isinstance(item, str):
-            raise Bad(f"expected one value, found {v.found(item)}", (key, i))
-        if item in items[:i]:
-            raise Bad(f"value {v.found(item)} twice", (key, i))
-    return tuple(items)  # type: ignore[arg-type]
-
-
-def check_free(name: str) -> None:
-    """A column's or key's name must not be one that gpulaunch gives."""
-    if name in RESERVED:
-        raise Bad(f"the name {name} is reserved for {{{{{name}}}}}; choose another", (name,), True)
-
-
-def _exclude(value: Plain, keys: Mapping[str, tuple[str, ...]]) -> tuple[Mapping[str, str], ...]:
-    rules = [value] if isinstance(value, dict) else value
-    if not isinstance(rules, list):
-        raise Bad("expected a list like [{seed: 1}]", ("exclude",))
-    for i, rule in enumerate(rules):
-        where: Path = ("exclude", i) if isinstance(value, list) else ("exclude",)
-        if not isinstance(rule, dict) or not rule:
-            raise Bad(f"expected keys with values like {{seed: 1}}, found {v.found(rule)}", where)
-        for key, item in rule.items():
-            if key not in keys:
-                raise Bad(unknown_key(key, tuple(keys)), (*where, key), key=True)
-            if item not in keys[key]:
-                raise Bad(
-                    f"expected one of {', '.join(keys[key][:20])}, found {v.found(item)}",
-                    (*where, key),
-                )
-    return tuple(rules)  # type: ignore[arg-type]
+def _class(name: str) -> str:
+    if name not in FAILURES:
+        raise Bad(
+            f"unknown failure class {v.found(name)}{did_you_mean(name, FAILURES)}"
+            f" (known: {', '.join(sorted(FAILURES))})"
+        )
+    return name
 
 
 def env(value: Plain) -> dict[str, str | None]:
     if not isinstance(value, dict):
         raise Bad(f"expected variables like {{HF_HOME: /data/hf}}, found {v.found(value)}")
+    gather = Gather()
     for key, item in value.items():
-        check_variable(key)
-        if item is not None and not isinstance(item, str):
-            raise Bad(f"expected text, or null to remove it, found {v.found(item)}", (key,))
+        gather.take((), check_variable, key)
+        gather.take((key,), _variable, item)
+    gather.done()
     return value  # type: ignore[return-value]
+
+
+def _variable(value: Plain) -> None:
+    if value is not None and not isinstance(value, str):
+        raise Bad(f"expected text, or null to remove it, found {v.found(value)}")
 
 
 def check_variable(name: str) -> None:
@@ -290,12 +186,18 @@ def run(value: Plain) -> str | tuple[str, ...]:
         raise Bad(f"expected a command (a string or a list), found {v.found(value)}")
     if not value:
         raise Bad("expected a command, found an empty list")
-    for i, item in enumerate(value):
-        if not isinstance(item, str):
-            raise Bad(f"expected one argument, found {v.found(item)}; quote it", (i,))
-    if not value[0]:
+    gather = Gather()
+    words = tuple(gather.take((i,), _argument, item, ".") for i, item in enumerate(value))
+    gather.done()
+    if not words[0]:
         raise Bad("expected a program, found an empty one", (0,))
-    return tuple(value)  # type: ignore[arg-type]
+    return words
+
+
+def _argument(value: Plain) -> str:
+    if not isinstance(value, str):
+        raise Bad(f"expected one argument, found {v.found(value)}; quote it")
+    return value
 
 
 def service(value: Plain) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from gpulaunch.core.template import fill
 from gpulaunch.spec import places
-from gpulaunch.spec.convert import Matrix
 from gpulaunch.spec.digest import digest
-from gpulaunch.spec.fields import filled
-from gpulaunch.spec.items import Item, Items, open_items
-from gpulaunch.spec.mistakes import Bad, Mistakes
+from gpulaunch.spec.fields import Deferred, filled
+from gpulaunch.spec.forms import Matrix
+from gpulaunch.spec.items import Item, Items, names_of, open_items
+from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
 from gpulaunch.spec.needs import Pattern
 from gpulaunch.spec.placeholders import insert
 from gpulaunch.spec.places import Places
@@ -75,10 +76,15 @@ class Entry:
         except Bad as bad:
             self._add("foreach", bad)
             self.complete = False
-            return
+            known = names_of(self.fields["foreach"])
+            if known is None or "batch" in self.fields:
+                return
+            items = known
         texts = Texts(self.fields, items, self.group, self.context.scripts, self._add)
         if not texts.check():
             self.broken = True
+        if self.broken:
+            self._check_constants(texts)
         if texts.name_broken:
             self.complete = False
             return
@@ -99,6 +105,14 @@ class Entry:
         except Bad as bad:
             self._add("foreach", bad)
             self.complete = False
+
+    def _check_constants(self, texts: Texts) -> None:
+        """What no Job will be made of is looked at all the same: every mistake in one go."""
+        gather = Gather()
+        gather.take((), self._demand, texts.fixed)
+        gather.take((), self._places, texts.fixed)
+        for bad in gather.bads:
+            self._add_for("", bad)
 
     # ── items and combinations ──────────────────────────────────────────────────────────────────
 
@@ -169,11 +183,13 @@ class Entry:
         try:
             name = texts.name(values, item.label, axes)
         except Bad as bad:
-            self._add("name", bad, where)
+            self._add_for(where, bad, "name")
             self.complete = False
             return None
         values["job"] = name
-        job = None if self.broken else self._job(texts, item, {**item.params, **axes}, values)
+        job = None
+        if not self.broken:
+            job = self._job(texts, item, {**item.params, **axes}, values, where)
         return Draft(
             name,
             where,
@@ -184,72 +200,82 @@ class Entry:
         )
 
     def _job(
-        self, texts: Texts, item: Item, params: Mapping[str, str], values: dict[str, str]
+        self, texts: Texts, item: Item, params: Mapping[str, str], values: Values, where: str
     ) -> Job | None:
-        resolved = self._resolve(texts, values)
-        if resolved is None:
-            return None
+        gather = Gather()
+        resolved = self._resolve(texts, values, gather)
+        shell = resolved.get("shell") or DEFAULT_SHELL
+        demand = gather.take((), self._demand, resolved)
+        found = gather.take((), self._places, resolved)
+        run = gather.take(("run",), partial(texts.run, shell), values)
+        env = gather.take(("env",), texts.environment, values)
         try:
-            shell = resolved.get("shell") or DEFAULT_SHELL
-            run = texts.run(shell, values)
-            found = self._places(resolved)
-            job = Job(
-                name=values["job"],
-                run=run,
-                group=self.group,
-                params=params,
-                demand=self._demand(resolved),
-                priority=resolved.get("priority", 0),
-                cost=resolved.get("cost", 0.0),
-                retry=resolved.get("retries", RetryPolicy()),
-                success_codes=resolved.get("success_codes", _ZERO),
-                shell=shell,
-                env=texts.environment(values),
-                timeout=resolved.get("timeout"),
-                idle_timeout=resolved.get("idle_timeout"),
-                grace=resolved.get("grace", 10.0),
-                outputs=tuple(fill(text, values) for text in texts.outputs),
-                batch=item.batch,
-                fasta=item.record,
-                service=Service(fill(texts.ready, values)) if texts.ready else None,
-                visible=resolved.get("visible", "index"),
-                inherit_ranks=resolved.get("inherit_ranks", False),
-                cwd=found.get("cwd") or str(self.context.places.base),
-                env_file=found.get("env_file"),
-                python=found.get("python"),
-                venv=found.get("venv"),
-                conda=found.get("conda"),
-            )
+            gather.done()
         except Bad as bad:
-            path = bad.path or ("run",)
-            self._add(str(path[0]), Bad(bad.message, path[1:], bad.key), values["job"])
+            self._add_for(where, bad)
             return None
+        job = Job(
+            name=values["job"],
+            run=run,
+            group=self.group,
+            params=params,
+            demand=demand,
+            priority=resolved.get("priority", 0),
+            cost=resolved.get("cost", 0.0),
+            retry=resolved.get("retries", _NO_RETRY),
+            success_codes=resolved.get("success_codes", _ZERO),
+            shell=shell,
+            cwd=found.get("cwd") or str(self.context.places.base),
+            env=env,
+            env_file=found.get("env_file"),
+            python=found.get("python"),
+            venv=found.get("venv"),
+            conda=found.get("conda"),
+            timeout=resolved.get("timeout"),
+            idle_timeout=resolved.get("idle_timeout"),
+            grace=resolved.get("grace", 10.0),
+            outputs=tuple(fill(text, values) for text in texts.outputs),
+            batch=item.batch,
+            fasta=item.record,
+            service=Service(fill(texts.ready, values)) if texts.ready else None,
+            visible=resolved.get("visible", "index"),
+            inherit_ranks=resolved.get("inherit_ranks", False),
+        )
         return _with_digest(job, item.content)
 
-    def _resolve(self, texts: Texts, values: Values) -> dict[str, Any] | None:
+    def _resolve(self, texts: Texts, values: Values, gather: Gather) -> dict[str, Any]:
         """The fields of this job, with Deferred ones filled and converted."""
         if not texts.deferred:
             return texts.fixed
         resolved = dict(texts.fixed)
-        fine = True
         for name, deferred in texts.deferred:
-            try:
-                resolved[name] = deferred.convert(
-                    filled(deferred.value, lambda text: insert(text, values, str))
-                )
-            except Bad as bad:
-                self._add(name, bad, values["job"])
-                fine = False
-            except ValueError as error:
-                self._add(name, Bad(str(error)), values["job"])
-                fine = False
-        return resolved if fine else None
+            plain = filled(deferred.value, lambda text: insert(text, values, str))
+            value = gather.take((name,), deferred.convert, plain)
+            if value is not None:
+                resolved[name] = value
+        return resolved
+
+    def _places(self, resolved: Fields) -> Mapping[str, str]:
+        """Absolute paths of what the job runs in; checked unless its needs may make them."""
+        if places.FIELDS.isdisjoint(resolved):
+            return _NO_PLACES
+        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
+        gather = Gather()
+        found = {
+            name: gather.take(
+                (name,), partial(self.context.places.find, name, made_later), resolved[name]
+            )
+            for name in places.FIELDS.intersection(resolved)
+        }
+        gather.done()
+        return found
 
     def _demand(self, resolved: Fields) -> Demand:
         uses = resolved.get("uses", ())
+        gather = Gather()
         for i, token in enumerate(uses):
-            if token not in self.context.limits:
-                raise Bad(f"no limit is called {token}: add limits: {{{token}: 1}}", ("uses", i))
+            gather.take(("uses", i), self._limited, token)
+        gather.done()
         gpus = resolved.get("gpus", 1)
         cpus = resolved.get("cpus")
         if not gpus:
@@ -257,26 +283,26 @@ class Entry:
         memory = resolved.get("gpu_memory", 0)
         return Demand(gpus, memory, resolved.get("per_gpu", self.context.per_gpu), cpus, uses)
 
-    def _places(self, resolved: Fields) -> Mapping[str, str]:
-        """Absolute paths of what the job runs in; checked unless its needs may make them."""
-        if places.FIELDS.isdisjoint(resolved):
-            return _NO_PLACES
-        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
-        found: dict[str, str] = {}
-        for name in places.FIELDS.intersection(resolved):
-            try:
-                found[name] = self.context.places.find(name, resolved[name], made_later)
-            except Bad as bad:
-                raise Bad(bad.message, (name,)) from None
-        return found
+    def _limited(self, token: str) -> None:
+        if token not in self.context.limits:
+            raise Bad(f"no limit is called {token}; add limits: {{{token}: 1}} to the file")
 
-    def _add(self, name: str, bad: Bad, job: str = "") -> None:
-        self.broken = self.broken or not job
-        message = f"{bad.message} (job {job})" if job else bad.message
-        self.context.mistakes.add((*self.where(name), *bad.path), message, key=bad.key)
+    def _add(self, name: str, bad: Bad) -> None:
+        """A mistake of the entry itself."""
+        self.broken = True
+        self.context.mistakes.add_bad(self.where(name), bad)
+
+    def _add_for(self, item: str, bad: Bad, field: str = "") -> None:
+        """A mistake of one of its jobs; said once where the item has no part in it."""
+        for one in bad.each():
+            name, path = (field, one.path) if field else (str(one.path[0]), one.path[1:])
+            its = item and (field == "name" or isinstance(self.fields.get(name), Deferred))
+            note = f" (for {item})" if its else ""
+            self.context.mistakes.add((*self.where(name), *path), one.message + note, key=one.key)
 
 
 _ZERO = frozenset({0})
+_NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
 
 

@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 
 from gpulaunch.core.template import Template, Text
 from gpulaunch.spec import convert as c
+from gpulaunch.spec import forms
 from gpulaunch.spec import values as v
 from gpulaunch.spec.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.spec.tree import Plain
@@ -230,11 +231,11 @@ class Entry(Defaults):
 
     name: Annotated[Any, Kind(c.not_empty, TEXT, defers=False)] = None
     run: Annotated[Any, Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False)]
-    foreach: Annotated[Any, Kind(c.foreach, _FOREACH, defers=False)] = None
+    foreach: Annotated[Any, Kind(forms.foreach, _FOREACH, defers=False)] = None
     batch: Annotated[
         Any, Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False)
     ] = None
-    matrix: Annotated[Any, Kind(c.matrix, _MATRIX, defers=False)] = None
+    matrix: Annotated[Any, Kind(forms.matrix, _MATRIX, defers=False)] = None
     needs: Names = None
     after: Names = None
     first: Annotated[Any, Kind(c.each(v.boolean), _BOOLEAN, defers=False)] = None

@@ -17,13 +17,18 @@ from typing import Protocol
 from natsort import natsorted, ns
 
 from gpulaunch.errors import UsageError
-from gpulaunch.spec.convert import ForEach, check_free
 from gpulaunch.spec.fasta import records
+from gpulaunch.spec.forms import ForEach, check_free
 from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.placeholders import OF_PATHS
 from gpulaunch.spec.source import read_bytes
 
 MAX_DATA_BYTES = 256 << 20
+
+_OF_PATH = frozenset({"item", "index", *OF_PATHS})
+_OF_RECORD = frozenset({"item", "index", "id", "length"})
+_LATER_OF_RECORD = frozenset({"path"})
+"""A record's file is made below the run directory, when its job starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ def open_items(foreach: ForEach, base: Path, home: str) -> Items:
     if foreach.kind == "glob":
         paths = _glob_all(foreach.values, base, home)
         items = (_of_path(i, item, base, is_file=True) for i, item in enumerate(paths))
-        return Items(frozenset({"item", "index", *OF_PATHS}), items)
+        return Items(_OF_PATH, items)
     if foreach.kind == "values":
         return _of_values(foreach.values, base)
     file = resolve(foreach.values[0], base, home)
@@ -71,7 +76,16 @@ def open_items(foreach: ForEach, base: Path, home: str) -> Items:
             return _of_values(_lines(text, file), base)
         return _of_rows(text, file)
     except Bad as bad:
-        raise Bad(bad.message, (foreach.kind,)) from None
+        raise bad.under(foreach.kind) from None
+
+
+def names_of(foreach: ForEach) -> Items | None:
+    """What its items would give, were there any; None where only the file could tell."""
+    if foreach.kind == "csv":
+        return None
+    if foreach.kind == "fasta":
+        return Items(_OF_RECORD, iter(()), _LATER_OF_RECORD)
+    return Items(_OF_PATH, iter(()))
 
 
 def resolve(path: str, base: Path, home: str) -> Path:
@@ -127,7 +141,7 @@ def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:
 def _of_values(values: tuple[str, ...], base: Path) -> Items:
     """Their paths are there as well: a list of values or lines is often one of files."""
     items = (_of_path(i, value, base, is_file=False) for i, value in enumerate(values))
-    return Items(frozenset({"item", "index", *OF_PATHS}), items)
+    return Items(_OF_PATH, items)
 
 
 def _lines(text: str, file: Path) -> tuple[str, ...]:
@@ -236,4 +250,4 @@ def _of_records(file: Path) -> Items:
         )
         for i, r in enumerate(records(file))
     )
-    return Items(frozenset({"item", "index", "id", "length"}), items, frozenset({"path"}))
+    return Items(_OF_RECORD, items, _LATER_OF_RECORD)

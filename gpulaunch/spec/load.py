@@ -21,7 +21,7 @@ from gpulaunch.spec import tree
 from gpulaunch.spec.expand import Context, Draft, Entry
 from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults
 from gpulaunch.spec.fields import Entry as EntryFields
-from gpulaunch.spec.mistakes import Bad, Mistakes
+from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
 from gpulaunch.spec.needs import Index, Names, Resolver, find_cycle, spell_cycle
 from gpulaunch.spec.places import Places
 from gpulaunch.spec.plan import Plan
@@ -134,7 +134,7 @@ class _Top:
         try:
             return convert(node.plain())
         except Bad as bad:
-            self.mistakes.add((key, *bad.path), bad.message, key=bad.key)
+            self.mistakes.add_bad((key,), bad)
         except ValueError as error:
             self.mistakes.add((key,), str(error))
         return default
@@ -162,14 +162,10 @@ def _selection(value: Plain) -> Selection:
 def _limits(value: Plain) -> dict[str, int]:
     if not isinstance(value, dict):
         raise Bad(f"expected names with numbers like {{msa_server: 1}}, found {found(value)}")
-    limits = {}
-    for key, item in value.items():
-        if not key.strip():
-            raise Bad("expected a name", (key,), key=True)
-        try:
-            limits[key] = c.integer(1, "how many at once: 1, 2 ...")(item)
-        except ValueError as error:
-            raise Bad(str(error), (key,)) from None
+    gather = Gather()
+    count = c.integer(1, "how many at once: 1, 2 ...")
+    limits = {key: gather.take((key,), count, item) for key, item in value.items()}
+    gather.done()
     return limits
 
 
@@ -219,9 +215,9 @@ def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
     elif detail["type"] == "missing":
         mistakes.add(where, f"{field}: is missing: the command to run")
     else:
-        bad = detail["ctx"]["error"]
-        path, key = (bad.path, bad.key) if isinstance(bad, Bad) else ((), False)
-        mistakes.add((*where, field, *path), str(bad), key=key)
+        error = detail["ctx"]["error"]
+        bad = error if isinstance(error, Bad) else Bad(str(error))
+        mistakes.add_bad((*where, field), bad)
     return field
 
 
@@ -347,6 +343,5 @@ def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> 
     try:
         return resolver.names(draft.name, patterns)
     except LookupError as error:
-        item = f" (job {draft.name})" if draft.where else ""
-        mistakes.add(("jobs", draft.group, field), f"{error.args[0]}{item}")
+        mistakes.add(("jobs", draft.group, field), str(error.args[0]))
         return ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from gpulaunch.errors import JobFileError
 from gpulaunch.spec.source import Source
 from gpulaunch.spec.tree import Node, Path, place
@@ -11,13 +14,53 @@ _ENOUGH = 1000
 
 
 class Bad(ValueError):
-    """A value that is not what its field wants; `path` leads on from the field to the culprit."""
+    """A value that is not what its field wants; `path` leads on from the field to the culprit.
+
+    `also` holds what else is wrong with the same field.
+    """
 
     def __init__(self, message: str, path: Path = (), key: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
         self.key = key
+        self.also: tuple[Bad, ...] = ()
+
+    def each(self) -> Iterator[Bad]:
+        yield self
+        for other in self.also:
+            yield from other.each()
+
+    def under(self, *steps: str | int) -> Bad:
+        """The same, seen from further up."""
+        moved = [Bad(bad.message, (*steps, *bad.path), bad.key) for bad in self.each()]
+        moved[0].also = tuple(moved[1:])
+        return moved[0]
+
+
+class Gather:
+    """Converts the parts of a value, and raises what is wrong with any of them together."""
+
+    def __init__(self) -> None:
+        self.bads: list[Bad] = []
+
+    def take(
+        self, path: Path, convert: Callable[[Any], Any], value: Any, default: Any = None
+    ) -> Any:
+        """What `convert` makes of the part at `path`, or the default."""
+        try:
+            return convert(value)
+        except Bad as bad:
+            self.bads.append(bad.under(*path))
+        except ValueError as error:
+            self.bads.append(Bad(str(error), path))
+        return default
+
+    def done(self) -> None:
+        if self.bads:
+            first = self.bads[0]
+            first.also = (*first.also, *self.bads[1:])
+            raise first
 
 
 class Mistakes:
@@ -26,14 +69,19 @@ class Mistakes:
     def __init__(self, source: Source, root: Node) -> None:
         self.source = source
         self.root = root
-        self._kept: list[tuple[int, str]] = []
+        self._kept: dict[tuple[int, str], None] = {}
 
     def add(self, path: Path, message: str, *, key: bool = False) -> None:
         """`path` leads from the file's top; `key`: point at the last step's key, not its value."""
-        self.add_at(self.root.find(path, key), f"{spell(path)}{message}")
+        self.add_at(self.root.find(path, key), f"{spell(self.root.within(path))}{message}")
+
+    def add_bad(self, path: Path, bad: Bad, note: str = "") -> None:
+        """`bad` and what else it holds, of the field at `path`."""
+        for one in bad.each():
+            self.add((*path, *one.path), one.message + note, key=one.key)
 
     def add_at(self, at: int, message: str) -> None:
-        self._kept.append((at, message))
+        self._kept[at, message] = None
         if self.count >= _ENOUGH:
             self.raise_if_any()
 
@@ -43,7 +91,7 @@ class Mistakes:
 
     def lines(self) -> list[str]:
         """One block per mistake, in the order of the file."""
-        found = sorted(set(self._kept))
+        found = sorted(self._kept)
         blocks = [self.source.point(*place(at), message) for at, message in found[:SHOWN]]
         if len(found) > SHOWN:
             least = "at least " if self.count >= _ENOUGH else ""

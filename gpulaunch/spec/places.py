@@ -40,7 +40,7 @@ class Places:
         self._environ = environ
         self._seen: dict[tuple[str, str, bool], str | Bad] = {}
 
-    def find(self, field: str, text: str, made_later: bool) -> str:
+    def find(self, field: str, made_later: bool, text: str) -> str:
         """The absolute path. Raises Bad where it is not there, unless it may be made later."""
         key = (field, text, made_later)
         if key not in self._seen:

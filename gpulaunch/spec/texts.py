@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text, fill
-from gpulaunch.spec.convert import UNFIT, Matrix
+from gpulaunch.spec.convert import UNFIT
 from gpulaunch.spec.fields import Deferred, compiled_names
+from gpulaunch.spec.forms import Matrix
 from gpulaunch.spec.items import Items
 from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.needs import Pattern, is_constant, pattern_of

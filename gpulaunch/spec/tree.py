@@ -26,6 +26,7 @@ _TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
 ) | {"!", None}
 _LINE = 1 << 32
+_ENOUGH = 1000
 
 
 class Node:
@@ -56,7 +57,7 @@ class Node:
     def find(self, path: Path, key: bool = False) -> int:
         """The place of what `path` leads to, or of the deepest node on its way that exists."""
         node = self
-        for step in path:
+        for step in self.within(path):
             child: Node | None = None
             if isinstance(node.value, dict) and isinstance(step, str):
                 child = node.value.get(step)
@@ -66,6 +67,22 @@ class Node:
                 return node.at
             node = child
         return node.key_at if key else node.at
+
+    def within(self, path: Path) -> Path:
+        """`path` without indices into a scalar, which may stand for a list of one."""
+        node, kept = self, list[str | int]()
+        for step in path:
+            if isinstance(step, int) and isinstance(node.value, str):
+                continue
+            kept.append(step)
+            if isinstance(node.value, dict) and isinstance(step, str):
+                node = node.value.get(step, _NOTHING)
+            elif isinstance(node.value, list) and isinstance(step, int):
+                node = node.value[step] if step < len(node.value) else _NOTHING
+        return tuple(kept)
+
+
+_NOTHING = Node(0, None)
 
 
 def place(at: int) -> tuple[int, int]:
@@ -85,7 +102,7 @@ def parse(source: Source) -> tuple[Node, list[tuple[int, str]]]:
 class _Open:
     """A container whose end was not seen yet; for a mapping, the key that awaits its value."""
 
-    __slots__ = ("anchor", "key", "key_at", "merges", "node")
+    __slots__ = ("anchor", "key", "key_at", "merges", "node", "twice")
 
     def __init__(self, node: Node, anchor: str | None) -> None:
         self.node = node
@@ -93,6 +110,7 @@ class _Open:
         self.key: str | None = None
         self.key_at = 0
         self.merges: list[Node] = []
+        self.twice: set[str] = set()
 
 
 class _Builder:
@@ -166,7 +184,7 @@ class _Builder:
             raise self._stop(at, f"nested more than {MAX_DEPTH} deep")
         top = self.open[-1] if self.open else None
         if top is not None and isinstance(top.node.value, dict) and top.key is None:
-            raise self._stop(at, "a list or mapping cannot be a key; quote text that starts with {")
+            raise self._stop(at, self._bad_key(at))
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         mapping = isinstance(event, yaml.MappingStartEvent)
@@ -214,8 +232,11 @@ class _Builder:
         if key == "<<":
             top.merges.append(node)
         elif key in mapping:
-            first = place(mapping[key].key_at)[0] + 1
-            self.mistakes.append((top.key_at, f"key {key!r} twice; the first is in line {first}"))
+            if key not in top.twice and len(self.mistakes) < _ENOUGH:
+                top.twice.add(key)
+                first = place(mapping[key].key_at)[0] + 1
+                message = f"key {key!r} twice; the first is in line {first}"
+                self.mistakes.append((top.key_at, message))
         else:
             mapping[key] = node
 
@@ -235,6 +256,12 @@ class _Builder:
                     if mapping.setdefault(key, node) is node:
                         done.node.size += node.size
 
+    def _bad_key(self, at: int) -> str:
+        line, column = place(at)
+        if self.source.lines[line].startswith("{{", max(0, column - 1)):
+            return 'text that starts with {{ must be quoted, like "{{path}} ..."'
+        return "a list or mapping cannot be a key"
+
     def _check_tag(self, tag: str, at: int) -> None:
         if tag not in _TAGS:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
@@ -244,19 +271,23 @@ class _Builder:
         return JobFileError([self.source.point(*place(at), message)])
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> JobFileError:
-        mark = error.problem_mark or error.context_mark
-        problem = str(error.problem or error.context)
+        mark, problem = error.problem_mark, str(error.problem or error.context)
+        # At the end of the text there is nothing to show: what was left open is the mistake.
+        if error.context_mark and (mark is None or mark.line >= len(self.source.lines) - 1):
+            mark, problem = error.context_mark, f"{problem} {error.context}"
         if mark is None:
             return JobFileError([f"{self.source.name}: not YAML: {problem}"])
-        line, column = mark.line, mark.column
-        return JobFileError([self.source.point(line, column, _explain(self.source, line, problem))])
+        message = f"not YAML: {problem}{_hint(self.source, mark.line, problem)}"
+        return JobFileError([self.source.point(mark.line, mark.column, message)])
 
 
-def _explain(source: Source, line: int, problem: str) -> str:
+def _hint(source: Source, line: int, problem: str) -> str:
     text = source.lines[line] if line < len(source.lines) else ""
     indent = text[: len(text) - len(text.lstrip())]
     if "\t" in indent:
-        return "not YAML: a tab cannot indent; use spaces"
-    if "{{" in text and ("flow" in problem or "expected" in problem or "did not find" in problem):
-        return f"not YAML: {problem}; quote a value that starts with {{{{"
-    return f"not YAML: {problem}"
+        return "; a tab cannot indent, use spaces"
+    if "{{" in text and "did not find" in problem:
+        return '; quote text that starts with {{, like "{{path}} ..."'
+    if "mapping values" in problem:
+        return "; quote text that holds a colon and a space"
+    return ""
