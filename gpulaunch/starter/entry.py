@@ -1,0 +1,53 @@
+"""The translator's values: an entry of the job file to be, a remark, and the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Remark(NamedTuple):
+    """Something of the script that the job file does not say, or says otherwise, and why."""
+
+    line: int
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    yaml_text: str
+    untranslated: tuple[Remark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What gives an entry its items.
+
+    `variable` is the script's name for it and `placeholder` the job file's. `kind` is how the job
+    file says it: glob, values, lines (all under foreach) or matrix.
+    """
+
+    variable: str
+    kind: str
+    values: tuple[str, ...]
+    placeholder: str = "item"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of `jobs:`. Text is already escaped for placeholders; comments are not escaped."""
+
+    name: str
+    run: str
+    gpus: int = 1
+    loops: tuple[Loop, ...] = ()
+    needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    venv: str | None = None
+    conda: str | None = None
+    comments: tuple[str, ...] = ()
+    in_turn: bool = False

@@ -1,0 +1,173 @@
+"""A shell loop's items, as foreach or matrix has them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.entry import Loop
+from gpulaunch.starter.scope import Scope
+from gpulaunch.starter.shell import Script, literal
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_GLOB = re.compile(r"[*?\[]")
+_COUNT = re.compile(r"\s*(\w+)=(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1|\1\+=1)\s*")
+_MOST = 10_000
+_OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
+_OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
+_RESERVED = frozenset({*_OF_JOBS, *_OF_ITEMS})
+
+
+class Untranslatable(Exception):
+    """Why a piece of the script has no counterpart, in words."""
+
+
+def for_loop(script: Script, node: Node, scope: Scope) -> Loop:
+    """`for NAME in WORDS`. Raises Untranslatable."""
+    name = node.child_by_field_name("variable")
+    assert name is not None
+    words = node.children_by_field_name("value")
+    if not words:
+        raise Untranslatable("loops over the script's own arguments, which a job file has not")
+    values = [value for word in words for value in _values(script, word, scope)]
+    globs = [isinstance(value, _Pattern) for value in values]
+    texts = tuple(str(value) for value in values)
+    if not texts:
+        raise Untranslatable("loops over nothing")
+    if any("{{" in text or "\0" in text for text in texts):
+        raise Untranslatable("an item holds {{, which the job file would read as a placeholder")
+    if all(globs):
+        return Loop(script.text(name), "glob", tuple(_placed(text, scope) for text in texts))
+    if any(globs):
+        raise Untranslatable("mixes patterns and plain words in one list")
+    return Loop(script.text(name), "values", texts)
+
+
+class _Pattern(str):
+    __slots__ = ()
+
+
+def _values(script: Script, word: Node, scope: Scope) -> list[str]:
+    text = script.text(word)
+    if braces := re.fullmatch(r"\{(\d+)\.\.(\d+)\}", text):
+        return _numbers(int(braces.group(1)), int(braces.group(2)))
+    if counted := re.fullmatch(r"\$\(seq (?:-w )?(\d+)(?: (\d+))?\)", text):
+        first, last = counted.groups()
+        return _numbers(int(first), int(last)) if last else _numbers(1, int(first))
+    if listed := re.fullmatch(r"\$\(ls (?:-1 )?([^\s$()|;&`]+)\)", text):
+        return [_Pattern(listed.group(1)) if _GLOB.search(text) else _no_listing(text)]
+    if array := re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', text):
+        return _array(script, array.group(1), scope)
+    value = literal(script, word, scope.literals)
+    if value is None:
+        raise Untranslatable(f"loops over {text}, which only the shell can know")
+    if word.type in ("simple_expansion", "expansion"):
+        return [_Pattern(part) if _GLOB.search(part) else part for part in value.split()]
+    unquoted = word.type == "word" or (
+        word.type == "concatenation" and not _quoted_glob(script, word)
+    )
+    if unquoted and _GLOB.search(value):
+        return [_Pattern(value)]
+    if unquoted and "{" in value and ("," in value or ".." in value):
+        raise Untranslatable(f"loops over {text}, a list only the shell can spell out")
+    return [value]
+
+
+def _quoted_glob(script: Script, word: Node) -> bool:
+    quoted = [child for child in word.children if child.type in ("string", "raw_string")]
+    return any(_GLOB.search(script.text(child)) for child in quoted)
+
+
+def _no_listing(text: str) -> str:
+    raise Untranslatable(f"loops over {text}: write the directory's pattern, like dir/*")
+
+
+def _array(script: Script, name: str, scope: Scope) -> list[str]:
+    node = scope.arrays.get(name)
+    if node is None:
+        raise Untranslatable(f"loops over the array {name}, whose items only the shell can know")
+    return [value for word in node.named_children for value in _values(script, word, scope)]
+
+
+def _numbers(first: int, last: int) -> list[str]:
+    if abs(last - first) >= _MOST:
+        raise Untranslatable(f"loops over {abs(last - first) + 1} numbers: use lines: of a file")
+    step = 1 if last >= first else -1
+    return [str(number) for number in range(first, last + step, step)]
+
+
+def _placed(pattern: str, scope: Scope) -> str:
+    """A pattern is looked up from the job file's directory, not from `cwd`."""
+    return posixpath.normpath(posixpath.join(scope.cwd or "", pattern))
+
+
+def counting_loop(script: Script, node: Node) -> Loop:
+    """`for ((i=0; i<N; i++))`. Raises Untranslatable."""
+    text = script.text(node)
+    head = text[text.index("((") + 2 : text.index("))")] if "))" in text else ""
+    match = _COUNT.fullmatch(head)
+    if match is None:
+        raise Untranslatable("counts in a way that is not translated: use matrix or foreach")
+    name, first, less, bound = match.groups()
+    last = int(bound) - (less == "<")
+    if last < int(first):
+        raise Untranslatable("loops over nothing")
+    return Loop(name, "values", tuple(_numbers(int(first), last)))
+
+
+def read_loop(script: Script, loop: Node, redirect: Node, scope: Scope) -> Loop:
+    """`while read NAME; do ...; done < FILE`. Raises Untranslatable."""
+    head = " ".join(
+        script.text(child) for child in loop.children if child.type in ("command", "list")
+    )
+    match = re.fullmatch(r"(?:IFS=\S*\s+)?read\s+(?:-r\s+)?(\w+)", head)
+    target = redirect.child_by_field_name("destination")
+    file = literal(script, target, scope.literals) if target is not None else None
+    if match is None or file is None or not script.text(redirect).startswith("<"):
+        raise Untranslatable("a loop that runs until something becomes true has no counterpart")
+    if "{{" in file:
+        raise Untranslatable("the file's name holds {{")
+    return Loop(match.group(1), "lines", (_placed(file, scope),))
+
+
+def arranged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """Loops around one command: one alone is a foreach, nested values a matrix, and both multiply.
+
+    Raises Untranslatable.
+    """
+    files = [loop for loop in loops if loop.kind in ("glob", "lines")]
+    if len(files) > 1:
+        raise Untranslatable("two loops over files inside each other: foreach takes one")
+    if len(loops) < 2:
+        return loops
+    out: list[Loop] = []
+    for loop in loops:
+        if loop.kind == "values":
+            name = loop.variable
+            while name in _RESERVED or any(name == other.placeholder for other in out):
+                name += "_"
+            if len(set(loop.values)) < len(loop.values):
+                raise Untranslatable(f"the loop over {loop.variable} has a value twice")
+            loop = Loop(loop.variable, "matrix", loop.values, name)
+        out.append(loop)
+    return tuple(out)
+
+
+def name_suffix(loops: tuple[Loop, ...]) -> str:
+    """What makes the entry's names differ: `-{{stem}}`, `-{{lr}}-{{seed}}`, ..."""
+    parts = []
+    for loop in loops:
+        if loop.kind == "matrix":
+            parts.append(loop.placeholder)
+        elif loop.kind == "glob":
+            spread = len(loop.values) > 1 or _GLOB.search(posixpath.dirname(loop.values[0]))
+            parts.append("index" if spread or "." not in loop.values[0] else "stem")
+        else:
+            short = all(0 < len(value) < 40 and value.isascii() for value in loop.values)
+            plain = short and not any(re.search(r"[^\w.=+-]", value) for value in loop.values)
+            unique = len(set(loop.values)) == len(loop.values)
+            parts.append("item" if loop.kind == "values" and plain and unique else "index")
+    return "".join(f"-{{{{{part}}}}}" for part in parts)

@@ -1,0 +1,295 @@
+"""Commands of the script as the `run` of one job: the source, letter by letter, with cuts.
+
+cut        masks, nohup, a log's redirections, the & at the end      (each remarked where told)
+replaced   $f of a loop -> {{item}}, continue -> exit 0
+escaped    {{name}} of the script itself
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.emit import escaped
+from gpulaunch.starter.entry import Loop, Remark
+from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.mask import MASK, OWNED
+from gpulaunch.starter.shell import Script, joined, line_of, shell_text, walk, words_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_LOG = re.compile(r"(?i)\.(log|out|err|stdout|stderr)\W*$|\blogs?\b|log_|_log|nohup|/dev/null")
+_OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
+_GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
+_BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
+_LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
+
+KEPT = "gpulaunch keeps the output: logs/JOB.N.log of the run, and `gpulaunch logs JOB` shows it"
+
+
+@dataclass(slots=True)
+class Rendered:
+    """`variables` must be given by `env` as the item, since the text uses them in shell's ways."""
+
+    text: str
+    masks: list[str]
+    remarks: list[Remark]
+    variables: tuple[Loop, ...] = ()
+
+
+@dataclass(slots=True)
+class _Edits:
+    cuts: list[tuple[int, int, str | None]] = field(default_factory=list)
+    masks: list[str] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    tops: Sequence[Node] = ()
+
+
+class Renderer:
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.functions: dict[str, int] = {}
+
+    def render(self, groups: Sequence[Sequence[Node]], loops: tuple[Loop, ...]) -> Rendered:
+        """Each group is a stretch of the source; they become lines of their own.
+
+        Raises Untranslatable and Unwritable.
+        """
+        nodes = [node for group in groups for node in group]
+        by_env = tuple(loop for loop in loops if self._in_shell_ways(nodes, loop.variable))
+        edits = _Edits(tops=nodes)
+        for group in groups:
+            for node in group:
+                self._collect(node, edits, [loop for loop in loops if loop not in by_env])
+        lines = [self._apply(group[0].start_byte, group[-1].end_byte, edits) for group in groups]
+        text = "\n".join(line for line in lines if line)
+        return Rendered(text, edits.masks, edits.remarks, by_env)
+
+    def masks(self, node: Node) -> list[str]:
+        """The masks named in it, without a word on the rest."""
+        found = []
+        for inner in walk(node):
+            if inner.type == "variable_assignment" and self._assigned(inner) == MASK:
+                found.append(self._value(inner))
+            elif inner.type == "command" and (spelt := self._env_mask(inner)) is not None:
+                found.append(spelt[1])
+        return found
+
+    def _in_shell_ways(self, nodes: Sequence[Node], variable: str) -> bool:
+        """Whether some use of it is more than `$f` where a value can be inserted."""
+        mentions = re.compile(rf"\$\{{?[#!]?{variable}\b")
+        for node in nodes:
+            plain = 0
+            for inner in walk(node):
+                if inner.type != "variable_name" or self.script.text(inner) != variable:
+                    continue
+                around = self.script.text(inner.parent) if inner.parent is not None else ""
+                if around not in (f"${variable}", f"${{{variable}}}") or self._blind(inner):
+                    return True
+                plain += 1
+            if len(mentions.findall(self.script.text(node))) != plain:
+                return True
+        return False
+
+    def _blind(self, node: Node) -> bool:
+        """A placeholder cannot be quoted here."""
+        parent = node.parent
+        braced = parent is not None and parent.type == "expansion"
+        parent = parent.parent if parent is not None and braced else parent
+        while parent is not None:
+            if parent.type in _BLIND or self.script.slice(
+                parent.start_byte, parent.start_byte + 2
+            ) in ("((", "[["):
+                return True
+            if parent.type == "command_substitution":
+                return self.script.text(parent).startswith("`") or self._blind(parent)
+            parent = parent.parent
+        return False
+
+    # ── what changes ────────────────────────────────────────────────────────────────────────────
+
+    def _collect(self, top: Node, edits: _Edits, loops: Sequence[Loop]) -> None:
+        if given := _GIVEN.search(shell_text(self.script, top)):
+            given_text = given.group()
+            raise Untranslatable(f"uses {given_text}, a word of the script's own command line")
+        for node in walk(top):
+            kind = node.type
+            if kind == "variable_assignment":
+                self._assignment(node, edits)
+            elif kind == "command":
+                self._command(node, edits)
+            elif kind == "file_redirect":
+                self._redirect(node, edits)
+            elif kind in ("simple_expansion", "expansion"):
+                self._expansion(node, edits, loops)
+            elif kind in ("word", "string_content") and (
+                match := _OTHER_CARD.search(self.script.text(node))
+            ):
+                why = f"asks for {match.group()}, but a job sees one card, cuda:0: change it"
+                edits.remarks.append(Remark(line_of(node), self.script.text(node), why))
+
+    def _assigned(self, assignment: Node) -> str:
+        name = assignment.child_by_field_name("name")
+        return self.script.text(name) if name is not None else ""
+
+    def _value(self, assignment: Node) -> str:
+        value = assignment.child_by_field_name("value")
+        return self.script.text(value) if value is not None else ""
+
+    def _assignment(self, node: Node, edits: _Edits) -> None:
+        name, parent = self._assigned(node), node.parent
+        if name not in OWNED or parent is None:
+            return
+        if name == MASK:
+            edits.masks.append(self._value(node))
+        else:
+            why = f"{name} is set by gpulaunch itself"
+            edits.remarks.append(Remark(line_of(node), self.script.text(node), why))
+        if parent.type == "command":
+            self._cut_before_next(node, edits)
+        elif parent.type == "declaration_command" and parent.named_child_count == 1:
+            self._cut_statement(parent, edits)
+        elif parent.type == "declaration_command":
+            self._cut_before_next(node, edits)
+        else:
+            self._cut_statement(node, edits)
+
+    def _cut_before_next(self, node: Node, edits: _Edits) -> None:
+        after = node.next_sibling
+        edits.cuts.append((node.start_byte, after.start_byte if after else node.end_byte, ""))
+
+    def _cut_statement(self, node: Node, edits: _Edits) -> None:
+        """`:` does nothing, and stands wherever a command may."""
+        edits.cuts.append((node.start_byte, node.end_byte, ":"))
+
+    def _env_mask(self, command: Node) -> tuple[Node, str] | None:
+        """`env CUDA_VISIBLE_DEVICES=1 cmd`."""
+        words = words_of(command)
+        if not words or self.script.text(words[0]) != "env":
+            return None
+        for word in words[1:]:
+            name, equals, value = self.script.text(word).partition("=")
+            if name == MASK and equals:
+                return word, value
+        return None
+
+    def _command(self, node: Node, edits: _Edits) -> None:
+        self._join_lines(node, edits)
+        words = words_of(node)
+        if not words:
+            return
+        name = self.script.text(words[0])
+        if (spelt := self._env_mask(node)) is not None:
+            edits.masks.append(spelt[1])
+            bare = len(words) > 2 and not re.match(r"-|\w+=", self.script.text(words[2]))
+            start = words[0] if bare and words[1] == spelt[0] else spelt[0]
+            after = spelt[0].next_sibling
+            end = after.start_byte if after is not None else spelt[0].end_byte
+            edits.cuts.append((start.start_byte, end, ""))
+        elif name == "nohup" and len(words) > 1:
+            self._cut_before_next(words[0], edits)
+            why = "nohup: `gpulaunch run --detach` goes on when the terminal is closed"
+            edits.remarks.append(Remark(line_of(node), "nohup", why))
+        elif name in self.functions:
+            raise Untranslatable(
+                f"calls {name}, a function of the script (line {self.functions[name]})"
+            )
+        elif name in ("continue", "break") and not self._inside_loop(node, edits):
+            if name == "break":
+                raise Untranslatable("break: jobs do not end each other; see --fail-fast")
+            edits.cuts.append((node.start_byte, node.end_byte, "exit 0"))
+
+    def _inside_loop(self, node: Node, edits: _Edits) -> bool:
+        """A loop that stays in the text, as against the one that became foreach."""
+        parent = node.parent
+        while parent is not None and parent.type not in _LOOPS:
+            parent = parent.parent
+        return parent is not None and any(
+            top.start_byte <= parent.start_byte < top.end_byte for top in edits.tops
+        )
+
+    def _join_lines(self, command: Node, edits: _Edits) -> None:
+        children = command.children
+        for left, right in pairwise(children):
+            gap = self.script.slice(left.end_byte, right.start_byte)
+            if "\\\n" in gap:
+                edits.cuts.append((left.end_byte, right.start_byte, joined(gap)))
+
+    def _expansion(self, node: Node, edits: _Edits, loops: Sequence[Loop]) -> None:
+        text = self.script.text(node)
+        if text in ("$!", "$?"):
+            raise Untranslatable(f"uses {text}, which belongs to the command before it")
+        for loop in loops:
+            if text in (f"${loop.variable}", f"${{{loop.variable}}}"):
+                placed = f"\0{loop.placeholder}\0"
+                edits.cuts.append((node.start_byte, node.end_byte, placed))
+
+    # ── redirections ────────────────────────────────────────────────────────────────────────────
+
+    def _redirect(self, node: Node, edits: _Edits) -> None:
+        if not self._of_a_log(node):
+            return
+        before = node.prev_sibling
+        start = before.end_byte if before is not None else node.start_byte
+        edits.cuts.append((start, node.end_byte, ""))
+        text = self.script.text(node)
+        if not re.fullmatch(r"\d*>&\d", text):
+            edits.remarks.append(Remark(line_of(node), text, KEPT))
+
+    def _of_a_log(self, node: Node) -> bool:
+        """A file that takes standard error, or is called a log, and that nothing else mentions."""
+        text, siblings = self.script.text(node), self._beside(node)
+        target = node.child_by_field_name("destination")
+        if target is None or text.startswith("<") or self._in_a_pipe(node):
+            return False
+        name = self.script.text(target)
+        if re.match(r"\d*>&", text) and name.isdigit():
+            return any(self._of_a_log(one) for one in siblings if one.id != node.id and one != node)
+        errors = text.startswith(("&>", "2>", ">&")) or any(
+            self.script.text(one).startswith("2>&1") for one in siblings
+        )
+        if "/dev/null" in name:
+            return errors
+        alone = self.script.source.decode("utf-8", "replace").count(name) == 1
+        stage = any(inner.type == "variable_name" for inner in walk(target))
+        return (alone or stage) and bool(errors or _LOG.search(name))
+
+    def _beside(self, node: Node) -> list[Node]:
+        parent = node.parent
+        if parent is None:
+            return []
+        return [one for one in parent.children if one.type == "file_redirect" and one != node]
+
+    def _in_a_pipe(self, node: Node) -> bool:
+        parent = node.parent
+        while parent is not None and parent.type in ("redirected_statement", "command"):
+            parent = parent.parent
+        return parent is not None and parent.type in ("pipeline", "command_substitution")
+
+    # ── the text ────────────────────────────────────────────────────────────────────────────────
+
+    def _apply(self, start: int, end: int, edits: _Edits) -> str:
+        out, at = [], start
+        for left, right, new in sorted(edits.cuts, key=lambda cut: (cut[0], -cut[1])):
+            if left < at or right > end or left < start:
+                continue
+            out += [self.script.slice(at, left), new or ""]
+            at = right
+        text = "".join([*out, self.script.slice(at, end)])
+        text = re.sub(r"(?m)^[ \t]*:[ \t]*;?[ \t]*(\n|\Z)", "", text)
+        text = re.sub(r"\A\s*:\s*(?:;|&&)\s*", "", text)
+        pieces = re.split("\0([a-zA-Z_]\\w*)\0", text)
+        done = [f"{{{{{piece}}}}}" if i % 2 else piece for i, piece in enumerate(pieces)]
+        for i in range(0, len(done), 2):
+            done[i] = escaped(done[i])
+        return "".join(done).strip()
+
+
+def mask_value(spelt: str, literals: dict[str, str]) -> str:
+    """A mask as typed, a variable that is known replaced by its value."""
+    match = re.fullmatch(r'"?\$\{?(\w+)\}?"?', spelt)
+    return literals.get(match.group(1), spelt) if match else spelt

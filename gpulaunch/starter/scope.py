@@ -1,0 +1,115 @@
+"""What a shell knows at one place of the script, and which commands have ended by then.
+
+Scope   directory, environment, variables, loops around: copied where the shell forks
+Order   what has surely ended here (a foreground command, a `wait`), what may still run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.entry import Loop
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+@dataclass(slots=True)
+class Scope:
+    """`literals` are values known for certain; `preamble` are lines that every job (name None) or
+    every job that reads the variable must run first, because only a shell can know their value.
+    """
+
+    mask: str | None = None
+    exported: dict[str, str] = field(default_factory=dict)
+    literals: dict[str, str] = field(default_factory=dict)
+    preamble: list[tuple[str | None, Node]] = field(default_factory=list)
+    arrays: dict[str, Node] = field(default_factory=dict)
+    cwd: str | None = None
+    venv: str | None = None
+    conda: str | None = None
+    errexit: bool = False
+    loops: tuple[Loop, ...] = ()
+
+    def copy(self) -> Scope:
+        return Scope(
+            self.mask,
+            dict(self.exported),
+            dict(self.literals),
+            list(self.preamble),
+            dict(self.arrays),
+            self.cwd,
+            self.venv,
+            self.conda,
+            self.errexit,
+            self.loops,
+        )
+
+    def forget(self, variable: str) -> None:
+        """Before a new value: whatever was known of the old one."""
+        self.exported.pop(variable, None)
+        self.literals.pop(variable, None)
+        self.arrays.pop(variable, None)
+        self.preamble = [pair for pair in self.preamble if pair[0] != variable]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An entry, as others refer to it. `before` are the bases of all that ends before it starts."""
+
+    base: str
+    name: str
+    loops: tuple[Loop, ...]
+    before: frozenset[str]
+
+    def seen_from(self, loops: tuple[Loop, ...]) -> str:
+        """Item by item inside the same loops; the whole group from elsewhere."""
+        if self.loops and self.loops != loops:
+            return f"{self.base}-*"
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """`must` is true where the script went on only if it succeeded; `waited`: by a `wait`."""
+
+    made: Made
+    must: bool = False
+    waited: bool = False
+
+
+@dataclass(slots=True)
+class Order:
+    ended: list[Ended] = field(default_factory=list)
+    running: list[Made] = field(default_factory=list)
+    pids: dict[str, Made] = field(default_factory=dict)
+    last: Made | None = None
+
+    def copy(self) -> Order:
+        return Order(list(self.ended), [], dict(self.pids), self.last)
+
+    def started(self, made: Made, background: bool, must: bool) -> None:
+        if background:
+            self.running.append(made)
+            self.last = made
+        else:
+            self.ended = self._latest([*self.ended, Ended(made, must)])
+
+    def waited(self, which: Iterable[Made]) -> None:
+        chosen = list(which)
+        self.running = [made for made in self.running if made not in chosen]
+        self.ended = self._latest([*self.ended, *(Ended(made, False, True) for made in chosen)])
+
+    def joined(self, inner: Order) -> None:
+        """A background group: all it started may still run."""
+        fresh = [ended.made for ended in inner.ended if ended not in self.ended]
+        self.running += [*fresh, *inner.running]
+        self.last = self.running[-1] if self.running else self.last
+
+    @staticmethod
+    def _latest(ended: list[Ended]) -> list[Ended]:
+        """Without those that another one already comes after."""
+        covered: frozenset[str] = frozenset().union(*(one.made.before for one in ended))
+        return [one for one in ended if one.made.base not in covered]

@@ -1,0 +1,144 @@
+"""A shell script as a syntax tree, and what its words stand for. Runs nothing of it.
+
+The parser is tree-sitter's bash grammar (MIT, kept by the tree-sitter project, wheels for every
+platform, 0.9 MB): quoting, here-documents and line continuations are not a tokenizer's afternoon,
+and its trees keep each node's place in the source, so that a command is carried over letter by
+letter. bashlex is GPL. Imported only here, only when a script is translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_ESCAPED_IN_DOUBLE = re.compile(r'\\(["\\$`])')
+_MASK = "CUDA_VISIBLE_DEVICES="
+_READ = re.compile(r"(?<!\\)\$(?:\{[#!]?)?([A-Za-z_]\w*)")
+_CONTINUED = re.compile(r"[ \t]*\\\n[ \t]*")
+
+
+class Script:
+    """The source and its tree. Positions are bytes of the UTF-8 text."""
+
+    def __init__(self, source: str) -> None:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser
+
+        self.source = source.replace("\r\n", "\n").encode("utf-8", "replace")
+        parser = Parser(Language(tree_sitter_bash.language()))
+        self.root = parser.parse(self.source).root_node
+
+    def text(self, node: Node) -> str:
+        return self.slice(node.start_byte, node.end_byte)
+
+    def slice(self, start: int, end: int) -> str:
+        return self.source[start:end].decode("utf-8", "replace")
+
+    def words(self, command: Node) -> list[str]:
+        """A command's own words as they stand, without assignments and redirections."""
+        return [self.text(node) for node in words_of(command)]
+
+
+def line_of(node: Node) -> int:
+    return node.start_point.row + 1
+
+
+def words_of(command: Node) -> list[Node]:
+    skip = ("variable_assignment", "file_redirect", "heredoc_redirect", "herestring_redirect")
+    return [child for child in command.children if child.type not in skip]
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything in it, in the order of the source."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children))
+
+
+def broken(node: Node) -> bool:
+    return node.has_error or node.is_missing or node.type == "ERROR"
+
+
+def shell_text(script: Script, node: Node, *, masks: bool = True) -> str:
+    """Its text without what '...' keeps from the shell, and, if asked, without masks.
+
+    For questions that the tree alone cannot answer: the grammar loses an expansion in places like
+    `$A/$B/$(c)`.
+    """
+    out, at = "", node.start_byte
+    for inner in walk(node):
+        mask = inner.type == "variable_assignment" and script.text(inner).startswith(_MASK)
+        if inner.start_byte >= at and (inner.type == "raw_string" or (mask and not masks)):
+            out, at = out + script.slice(at, inner.start_byte), inner.end_byte
+    return out + script.slice(at, node.end_byte)
+
+
+def variables_in(script: Script, node: Node) -> set[str]:
+    """The names that are read in it, arithmetic included; not those that only choose a card."""
+    text = shell_text(script, node, masks=False)
+    found = {name for name in _READ.findall(text) if name}
+    for inner in walk(node):
+        if inner.type == "variable_name" and not _in_mask_or_assigned(script, inner):
+            found.add(script.text(inner))
+    return found
+
+
+def _in_mask_or_assigned(script: Script, name: Node) -> bool:
+    if name.parent is not None and name.parent.type == "variable_assignment":
+        return True
+    parent = name.parent
+    while parent is not None:
+        if parent.type == "variable_assignment" and script.text(parent).startswith(_MASK):
+            return True
+        parent = parent.parent
+    return False
+
+
+def literal(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
+    """What a word or an assigned value stands for, where that is certain without running it."""
+    text = script.text(node)
+    kind = node.type
+    if kind == "number":
+        return text
+    if kind == "word":
+        return None if text.startswith("~") else re.sub(r"\\(.)", r"\1", text, flags=re.S)
+    if kind == "raw_string":
+        return text[1:-1]
+    if kind in ("simple_expansion", "expansion"):
+        match = re.fullmatch(r"\$(?:\{(\w+)\}|(\w+))", text)
+        return known.get(match.group(1) or match.group(2)) if match else None
+    if kind == "string":
+        return _double_quoted(script, node, known)
+    if kind == "concatenation":
+        parts = [literal(script, child, known) for child in node.children]
+        return None if None in parts else "".join(part for part in parts if part is not None)
+    return None
+
+
+def _double_quoted(script: Script, node: Node, known: Mapping[str, str]) -> str | None:
+    """Between the quotes, blanks next to an expansion belong to no child: taken by position."""
+    out, at = "", node.start_byte + 1
+    for child in node.named_children:
+        if child.type == "string_content":
+            continue
+        out += _unescaped(script.slice(at, child.start_byte))
+        value = literal(script, child, known)
+        if value is None:
+            return None
+        out, at = out + value, child.end_byte
+    return out + _unescaped(script.slice(at, node.end_byte - 1))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED_IN_DOUBLE.sub(r"\1", text.replace("\\\n", ""))
+
+
+def joined(text: str) -> str:
+    """A gap between two words, its line continuations gone."""
+    return _CONTINUED.sub(" ", text)
