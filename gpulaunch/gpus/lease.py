@@ -20,14 +20,12 @@ import hashlib
 import os
 import select
 import socket
-from array import array
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from gpulaunch.gpus import lockfile
+from gpulaunch.gpus.descriptors import listening_socket, receive, timer
 from gpulaunch.gpus.names import (
-    BACKLOG,
-    PREFIX,
     UNKNOWN,
     Held,
     Holder,
@@ -161,6 +159,7 @@ class Lease:
         The open socket itself travels, so that nobody can take the name in between. Only for a
         lease that no keeper or job holds any more. False: nobody wanted it, it was just closed.
         """
+        self._accept_more(True)
         self.on_readable()
         try:
             return any(self._give(fd) for fd in tuple(self._wanting))
@@ -240,7 +239,7 @@ class Waiter:
         self.key = key
         self._name = name
         self._link = link
-        self._timer = -1 if link else _timer(POLL)
+        self._timer = -1 if link else timer(POLL)
         self._want = False
         self.want(want)
 
@@ -282,7 +281,7 @@ class Waiter:
         if self._link is None:
             return "gone"
         try:
-            said, fds = _receive_fds(self._link)
+            said, fds = receive(self._link)
         except BlockingIOError:
             return "still"
         except OSError:
@@ -304,41 +303,12 @@ class Waiter:
             for fd in fds[1:]:
                 undo.callback(os.close, fd)
             try:
-                sock = undo.enter_context(_listening_socket(fds[0], self._name))
+                sock = undo.enter_context(listening_socket(fds[0], self._name))
                 locked = fds[1] if len(fds) == 2 else _lock(self._name)
             except (OSError, Held):
                 return None
             undo.pop_all()
         return Lease(self.key, self._name, sock, locked)
-
-
-def _receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
-    """socket.recv_fds, whose flags do nothing before Python 3.12: these do not survive an exec."""
-    fds = array("i")
-    room = socket.CMSG_LEN(4 * fds.itemsize)
-    said, ancillary, _, _ = link.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return said, list(fds)
-
-
-def _listening_socket(fd: int, name: str) -> socket.socket:
-    """The socket that was passed to us, if it is the one bound to the name. Raises OSError."""
-    try:
-        sock = socket.socket(fileno=fd)
-    except OSError:
-        os.close(fd)
-        raise
-    try:
-        if sock.getsockname() != b"\0" + os.fsencode(PREFIX + name):
-            raise OSError("another socket than the lease's")
-        sock.setblocking(False)
-        sock.listen(BACKLOG)  # again, so that SO_PEERCRED names us from now on
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _lock(name: str) -> int | None:
@@ -358,16 +328,3 @@ def _below(scope: str) -> str:
     # The kernel allows 107 bytes for the whole name.
     short = scope if len(scope) <= 32 else hashlib.sha256(os.fsencode(scope)).hexdigest()[:32]
     return f"sub/{short}/"
-
-
-def _timer(seconds: float) -> int:
-    """A descriptor that becomes readable after so many seconds (os.timerfd_create is 3.13's)."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd: int = libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK)  # 1: CLOCK_MONOTONIC
-    whole, part = int(seconds), int(seconds % 1 * 1e9)
-    spec = (ctypes.c_long * 4)(0, 0, whole, part)
-    if fd < 0 or libc.timerfd_settime(fd, 0, ctypes.byref(spec), None) < 0:
-        raise OSError(ctypes.get_errno(), "timerfd")
-    return fd

@@ -11,6 +11,7 @@ Every change is there at the next call into the library, atomically.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -142,7 +143,7 @@ def build(old: bool = False) -> Path:
     if compiler is None:
         pytest.skip("no C compiler (cc) to build the pretend driver with")
     directory = Path(tempfile.mkdtemp(prefix="gpulaunch-fake-nvml-"))
-    _BUILT.append(directory)
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     library = directory / "libnvidia-ml.so.1"
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wno-builtin-declaration-mismatch"]
     soname = "-Wl,-soname,libnvidia-ml.so.1"
@@ -150,13 +151,3 @@ def build(old: bool = False) -> Path:
         [compiler, *flags, soname, *(["-DOLD"] if old else []), "-o", library, SOURCE], check=True
     )
     return directory
-
-
-_BUILT: list[Path] = []
-
-
-def remove_built() -> None:
-    """Take away what was compiled; the next FakeDriver compiles anew."""
-    build.cache_clear()
-    while _BUILT:
-        shutil.rmtree(_BUILT.pop(), ignore_errors=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -323,6 +324,27 @@ def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> N
     for waiter in (*crowd[30:], late):
         assert waiter.on_readable() == "gone"
         waiter.close()
+
+
+def test_a_holder_without_a_descriptor_left_goes_on_and_hands_over_later(key: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lease, waiter = take(key), waiter_for(key, want=True)
+    (watched,) = lease.selectables()
+    fill: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (waiter.fileno() + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                fill.append(os.dup(0))
+        assert not lease.on_readable()
+        assert not readable(watched, within=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in fill:
+            os.close(fd)
+    assert lease.hand_over()
+    received(waiter).close()
+    waiter.close()
 
 
 def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(

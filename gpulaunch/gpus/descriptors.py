@@ -1,0 +1,53 @@
+"""Descriptors that travel between processes, and one that goes by the clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+from array import array
+
+from gpulaunch.gpus.names import BACKLOG, PREFIX
+
+
+def receive(link: socket.socket) -> tuple[bytes, list[int]]:
+    """What was said and passed. As socket.recv_fds, which in Python 3.11 ignores its flags: what
+    comes in here does not survive an exec.
+    """
+    fds = array("i")
+    room = socket.CMSG_LEN(4 * fds.itemsize)
+    said, ancillary, _, _ = link.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return said, list(fds)
+
+
+def listening_socket(fd: int, name: str) -> socket.socket:
+    """The socket that was passed to us, if it is the one bound to the name. Raises OSError."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        os.close(fd)
+        raise
+    try:
+        if sock.getsockname() != b"\0" + os.fsencode(PREFIX + name):
+            raise OSError("another socket than the lease's")
+        sock.setblocking(False)
+        sock.listen(BACKLOG)  # again, so that SO_PEERCRED names us from now on
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def timer(seconds: float) -> int:
+    """A descriptor that becomes readable after so many seconds (os.timerfd_create is 3.13's)."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK)  # 1: CLOCK_MONOTONIC
+    whole, part = int(seconds), int(seconds % 1 * 1e9)
+    spec = (ctypes.c_long * 4)(0, 0, whole, part)
+    if fd < 0 or libc.timerfd_settime(fd, 0, ctypes.byref(spec), None) < 0:
+        raise OSError(ctypes.get_errno(), "timerfd")
+    return fd
