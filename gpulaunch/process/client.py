@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, TypeAlias
 from gpulaunch.core.model import Outcome
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.process.command import Command
-from gpulaunch.process.ends import end_from
+from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
 
@@ -64,7 +64,7 @@ class Unkillable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Both keepers are gone, and nothing of what they ran is left. `attempt`: it had no Ended."""
+    """Both keepers are gone, and nothing is left of what they ran. `attempt`: its end is unknown."""
 
     attempt: str | None
 
@@ -158,6 +158,7 @@ class Pair:
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
         self._attempt: str | None = None
+        self._end_file = ""
         self._gone = False
 
     @property
@@ -172,7 +173,7 @@ class Pair:
         """Start the attempt; answered by Started and Ended, or Ended alone, or Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
-        self._attempt = command.attempt
+        self._attempt, self._end_file = command.attempt, command.end
         with _memory_file("launch") as file:
             file.write(_spec(command))
             file.flush()
@@ -195,10 +196,7 @@ class Pair:
 
     def on_readable(self) -> list[Report]:
         """What has come, without waiting. Gone is the last one, and comes once."""
-        reports: list[Report] = []
-        for message in self._messages():
-            reports.append(self._report(message))
-        return reports
+        return [report for message in self._messages() for report in self._reports(message)]
 
     def close(self) -> None:
         """To the keepers this is the supervisor's death: what runs is ended."""
@@ -215,17 +213,28 @@ class Pair:
             self._gone = not data
             yield json.loads(data) if data else None
 
-    def _report(self, message: dict[str, Any] | None) -> Report:
+    def _reports(self, message: dict[str, Any] | None) -> Iterator[Report]:
         if message is None:
-            attempt, self._attempt = self._attempt, None
-            return Gone(attempt)
-        if message["is"] == "started":
-            return Started(message["attempt"], message["pid"])
-        if message["is"] == "unkillable":
-            return Unkillable(message["attempt"] or self._attempt, tuple(message["pids"]))
-        end = end_from(message["end"])
+            yield from self._last_words()
+        elif message["is"] == "started":
+            yield Started(message["attempt"], message["pid"])
+        elif message["is"] == "unkillable":
+            yield Unkillable(message["attempt"] or self._attempt, tuple(message["pids"]))
+        else:
+            yield self._ended(end_from(message["end"]))
+
+    def _ended(self, end: End) -> Ended:
         attempt, self._attempt = self._attempt, None
         return Ended(attempt or end.attempt, end.outcome, end.leftovers)
+
+    def _last_words(self) -> Iterator[Report]:
+        """A keeper may have been killed between writing the end and telling it."""
+        if self._attempt is not None:
+            with contextlib.suppress(OSError):
+                if (end := read_end(self._end_file)) is not None:
+                    yield self._ended(end)
+        attempt, self._attempt = self._attempt, None
+        yield Gone(attempt)
 
     def _tell(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
         # A pair that is gone says so by its end of file; a full queue holds a stop already.

@@ -115,10 +115,16 @@ def _parent(name: str) -> int:
         return -1
 
 
-def send_signal(pid: int, number: int) -> None:
-    """To a direct child, or (negative) to the group of one that is not reaped yet."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)  # where it is another user's by now, the sweep stays, and says so
+def send_signal(pid: int, number: int) -> bool:
+    """To a direct child, or (negative) to the group of one that is not reaped yet.
+
+    False where nobody got it: no such group yet, or it is all another user's by now (setuid).
+    """
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -499,8 +505,8 @@ class Attempt:
         self.exec_words = b""
         self.helper: Helper | None = None
         self.helper_pids: set[int] = set()
-        self.check_from: float | None = None
-        self.check_at: float | None = None
+        self.check_at = self.check_limit = 0.0
+        self.cut: tuple[str, str] | None = None
         self.checked = False
         self.sweep: Sweep | None = None
         self.fork_at: float | None = None
@@ -603,7 +609,7 @@ class Attempt:
         if self.phase == SWEEPING and self.sweep:
             return now + self.sweep.nap
         if self.phase == CHECKING:
-            return self.check_at
+            return min(self.check_at, self.check_limit)
         if self.phase == ENDING or self.kill_at is not None:
             return self.kill_at
         times = [self.fork_at, self.idle_at]
@@ -682,20 +688,30 @@ class Attempt:
     # ── What follows from it ────────────────────────────────────────────────────────────────
 
     def stop(self, reason: str, by: str, now: bool) -> None:
-        """TERM (and CONT, or a stopped process would not see it); the rest is `advance`'s."""
-        at = time.monotonic()
-        if self.phase in (SWEEPING, CHECKING) or (self.status is not None and not self.cause):
+        """TERM, if it does not come too late; the rest is `advance`'s."""
+        at = time.monotonic() + (0.0 if now else self.grace)
+        if self.phase == CHECKING:
+            self.cut = self.cut or (reason, by)
+            self.check_limit = min(self.check_limit, at)
+        elif self.phase == SWEEPING or (self.status is not None and not self.cause):
             return
-        if self.cause is None:
-            self.cause, self.by = reason, by
+        elif self.cause is None:
+            self.cause, self.by, self.kill_at = reason, by, at
             self.idle_at = None
-            self.kill_at = at + (0.0 if now else self.grace)
             if self.pid is not None and not now:
-                for number in (signal.SIGTERM, signal.SIGCONT):
-                    send_signal(-self.pid, number)
-                    send_signal(self.pid, number)
+                self.terminate(self.pid)
         elif now:
             self.kill_at = at
+
+    def terminate(self, pid: int) -> None:
+        """Once to each: to many programs a second TERM means "at once".
+
+        CONT follows, or a stopped process would not see it. A child that has not come to its
+        setsid has no group yet.
+        """
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            if not send_signal(-pid, number):
+                send_signal(pid, number)
 
     def advance(self, now: float) -> None:
         if self.over:
@@ -787,7 +803,8 @@ class Attempt:
             return
         if self.wants_check():
             self.phase = CHECKING
-            self.check_from = self.check_at = time.monotonic()
+            self.check_at = time.monotonic()
+            self.check_limit = self.check_at + OUTPUT_CHECK_LIMIT
         else:
             self.finish()
 
@@ -800,15 +817,15 @@ class Attempt:
         return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
 
     def advance_checking(self, now: float) -> None:
-        assert self.check_from is not None
-        assert self.check_at is not None
-        limit = self.check_from + OUTPUT_CHECK_LIMIT
-        if now >= limit:
+        if now >= self.check_limit and self.cut:
+            self.cause, self.by = self.cut
+            self.conclude([])
+        elif now >= self.check_limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
             self.conclude([f"{shown_raw(path)} {words}" for path in raws(self.spec["outputs"])])
         elif self.helper is None and now >= self.check_at:
             asked = self.ask(look_for_outputs, self.spec, self.since)
-            self.check_at = limit if asked else now + 1.0
+            self.check_at = math.inf if asked else now + 1.0
 
     def drop_helper(self) -> None:
         """INVARIANT: a helper in `helper_pids` is not reaped yet, so its number is its own."""

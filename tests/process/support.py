@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from gpulaunch.process.client import Ended, Gone, Nursery, Pair, Report
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import End, read_end
+from tests.helpers import wait_until
 
 R = TypeVar("R")
 PATIENCE = 20.0
@@ -43,9 +44,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def keepers_of(nursery: Nursery) -> tuple[int, int]:
-    """Outer and inner keeper of the nursery's only pair."""
-    (outer,) = children_of(nursery.pid)
-    (inner,) = children_of(outer)
+    """Outer and inner keeper of the nursery's only pair, once they are born."""
+    (outer,) = wait_until(lambda: children_of(nursery.pid))
+    (inner,) = wait_until(lambda: children_of(outer))
     return outer, inner
 
 

@@ -7,8 +7,10 @@ import ctypes
 import json
 import os
 import resource
+import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -27,12 +29,14 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.errors import UsageError
-from gpulaunch.process.client import Ended, Nursery, Started
+from gpulaunch.process.client import KEEPER, Ended, Nursery, Started
 from gpulaunch.process.command import Command
+from gpulaunch.process.ends import read_end
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, marked, token
 
 PYTHON = sys.executable
+FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
 
 
 def error_of(ended: Ended) -> str:
@@ -310,7 +314,8 @@ def test_an_end_of_its_own_before_the_stop_stays_its_own(slot: Slot) -> None:
 SAVES = """
 import signal, sys, time
 def save(*_):
-    time.sleep(.5)
+    print('asked', flush=True)
+    time.sleep(.3)
     print('saved', flush=True)
     sys.exit(0)
 signal.signal(15, save)
@@ -319,13 +324,15 @@ signal.pause()
 """
 
 
-def test_grace_is_honoured_for_all_that_saves_its_work(slot: Slot) -> None:
-    """The shell dies of the TERM at once; the program below it has the whole grace."""
-    slot.launch("bash", "-c", f'{PYTHON} -c "{SAVES}"; echo after', grace=10.0)
+@pytest.mark.parametrize("shell", ["exec ", "", "(", "setsid --wait "])
+def test_all_that_saves_its_work_is_asked_once_and_has_the_grace(slot: Slot, shell: str) -> None:
+    """The shell dies of the TERM at once; the program below it is asked, and waited for."""
+    command = f'{shell}{PYTHON} -c "{SAVES}"; echo after' + (")" if shell == "(" else "")
+    slot.launch("bash", "-c", command, grace=10.0)
     wait_until(lambda: slot.log.exists() and "up" in slot.log.read_text())
     slot.pair.stop("cancelled")
     assert slot.expect(Ended).leftovers == 0
-    assert slot.log.read_text() == "up\nsaved\n"
+    assert slot.log.read_text() == "up\nasked\nsaved\n"
 
 
 def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> None:
@@ -341,8 +348,10 @@ def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> 
 
 
 def test_a_second_stop_with_now_kills_at_once(slot: Slot, nasty: str) -> None:
-    slot.launch(nasty, "ignore-term", token(), grace=60.0)
+    mark = token()
+    slot.launch(nasty, "ignore-term", mark, grace=60.0)
     slot.expect(Started)
+    wait_until(lambda: len(marked(mark)) == 2)
     slot.pair.stop("interrupted", by="Ctrl-C")
     slot.pair.stop("interrupted", by="Ctrl-C again", now=True)
     assert slot.expect(Ended, 5.0).outcome == Interrupted("Ctrl-C", Signaled(9))
@@ -359,8 +368,8 @@ def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:
 
 def test_timeout_ends_a_job_and_says_which_limit(slot: Slot, nasty: str) -> None:
     assert slot.run("sleep", "100", timeout=0.2).outcome == TimedOut("timeout", 0.2, Signaled(15))
-    ended = slot.run(nasty, "ignore-term", token(), timeout=0.2, grace=0.2)
-    assert ended.outcome == TimedOut("timeout", 0.2, Signaled(9))
+    ended = slot.run(nasty, "ignore-term", token(), timeout=0.5, grace=0.2)
+    assert ended.outcome == TimedOut("timeout", 0.5, Signaled(9))
 
 
 def test_silence_of_the_log_ends_a_job_and_speech_does_not(slot: Slot) -> None:
@@ -381,7 +390,7 @@ def test_an_exec_that_hangs_is_stopped_and_holds_nobody_up(
     shutil.copy("/bin/true", program)
     other = tmp_path / "other"
     other.mkdir()
-    with held_up(program), Slot(nursery, other) as neighbour:
+    with held_up(program, FAN_OPEN_EXEC_PERM), Slot(nursery, other) as neighbour:
         slot.launch(str(program), timeout=0.5, grace=0.2)
         for _ in range(5):
             assert neighbour.run("true").outcome == Exited(0)
@@ -394,12 +403,13 @@ def test_an_exec_that_hangs_is_stopped_and_holds_nobody_up(
 
 
 @contextlib.contextmanager
-def held_up(program: Path) -> Iterator[None]:
+def held_up(path: Path, events: int) -> Iterator[None]:
+    """Whoever does that to the path waits, killable, for a permission that comes at the end."""
     libc = ctypes.CDLL(None, use_errno=True)
-    fan_class_content, fan_mark_add, fan_open_exec_perm, at_fdcwd = 4, 1, 0x40000, -100
+    fan_class_content, fan_mark_add, at_fdcwd = 4, 1, -100
     fd = libc.fanotify_init(fan_class_content, os.O_RDONLY)
-    mask = ctypes.c_uint64(fan_open_exec_perm)
-    if fd < 0 or libc.fanotify_mark(fd, fan_mark_add, mask, at_fdcwd, bytes(program)):
+    mask = ctypes.c_uint64(events)
+    if fd < 0 or libc.fanotify_mark(fd, fan_mark_add, mask, at_fdcwd, bytes(path)):
         pytest.skip(f"no fanotify here: {os.strerror(ctypes.get_errno())}")
     try:
         yield
@@ -452,6 +462,71 @@ def test_thousands_of_missing_outputs_fit_the_end(slot: Slot) -> None:
     end = slot.end()
     assert end is not None
     assert end.outcome == ended.outcome
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="holding up a file system (fanotify) needs root")
+def test_a_check_of_outputs_that_hangs_can_be_stopped(slot: Slot) -> None:
+    folder = slot.folder / "hung"
+    folder.mkdir()
+    (folder / "x").touch()
+    with held_up(folder, FAN_OPEN_PERM | FAN_ONDIR):
+        slot.launch("true", outputs=(str(folder),), grace=0.3)
+        slot.expect(Started)
+        wait_until(lambda: not slot.reports and slot.log.exists())
+        assert select.select([slot.pair], [], [], 0.3)[0] == []
+        slot.pair.stop("cancelled")
+        assert slot.expect(Ended, 5.0).outcome == Cancelled(Exited(0))
+    assert slot.run("true", outputs=(str(folder),)).outcome == Exited(0)
+
+
+# ── Scarcity ────────────────────────────────────────────────────────────────────────────────────
+
+SCARCE = """
+import errno, os, sys
+real, calls = os.fork, []
+def fork():
+    calls.append(1)
+    if len(calls) % 5:
+        raise OSError(errno.EAGAIN, "no more processes")
+    return real()
+os.fork = fork
+sys.argv = [KEEPER, sys.argv[-1]]
+exec(compile(open(KEEPER).read(), KEEPER, "exec"))
+"""
+
+
+def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(tmp_path: Path) -> None:
+    script, python = tmp_path / "scarce.py", tmp_path / "python"
+    script.write_text(f"KEEPER = {str(KEEPER)!r}\n{SCARCE}")
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$4"\n')
+    python.chmod(0o755)
+    with Nursery(str(python)) as nursery, Slot(nursery, tmp_path) as slot:
+        assert slot.run("true", timeout=20.0).outcome == Exited(0)
+        assert slot.run("true", outputs=("/etc/hostname",)).outcome != Exited(0)
+        slot.launch("true")
+        slot.pair.stop("cancelled")
+        assert isinstance(slot.expect(Ended).outcome, Cancelled | Exited)
+        slot.finish()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk to fill (tmpfs) needs root")
+def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
+    disk = slot.folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs here")
+    try:
+        slot.launch("sh", "-c", f"head -c 1000000 /dev/zero > {disk}/fill; exit 9", end=f"{disk}/e")
+        assert slot.expect(Ended).outcome == Exited(9)
+        end = read_end(disk / "e")
+        assert end is not None
+        assert end.outcome == Exited(9)
+        error = error_of(slot.run("true", end=f"{disk}/e2"))
+        assert error == f"cannot lay out {disk}/e2: No space left on device"
+        assert not (disk / "e2").exists()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 # ── One pair, many attempts ─────────────────────────────────────────────────────────────────────

@@ -150,7 +150,7 @@ def test_a_stopped_supervisor_leaves_running_jobs_unaffected(tmp_path: Path, nas
     with run_of(tmp_path / "run", nasty, ["daemons-exit"]) as run:
         wait_until(lambda: run.jobs)
         os.kill(run.process.pid, signal.SIGSTOP)
-        ends = wait_until(lambda: not run.jobs and run.ends())
+        ends = wait_until(lambda: [] if run.jobs else run.ends())
         assert {end.outcome for end in ends} == {Exited(0)}
         os.kill(run.process.pid, signal.SIGCONT)
         wait_until(lambda: len(list(run.folder.glob("*.end"))) > len(ends))

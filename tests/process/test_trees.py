@@ -9,12 +9,14 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.process.client import Ended, Gone, Nursery, Started, Unkillable
+from gpulaunch.process.client import KEEPER, Ended, Gone, Nursery, Started, Unkillable
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, keepers_of, marked, token
 
@@ -63,9 +65,9 @@ def test_no_process_is_left_when_keepers_are_killed_and_the_pair_is_gone(
         folder = tmp_path / str(turn)
         folder.mkdir()
         with Slot(nursery, folder) as slot:
+            pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
             slot.launch(nasty, mode, mark, grace=0.1, timeout=0.5)
             slot.expect(Started)
-            pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
             wait_a_little(random.Random(f"{mode} {victims} {turn}").random() * 0.03)
             for victim in victims.split():
                 try_kill(pids[victim])
@@ -104,6 +106,22 @@ def test_a_killed_inner_keeper_is_a_lost_attempt_by_name(nursery: Nursery, slot:
     os.kill(keepers_of(nursery)[1], signal.SIGKILL)
     assert slot.expect(Gone).attempt == "job.1"
     assert slot.end() is None
+
+
+def test_an_end_on_file_that_the_keeper_could_not_tell_any_more_is_told(
+    nursery: Nursery, slot: Slot
+) -> None:
+    """Killed after writing and before sending: here, the file is another attempt's, renamed."""
+    slot.run("sh", "-c", "exit 5")
+    written = slot.end_file
+    _, inner = keepers_of(nursery)
+    slot.launch("sleep", "100")
+    slot.expect(Started)
+    written.rename(slot.end_file)
+    os.kill(inner, signal.SIGKILL)
+    ended = slot.expect(Ended)
+    assert (ended.attempt, ended.outcome) == ("job.2", Exited(5))
+    assert slot.expect(Gone).attempt is None
 
 
 def test_a_stopped_keeper_is_woken(nursery: Nursery, slot: Slot) -> None:
@@ -170,15 +188,30 @@ def test_the_alive_descriptor_is_not_the_jobs(nursery: Nursery, tmp_path: Path) 
     read, write = os.pipe()
     with Slot(nursery, tmp_path, (), write) as slot:
         os.close(write)
-        inode = os.fstat(read).st_ino
         slot.run("ls", "-l", "/proc/self/fd")
-        assert f"pipe:[{inode}]" not in slot.log.read_text()
-        os.set_blocking(read, False)
-        with pytest.raises(BlockingIOError):  # a keeper holds it
-            os.read(read, 1)
+        assert f"pipe:[{os.fstat(read).st_ino}]" not in slot.log.read_text()
+        assert not at_end_of_file(read)  # a keeper holds it
         slot.finish()
-    assert os.read(read, 1) == b""
+    assert at_end_of_file(read)
     os.close(read)
+
+
+def test_a_pair_that_is_gone_holds_no_lease_any_more(nursery: Nursery, tmp_path: Path) -> None:
+    for _ in range(30):
+        read, write = os.pipe()
+        with Slot(nursery, tmp_path, (write, write, write), write) as slot:
+            os.close(write)
+            slot.finish()
+            assert at_end_of_file(read)
+        os.close(read)
+
+
+def at_end_of_file(pipe: int) -> bool:
+    os.set_blocking(pipe, False)
+    try:
+        return os.read(pipe, 1) == b""
+    except BlockingIOError:
+        return False
 
 
 # ── Whom keepers signal ─────────────────────────────────────────────────────────────────────────
@@ -202,8 +235,6 @@ exec(compile(open(KEEPER).read(), KEEPER, "exec"))
 @pytest.mark.parametrize("victims", ["", "inner", "inner outer"])
 def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, victims: str) -> None:
     """Their numbers cannot be recycled while we have not reaped them; any other's can."""
-    from gpulaunch.process.client import KEEPER
-
     spy, record, python = tmp_path / "spy.py", tmp_path / "record", tmp_path / "python"
     spy.write_text(f"RECORD, KEEPER = {str(record)!r}, {str(KEEPER)!r}\n{SPY}")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$4"\n')
@@ -214,9 +245,9 @@ def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, vic
             folder.mkdir()
             mark = token()
             with Slot(nursery, folder) as slot:
+                pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
                 slot.launch(nasty, mode, mark, timeout=0.1, grace=0.1)
                 slot.expect(Started)
-                pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
                 for victim in victims.split():
                     try_kill(pids[victim])
                 slot.expect(Gone if victims else Ended)
@@ -226,30 +257,31 @@ def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, vic
     assert not record.exists() or record.read_text() == ""
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A directory that every user may enter and write, as pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o777)
+        yield Path(name)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process that may not be killed needs two users")
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
 def test_an_unkillable_process_is_told_within_ten_seconds_and_keeps_the_pair(
-    tmp_path: Path, nasty: str
+    open_folder: Path, nasty: str
 ) -> None:
     """Keepers of `nobody`, and a program that is root's by its setuid bit."""
-    os.chmod(tmp_path, 0o777)
-    for folder in tmp_path.parents:
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
-    program, python = tmp_path / "setuid", tmp_path / "python"
+    program, keeper, python = (open_folder / name for name in ("setuid", "keeper.py", "python"))
     shutil.copy(nasty, program)
     program.chmod(0o4755)
-    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3"
-    keeper = tmp_path / "keeper.py"
-    from gpulaunch.process.client import KEEPER
-
     shutil.copy(KEEPER, keeper)
     keeper.chmod(0o644)
+    as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3"
     python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} "$4"\n')
     python.chmod(0o755)
     mark = token()
-    with Nursery(str(python)) as nursery, Slot(nursery, tmp_path) as slot:
+    with Nursery(str(python)) as nursery, Slot(nursery, open_folder) as slot:
         slot.launch("sh", "-c", f"{program} root {mark} & sleep 0.3; exit 0", grace=0.1)
         said = slot.expect(Unkillable, 11.0)
         assert said.attempt == "job.1"
