@@ -187,8 +187,10 @@ def test_a_supervisor_whose_queue_is_full_is_not_waited_for_for_ever() -> None:
                 link = links.enter_context(socket.socket(socket.AF_UNIX))
                 link.setblocking(False)
                 link.connect(control_name(run))
+        began = time.monotonic()
         with pytest.raises(NoAnswerError, match="does not answer"):
             call(run, Hello(), timeout=0.2)
+        assert 0.15 < time.monotonic() - began < 10
         assert supervised(run)
 
 
@@ -415,6 +417,22 @@ print(info.user, info.dir, info.name)
     assert said[0].startswith(f"run {served.run} belongs to root")
     assert said[1:] == ["root None None"]
     assert served.asked == []
+
+
+@root_only
+def test_nothing_is_told_to_another_user_s_process_that_took_the_name() -> None:
+    run = some_run()
+    code = """
+try: control.call(sys.argv[1], Cancel(("secret-name",)), timeout=5)
+except control.NoAnswerError as error: print(error)
+"""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        taken.bind(control_name(run))
+        taken.listen()
+        assert "belongs to root" in as_nobody(code, run).stdout
+        link, _ = taken.accept()
+        with link:
+            assert link.recv(1) == b""
 
 
 @root_only

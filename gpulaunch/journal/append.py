@@ -122,9 +122,8 @@ class Journal:
     @property
     def gone(self) -> bool:
         """The file was deleted, or its directory was deleted, moved or replaced."""
+        # Its inode number cannot be another file's as long as we have it open.
         ours = os.fstat(self._fd)
-        if ours.st_nlink == 0:
-            return True
         try:
             named = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):

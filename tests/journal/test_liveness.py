@@ -69,6 +69,9 @@ def test_a_torn_last_line_does_not_close_a_run_nor_open_it(rundir: RunDir) -> No
     with open(rundir.events, "ab") as file:
         file.write(closing + b'{"n":4,')
     assert state_of(rundir) == "succeeded"
+    with open(rundir.events, "ab") as file:
+        file.write(b"\n")
+    assert state_of(rundir) == "succeeded"
 
 
 def test_the_last_line_is_found_however_long_the_journal_is(rundir: RunDir) -> None:
