@@ -24,6 +24,7 @@ from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
 from gpulaunch.spec.needs import Pattern
 from gpulaunch.spec.placeholders import insert
 from gpulaunch.spec.places import Places
+from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
 from gpulaunch.spec.tree import Path as Steps
 
@@ -297,7 +298,7 @@ class Entry:
         for one in bad.each():
             name, path = (field, one.path) if field else (str(one.path[0]), one.path[1:])
             its = item and (field == "name" or isinstance(self.fields.get(name), Deferred))
-            note = f" (for {item})" if its else ""
+            note = f" (for {shorten(item)})" if its else ""
             self.context.mistakes.add((*self.where(name), *path), one.message + note, key=one.key)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from gpulaunch.errors import UsageError
 from gpulaunch.spec.mistakes import Bad
+from gpulaunch.spec.source import open_regular
 
 MAX_RECORDS = 1_000_000
 
@@ -52,16 +52,12 @@ class _Reading:
 def records(path: Path) -> list[Record]:
     """All records, in order. Raises Bad with file and line."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path, "a FASTA file") as file:
+            found = list(_scan(file, str(path)))
+    except UsageError as error:
+        raise Bad(str(error)) from None
     except OSError as error:
         raise Bad(f"{path}: cannot be read: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Bad(f"{path}: expected a FASTA file, found something that is not a regular file")
-        try:
-            found = list(_scan(file, str(path)))
-        except OSError as error:
-            raise Bad(f"{path}: cannot be read: {error.strerror}") from None
     if not found:
         raise Bad(f"{path}: expected FASTA records, found none")
     return found

@@ -26,7 +26,7 @@ from gpulaunch.spec.needs import Index, Names, Resolver, find_cycle, spell_cycle
 from gpulaunch.spec.places import Places
 from gpulaunch.spec.plan import Plan
 from gpulaunch.spec.source import Source, decode, read_bytes
-from gpulaunch.spec.suggest import did_you_mean
+from gpulaunch.spec.suggest import did_you_mean, shorten
 from gpulaunch.spec.tree import Node, Plain
 from gpulaunch.spec.tree import Path as Steps
 from gpulaunch.spec.values import found
@@ -282,9 +282,9 @@ class _Drafts:
     def _twice(self, entry: Entry, first: Draft, second: Draft) -> None:
         mistakes = self.context.mistakes
         line = tree.place(mistakes.root.find(("jobs", first.group)))[0] + 1
-        item = f" for {second.where}" if second.where else ""
+        item = f" for {shorten(second.where)}" if second.where else ""
         taken = f"jobs[{first.group}] in line {line}"
-        taken += f" for {first.where}" if first.where else ""
+        taken += f" for {shorten(first.where)}" if first.where else ""
         mistakes.add(
             entry.where("name"),
             f"the name {second.name}{item} is taken already, by {taken}; put what tells them"

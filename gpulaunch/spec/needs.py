@@ -124,6 +124,7 @@ class Resolver:
         self._resolved: dict[tuple[Pattern, ...], Names] = {}
         self._sets: dict[str, frozenset[str]] = {}
         self._selves: dict[str, str] = {}
+        self._told: set[str] = set()
 
     def names(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
         """What `job` waits for. Raises LookupError with one line."""
@@ -169,11 +170,14 @@ class Resolver:
             if pattern.name == job or pattern.glob is None:
                 raise LookupError(f"{job} waits for itself")
             first = self._selves.setdefault(pattern.glob, job)
-            if first != job:
+            if first != job and pattern.glob not in self._told:
+                self._told.add(pattern.glob)
                 raise LookupError(
                     f"a cycle: {first} -> {job} -> {first}: {pattern.name} matches both,"
                     " and both wait for it"
                 )
+            if first != job:
+                return ()
         others = tuple(name for name in known if name != job)
         if not others:
             raise LookupError(f"{inside[0].name} matches no other job's name than its own")

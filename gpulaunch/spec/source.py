@@ -13,6 +13,7 @@ import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from gpulaunch.errors import JobFileError, UsageError
 
@@ -55,8 +56,8 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
     return head + clean.rstrip() + tail, column - start + len(head)
 
 
-def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
-    """A regular file's bytes. Raises UsageError with one line for everything else.
+def open_regular(path: Path, what: str) -> BinaryIO:
+    """A regular file, opened for reading. Raises UsageError with one line for everything else.
 
     The kind is looked at on the opened descriptor, so that nothing can be put in its place; and
     O_NONBLOCK lets the open of a FIFO nobody writes to return.
@@ -67,13 +68,20 @@ def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
         raise UsageError(_cannot_open(path, what, error)) from None
     except ValueError:
         raise UsageError(f"{what} {str(path)!r}: a NUL character cannot be in a path") from None
-    with os.fdopen(fd, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-            raise UsageError(f"{path}: {kind}; expected {what}")
-        if status.st_size > limit:
-            raise UsageError(f"{path}: {status.st_size:,} bytes; {what} may have at most {limit:,}")
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise UsageError(f"{path}: {kind}; expected {what}")
+    return os.fdopen(fd, "rb")
+
+
+def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
+    """A regular file's bytes. Raises UsageError with one line, also where there are too many."""
+    with open_regular(path, what) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UsageError(f"{path}: {size:,} bytes; {what} may have at most {limit:,}")
         try:
             data = file.read(limit + 1)
         except OSError as error:
