@@ -64,7 +64,7 @@ class Unkillable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Both keepers are gone, and nothing is left of what they ran. `attempt`: its end is unknown."""
+    """Both keepers are gone, and nothing of what they ran is left. `attempt`: its end is lost."""
 
     attempt: str | None
 
