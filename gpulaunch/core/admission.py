@@ -87,7 +87,7 @@ class Admission:
             self.focus = None
         self._reserve()
         self._yield()
-        for node in self._jobs.waiting.heads():
+        for node in self._focused() if self.focus else self._jobs.waiting.heads():
             self._consider(node)
             if self._closed():
                 break
@@ -98,6 +98,15 @@ class Admission:
             if node.lacking in ("cards", "room"):
                 self._look_again(node)
         return again
+
+    def _focused(self) -> list[Node]:
+        """The only ones that may start while one job is given room."""
+        assert self.focus is not None
+        return [node for node in (*closure(self.focus), self.focus) if node.place == "ready"]
+
+    def _park(self, node: Node) -> None:
+        if self.focus is None:
+            self._jobs.waiting.park(node)
 
     # ── One job ─────────────────────────────────────────────────────────────────────────────────
 
@@ -119,6 +128,8 @@ class Admission:
             self._place(node, demand)
         if node.place == "ready" and node.lacking:
             self.blocked.append(node)
+            if node.lacking == "room":
+                self._park(node)
             if node.overtaken >= self._patient_for and self._fits_beside_services(demand):
                 self._kept_tokens.update(demand.uses)
                 self._cpus_kept = self._cpus_kept or node.lacking == "cpus"
@@ -126,8 +137,6 @@ class Admission:
     def _obstacle(self, node: Node) -> str:
         """What, other than cards, keeps a ready job from starting; empty for nothing."""
         demand = node.job.demand
-        if self.focus is not None and node is not self.focus and node not in closure(self.focus):
-            return "focus"
         for token, count in Counter(demand.uses).items():
             taken = self._attempts.tokens[token] + self._kept_tokens[token]
             if taken + count > self._limits.get(token, 1):
@@ -152,7 +161,7 @@ class Admission:
             node.lacking = "cards"
             return
         self._claim(here + there[:missing], demand)
-        self._jobs.waiting.park(node)
+        self._park(node)
 
     def _attainable(self, demand: Demand) -> list[Card]:
         """Cards that are not ours yet and may be, the surest first, within the run's limit."""
@@ -204,9 +213,9 @@ class Admission:
         for card in self._cards:
             self._cards.look_later(card, node.job.demand)
             due = card.state == "occupied" and card.not_before <= self._desk.now.mono
-            if node.lacking == "room" and due and not card.drained:
-                if self._cards.held() < self._cards.limit:
-                    self._claim([card], node.job.demand)
+            allowed = not card.drained and self._cards.held() < self._cards.limit
+            if node.lacking == "room" and due and allowed:
+                self._claim([card], node.job.demand)
 
     def _let_go(self) -> bool:
         idle = [card for card in self._cards if card.idle and not card.claims]

@@ -58,10 +58,13 @@ class Jobs:
         for node in waiting:
             if node.place in WAITING:
                 self.enqueue(node)
+        return open_attempts
+
+    def retire_unneeded(self) -> None:
+        """Services that are left over from an earlier round, all their dependants settled."""
         for node in self:
             if node.job.service and node.dependants and not node.open:
                 self._retire(node)
-        return open_attempts
 
     def _record(self, jobs: Sequence[Job]) -> None:
         ledger = self._desk.ledger
@@ -166,6 +169,9 @@ class Jobs:
                 self.requeue([need], f"{node.name} needs it")
         if bad:
             self.settle(node, "skipped", bad)
+            return
+        if node.job.service and node.dependants and not node.open:
+            self._retire(node)
             return
         node.blockers = sum(self.record(need).state != "succeeded" for need in node.needs)
         node.blockers += sum(other.place != "settled" for other in node.after)

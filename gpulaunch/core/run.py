@@ -32,6 +32,7 @@ from gpulaunch.core.events import (
     Pause,
     Refused,
     Retry,
+    SetTimer,
     Started,
     Stop,
     Submitted,
@@ -55,9 +56,12 @@ from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import Gpu, Instant, Job, Lost, RunState
+from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
 from gpulaunch.core.why import Why
+
+STEPS = 1000
 
 
 class Run:
@@ -231,6 +235,7 @@ class Run:
         self._submitted = True
         for attempt in self._jobs.submit(event.jobs, event.again, event.left):
             self._attempts.inherit(attempt, self._jobs.nodes.get(attempt.job))
+        self._jobs.retire_unneeded()
         for card in self._cards:
             card.drained = self.ledger.gpus[card.gpu.uuid].drained
 
@@ -239,8 +244,12 @@ class Run:
         if not self._submitted:
             return
         self._admission.admit()
-        while not self._closed() and self._stuck.step():
+        for _ in range(STEPS):
+            if self._closed() or not self._stuck.step():
+                break
             self._admission.admit()
+        else:
+            self._desk.tell(SetTimer(STUCK_TIMER, self._desk.now.mono + 0.001))
         if self._halted() and all(live.service for live in self._attempts):
             for live in self._attempts:
                 self._attempts.stop(live, "interrupted", "nothing more is started")
@@ -293,12 +302,11 @@ class Run:
             self._jobs.settle(node, decision.state, decision.reason)
             return
         self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
+        node.place = "blocked"
         if node.left:
             self._jobs.leave_be(node)
             return
         self._jobs.enqueue(node)
-        if node.job.service and node.dependants and not node.open and node.place in WAITING:
-            self._jobs.settle(node, "succeeded")
 
     def _settle_vanished(self, record: JobRecord, decision: retry.Decision) -> None:
         if isinstance(decision, retry.Settle):

@@ -40,6 +40,7 @@ class Stuck:
         self._admission = admission
         self._why = why
         self._patience: float | None = None
+        self._cleared = False
 
     def step(self) -> bool:
         if not self._jobs.unsettled or self._something_moves():
@@ -67,7 +68,7 @@ class Stuck:
     def _make_room(self, blocked: list[Node]) -> bool:
         """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
         focus = self._admission.focus
-        if focus is not None and (focus.place not in FOCUSED or self._waits_for_others(focus)):
+        if focus is not None and (focus.place not in FOCUSED or not self._may_focus(focus)):
             self._admission.focus = None
             return True
         targets = [focus] if focus is not None else [_wanting(node) for node in blocked]
@@ -75,22 +76,28 @@ class Stuck:
         if not jobs and self._stop_unneeded():
             return False
         for node in jobs or targets:
-            if not self._waits_for_others(node) or self._patience_is_over():
+            if self._may_focus(node):
                 self._focus_on(node)
                 return True
         return False
 
     def _focus_on(self, node: Node) -> None:
+        """First only it may start; then services make room for it; then it cannot run at all."""
         services = self._attempts.services()
-        if self._admission.focus is node:
+        if self._admission.focus is not node:
+            self._admission.focus, self._cleared = node, False
+        elif services and not self._cleared:
+            self._cleared = True
+            for live in services:
+                self._attempts.stop(live, "interrupted", f"makes room for {node.name}")
+        else:
             self._admission.focus = None
             text = "never started: it does not fit on the run's cards"
             text += " beside its services" if closure(node) else ""
             self._jobs.settle(node, "failed", text)
-            return
-        self._admission.focus = node
-        for live in services:
-            self._attempts.stop(live, "interrupted", f"makes room for {node.name}")
+
+    def _may_focus(self, node: Node) -> bool:
+        return not self._waits_for_others(node) or self._patience_is_over()
 
     def _waits_for_others(self, node: Node) -> bool:
         """Cards that it could use are in somebody else's hands, and may come back."""
@@ -117,9 +124,8 @@ class Stuck:
 
     def _stop_unneeded(self) -> bool:
         """All others are settled, or come after them: services that nobody needs have served."""
-        unneeded = [
-            live for live in self._attempts.services() if live.service and is_extra(live.service)
-        ]
+        services = self._attempts.services()
+        unneeded = [live for live in services if live.service and not live.service.open]
         for live in unneeded:
             self._attempts.stop(live, "stopped", "all other jobs have ended")
         return bool(unneeded)

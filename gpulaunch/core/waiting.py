@@ -63,8 +63,8 @@ class Node:
 
 
 def is_extra(node: Node) -> bool:
-    """A service that no job needs: it runs beside the others while those last."""
-    return node.job.service is not None and not node.dependants
+    """A service that no job needs, but for services: it runs beside the others while they last."""
+    return node.job.service is not None and not node.demands
 
 
 class Queue:
@@ -124,7 +124,7 @@ class Waiting:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
 
     def park(self, node: Node) -> None:
-        """Take the head aside until `unpark`: cards are being asked for on its behalf."""
+        """Take the head aside until `unpark`: what becomes of it says nothing of those alike."""
         self._queues[node.job.demand].pop()
         self._parked.append(node)
 

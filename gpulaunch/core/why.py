@@ -82,7 +82,7 @@ class Why:
             return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
         if node.lacking == "room":
             return "waits for room for itself and a job that needs it"
-        if node.lacking == "focus" and self._admission.focus is not None:
+        if self._admission.focus not in (None, node):
             return f"waits until {self._admission.focus.name} has started"
         if not demand.gpus:
             return "waits for its turn"

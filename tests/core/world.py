@@ -321,7 +321,8 @@ class World:
         by_name = {other.name: other for other in side.jobs}
         for need in job.needs:
             if need in by_name and by_name[need].service:
-                serving = [p for p in mine if p.attempt.job == need and p.ready]
+                serving: list[object] = [p for p in mine if p.attempt.job == need and p.ready]
+                serving += [e for e in side.inbox if isinstance(e, Ended) and e.attempt.job == need]
                 assert serving, f"Launch({attempt}) before its service {need} is ready"
             else:
                 assert states[need] == "succeeded", f"Launch({attempt}) before {need}"
@@ -602,7 +603,8 @@ class World:
             BecameReady(attempt),
             Granted("GPU-99", 1),
         ]
-        if self.cards[uuid].holder is not side and uuid not in side.asking:
+        answered = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
+        if self.cards[uuid].holder is not side and uuid not in side.asking and not answered:
             events += [Granted(uuid, 1), Drained(uuid, 1), Refused(uuid, Sick("not asked"))]
         return self.rng.choice(events)
 
