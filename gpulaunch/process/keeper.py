@@ -42,7 +42,6 @@ import socket
 import stat
 import sys
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,8 +56,10 @@ SUPERVISOR_GONE = "the supervisor is gone"
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 # The clock that file systems stamp files with: a file written now is never older than it.
 CLOCK_REALTIME_COARSE = 5
-KEPT_SIGNALS = {
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGCONT,
+# Keepers block all signals but these. The rest is blocked rather than ignored, so that a job has
+# its defaults by one call, and a TERM that comes between fork and exec waits instead of being lost.
+HEARD_SIGNALS = {
+    signal.SIGCHLD, signal.SIGCONT,
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP,
 }  # fmt: skip
 SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -232,7 +233,7 @@ class Nursery:
         except (
             OSError
         ):  # scarce: the pair's end of file is the answer, and the supervisor asks anew
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
             for fd in fds:
                 os.close(fd)
 
@@ -249,7 +250,7 @@ class Nursery:
             try:
                 outer(fds, alive, write, self.environment)
             except BaseException:
-                traceback.print_exc()
+                sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(70)
         os.close(write)
@@ -340,7 +341,7 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
         try:
             Inner(channel, watch, leases, environment).serve()
         except BaseException:
-            traceback.print_exc()
+            sys.excepthook(*sys.exc_info())
         finally:
             Sweep(channel).to_the_end()
             os._exit(0)
@@ -551,9 +552,6 @@ class Attempt:
         """Fork. Where processes or descriptors are scarce, later: that is not the job's failure."""
         self.fork_at = None
         me = os.getpid()
-        # Signals wait from before the fork until the child has its own dispositions: a TERM that
-        # comes in between would be lost, since keepers ignore it.
-        signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         pipe: tuple[int, ...] = ()
         try:
             pipe = os.pipe()
@@ -566,9 +564,6 @@ class Attempt:
             self.fork_at = time.monotonic() + self.fork_pause
             self.fork_pause = min(self.fork_pause * 2, 1.0)
             return
-        finally:
-            if os.getpid() == me:
-                signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if pid == 0:
             become_job(self.spec, self.keeper, me, pipe[1])
         os.close(pipe[1])
@@ -912,8 +907,7 @@ def settle_in(parent: int) -> None:
     if os.getppid() != parent:  # the keeper died before the line above
         os._exit(127)
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
@@ -1120,9 +1114,9 @@ def main() -> None:
     os.chdir("/")
     control = int(sys.argv[1])
     close_all_but({0, 1, 2, control})
-    for number in signal.valid_signals() - KEPT_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)  # what a job is to have, whatever we inherited
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     nursery = Nursery(control)
     gc.collect()
