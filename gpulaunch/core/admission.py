@@ -97,6 +97,8 @@ class Admission:
         for node in self.blocked:
             if node.lacking in ("cards", "room"):
                 self._look_again(node)
+        if self.focus is not None and self.focus.place not in FOCUSED:
+            self.focus, again = None, True
         return again
 
     def _focused(self) -> list[Node]:
@@ -121,7 +123,7 @@ class Admission:
             node.lacking = "cards"
             self.blocked.append(node)
             return
-        node.lacking = self._obstacle(node)
+        node.lacking = self.obstacle(node)
         if not node.lacking and not demand.gpus:
             self._start(node, [])
         elif not node.lacking:
@@ -134,7 +136,7 @@ class Admission:
                 self._kept_tokens.update(demand.uses)
                 self._cpus_kept = self._cpus_kept or node.lacking == "cpus"
 
-    def _obstacle(self, node: Node) -> str:
+    def obstacle(self, node: Node) -> str:
         """What, other than cards, keeps a ready job from starting; empty for nothing."""
         demand = node.job.demand
         for token, count in Counter(demand.uses).items():
@@ -234,7 +236,7 @@ class Admission:
         if node.place != "ready" or not self._fits_beside_services(demand):
             self.reserving = None
             return
-        if self._obstacle(node):
+        if self.obstacle(node):
             return
         here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
         if len(here) == demand.gpus:
@@ -255,17 +257,18 @@ class Admission:
             card.closed = True
 
     def _choose_reserving(self) -> bool:
-        """Whom to reserve for next; True if that one may gather at once."""
-        if self.reserving is not None and self.reserving.place != "ready":
+        """Whom to reserve for next; True if another round has now more to start."""
+        done = self.reserving is not None and self.reserving.place != "ready"
+        if done:
             self.reserving = None
         if self.reserving is None:
             starved = (node for node in self.blocked if self._should_reserve(node))
             self.reserving = next(starved, None)
             if self.reserving is not None and self.reserving.job.demand.gpus > 1:
-                return self._gather_on()
+                return self._gather_on() or done
         if self.reserving is None or self.reserving.job.demand.gpus == 1:
             self._gather_off()
-        return False
+        return done
 
     def _should_reserve(self, node: Node) -> bool:
         demand = node.job.demand
@@ -340,8 +343,7 @@ class Admission:
             beside = demands_beside(services)
             if is_extra(service):
                 beside |= self._jobs.demands.keys()
-        away = ("elsewhere", "occupied", "aside")
-        gpus = [c.gpu for c in self._cards if c.state not in away and not c.drained]
+        gpus = [card.gpu for card in self._cards if not card.away]
         gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: self._cards.limit]
         demands = [s.job.demand for s in services]
         variants = [[*demands, demand] for demand in beside] or [demands]

@@ -70,6 +70,13 @@ class Card:
     def idle(self) -> bool:
         return self.state == "leased" and not self.attempts
 
+    @property
+    def away(self) -> bool:
+        """In other hands, set aside or given back. One that was occupied stays so until granted."""
+        if self.state == "asking":
+            return bool(self.why) or self.drained
+        return self.state in ("elsewhere", "occupied", "aside") or self.drained
+
     def memory_expected(self, now: float) -> int:
         """What it has free: the last look while that is fresh, else (hoping) all of it."""
         if self.memory_free is not None and (self.state == "leased" or now < self.memory_until):

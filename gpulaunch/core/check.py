@@ -94,9 +94,11 @@ def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
         pending = any(c.state == "asking" and c.claims for c in cards)
         gathering = admission.gather == "granted" and admission.reserving is not None
         assert pending or gathering, f"{name} is kept idle without the right to gather"
+    if admission.focus is not None:
+        return
     for node in jobs.waiting.heads():
         demand = node.job.demand
-        if node.lacking != "cards" or not demand.gpus or node is admission.reserving:
+        if not demand.gpus or node is admission.reserving or admission.obstacle(node):
             continue
         fits = sum(suits_now(card, demand) for card in cards)
         assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"
