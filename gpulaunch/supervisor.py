@@ -61,9 +61,11 @@ class Record(Protocol):
     def retry(self) -> bool: ...
     def sync(self) -> None: ...
 
-
     @property
     def trouble(self) -> str: ...
+
+    @property
+    def hopeless(self) -> bool: ...
 
 
 class Supervisor:
@@ -193,7 +195,8 @@ class Supervisor:
         trouble = self._record.trouble
         self.post(Asked(Pause(f"the run cannot be recorded: {trouble}")))
         self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
-        self._loop.call_at("record:over", now.mono + RECORD_PATIENCE, self._give_up_recording)
+        patience = 0.0 if self._record.hopeless else RECORD_PATIENCE
+        self._loop.call_at("record:over", now.mono + patience, self._give_up_recording)
 
     def _retry_recording(self) -> None:
         if self._record.retry():

@@ -59,9 +59,7 @@ def run_options(command: F) -> F:
     """How a run behaves and what it shows: `run`, `map`, `resume` and `retry`."""
     for option in reversed(
         (
-            click.option(
-                "--fail-fast", is_flag=True, help="Start nothing after a failure."
-            ),
+            click.option("--fail-fast", is_flag=True, help="Start nothing after a failure."),
             click.option(
                 "--max-failures", type=click.IntRange(1), metavar="N", help="... after N failures."
             ),

@@ -117,7 +117,12 @@ Choose = Callable[[Ledger, Sequence[Job]], Again]
 
 def resume(run: RunDir, options: Options) -> int:
     """Everything not yet succeeded, and what the job file has gained since."""
-    return go_on(run, options, lambda ledger, jobs: again.resume(ledger, jobs, options.changed))
+
+    def everything(ledger: Ledger, jobs: Sequence[Job]) -> Again:
+        only = options.only and {job.name for job in _only(jobs, options.only, ledger)}
+        return again.resume(ledger, jobs, only or None, options.changed)
+
+    return go_on(run, options, everything)
 
 
 def retry(run: RunDir, options: Options) -> int:
@@ -139,11 +144,11 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
         ledger = replay(run.events)
         plan = _plan_again(run, manifest, options)
         pool = _pool(plan, _as_before(options, ledger), manifest.run)
-        jobs = _only(plan.jobs, options.only, ledger)
-        chosen = choose(ledger, jobs)
+        chosen = choose(ledger, plan.jobs)
         say(str(chosen), options)
         if options.dry_run:
-            echo_plan(plan, [j for j in jobs if j.name not in chosen.left], pool, options.as_json)
+            to_run = [job for job in chosen.jobs if job.name not in chosen.left]
+            echo_plan(plan, to_run, pool, options.as_json)
             return errors.OK
         _mend(run, ledger)
         if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
@@ -157,7 +162,7 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
             manifest.name,
             pool,
             plan.limits,
-            Submitted(tuple(jobs), chosen.requeue, chosen.left),
+            Submitted(chosen.jobs, chosen.requeue, chosen.left),
             ledger,
             left=[attempt.id for attempt in ledger.open_attempts()],
         )

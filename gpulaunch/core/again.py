@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Names by what becomes of them. `requeue`: settled ones that wait again.
+    """What becomes of a run's jobs.
 
-    `left` are jobs that this round does not touch (a retry leaves what never failed).
+    `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
+    that this round does not touch. The numbers are for people.
     """
 
+    jobs: tuple[Job, ...]
     requeue: frozenset[str]
     left: frozenset[str]
     done: int
@@ -41,76 +43,62 @@ class Again:
         return ", ".join(parts)
 
 
-def resume(ledger: Ledger, jobs: Sequence[Job], changed_too: bool = False) -> Again:
-    """Everything not yet succeeded, and what is new; `changed_too`: also what was redefined."""
-    again, requeue, done, changed = 0, set(), 0, 0
-    for job, record in _known(ledger, jobs):
-        redefined = record.state == "succeeded" and record.digest != job.digest
-        if record.state == "succeeded" and not (redefined and changed_too):
+def resume(
+    ledger: Ledger,
+    jobs: Sequence[Job],
+    among: Collection[str] | None = None,
+    changed_too: bool = False,
+) -> Again:
+    """Everything `among` these names (None: all) that has not succeeded, and what is new.
+
+    `changed_too`: also what succeeded under another definition than it has now.
+    """
+    requeue, left, taken = set(), set(), []
+    done = again = new = changed = 0
+    for job in jobs:
+        record = ledger.jobs.get(job.name)
+        wanted = among is None or job.name in among
+        if record is None and not wanted:
+            continue
+        taken.append(job)
+        if record is None:
+            new += 1
+            continue
+        succeeded = record.state == "succeeded"
+        redefined = succeeded and record.succeeded_as != job.digest
+        if succeeded and not (redefined and changed_too and wanted):
             done += 1
             changed += redefined
-            continue
-        again += 1
-        if record.settled is not None:
-            requeue.add(job.name)
-    return _again(ledger, jobs, requeue, frozenset(), done, again, changed)
-
-
-def retry(ledger: Ledger, jobs: Sequence[Job], named: Collection[str] | None = None) -> Again:
-    """Only what failed, and what was skipped because of it; `named`: only those of them."""
-    requeue = frozenset(job.name for job, _ in _known(ledger, jobs)) & failed(
-        ledger, {job.name: (*job.needs, *job.after) for job in jobs}, named
+        elif not wanted:
+            left.add(job.name)
+        else:
+            again += 1
+            if record.settled is not None:
+                requeue.add(job.name)
+    vanished = len(ledger.jobs.keys() - {job.name for job in jobs})
+    return Again(
+        tuple(taken), frozenset(requeue), frozenset(left), done, again, new, changed, vanished
     )
-    left = frozenset(job.name for job in jobs) - requeue
-    done = sum(ledger.jobs[n].state == "succeeded" for n in left if n in ledger.jobs)
-    left = frozenset(
-        name for name in left if name not in ledger.jobs or ledger.jobs[name].state != "succeeded"
-    )
-    return _again(ledger, (), requeue, left, done, len(requeue), 0)
 
 
-def failed(
-    ledger: Ledger, needs: Mapping[str, Iterable[str]], named: Collection[str] | None = None
-) -> frozenset[str]:
+def retry(ledger: Ledger, jobs: Sequence[Job]) -> Again:
+    """Only what failed, and what was skipped because of it."""
+    return resume(ledger, jobs, among=failed(ledger, jobs))
+
+
+def failed(ledger: Ledger, jobs: Sequence[Job]) -> frozenset[str]:
     """Jobs that failed, and those skipped because of them, transitively."""
-    roots = {
-        name
-        for name, record in ledger.jobs.items()
-        if record.state == "failed" and (named is None or name in named)
-    }
-    if named is not None:
-        others = ("skipped", "cancelled")
-        roots |= {n for n in named if n in ledger.jobs and ledger.jobs[n].state in others}
-    dependents: dict[str, list[str]] = {}
-    for name, wanted in needs.items():
-        for need in wanted:
-            dependents.setdefault(need, []).append(name)
-    found, todo = set(roots), list(roots)
+    dependants: dict[str, list[str]] = {}
+    for job in jobs:
+        record = ledger.jobs.get(job.name)
+        if record is not None and record.state == "skipped":
+            for need in job.needs:
+                dependants.setdefault(need, []).append(job.name)
+    found = {record.name for record in ledger.jobs.values() if record.state == "failed"}
+    todo = list(found)
     while todo:
-        for name in dependents.get(todo.pop(), ()):
-            if name not in found and ledger.jobs.get(name, _NONE).state == "skipped":
+        for name in dependants.pop(todo.pop(), ()):
+            if name not in found:
                 found.add(name)
                 todo.append(name)
     return frozenset(found)
-
-
-_NONE = JobRecord("")
-
-
-def _known(ledger: Ledger, jobs: Sequence[Job]) -> list[tuple[Job, JobRecord]]:
-    return [(job, ledger.jobs[job.name]) for job in jobs if job.name in ledger.jobs]
-
-
-def _again(
-    ledger: Ledger,
-    jobs: Sequence[Job],
-    requeue: Collection[str],
-    left: frozenset[str],
-    done: int,
-    again: int,
-    changed: int,
-) -> Again:
-    names = {job.name for job in jobs}
-    new = len(names - ledger.jobs.keys())
-    vanished = len(ledger.jobs.keys() - names) if jobs else 0
-    return Again(frozenset(requeue), left, done, again, new, changed, vanished)

@@ -34,7 +34,6 @@ class Submitted:
     jobs: tuple[Job, ...]
     again: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,10 @@ class AttemptRecord:
 
 @dataclass(slots=True)
 class JobRecord:
-    """One job's state. `budget_from`: attempts numbered from here count against its retries."""
+    """One job's state. `budget_from`: attempts numbered from here count against its retries.
+
+    `succeeded_as` is the digest of the definition that succeeded.
+    """
 
     name: str
     group: int = 0
@@ -67,10 +70,15 @@ class JobRecord:
     reason: str = ""
     settled: Instant | None = None
     vanished: bool = False
-    changed: bool = False
+    succeeded_as: str = ""
     not_before: float | None = None
     budget_from: int = 1
     attempts: list[AttemptRecord] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """It succeeded, and was defined differently since."""
+        return self.state == "succeeded" and self.succeeded_as != self.digest
 
     @property
     def charged(self) -> int:
@@ -149,6 +157,8 @@ class Ledger:
                 job = self.jobs[name]
                 self._set(job, state, reason)
                 job.settled = at
+                if state == "succeeded":
+                    job.succeeded_as = job.digest
             case f.GpuChanged(gpu, gpu_state, why):
                 self.gpus[gpu].state, self.gpus[gpu].why = gpu_state, why
             case f.GpuDrained(gpu, on):
@@ -191,8 +201,6 @@ class Ledger:
         if job is None:
             job = self.jobs[fact.name] = JobRecord(fact.name)
             self.counts["waiting"] += 1
-        elif job.state == "succeeded" and job.digest != fact.digest:
-            job.changed = True
         job.vanished = False
         job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
         job.params, job.cost, job.service = fact.params, fact.cost, fact.service

@@ -15,6 +15,7 @@ from gpulaunch.engines import environment
 from gpulaunch.engines.eyes import DriverEyes, Eyes, PretendEyes
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus.discover import find
+from gpulaunch.gpus.lease import scope_of
 from gpulaunch.gpus.machine import Fault, Machine
 from gpulaunch.gpus.mask import pool as inherited
 from gpulaunch.gpus.simulated import pool_name, simulated
@@ -95,7 +96,8 @@ def open_pool(
         found.driver,
         found.faults,
         notes,
-        share_busy,
+        # Inside a job of gpulaunch, the outer job's own processes are no strangers.
+        share_busy or bool(scope_of(environ)),
     )
 
 

@@ -6,17 +6,20 @@ once the journal holds them for good. None of these is the truth; a resume makes
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from gpulaunch.core.facts import AttemptEnded, Fact, JobSettled
+from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, Fact, JobSettled
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.rundir import RunDir
+
+ROOM = 256 << 10
 
 
 class Recorder:
@@ -29,20 +32,30 @@ class Recorder:
         self._ledger = ledger
         self._derive: deque[Fact] = deque()
         self._recorded_ends: list[AttemptId] = []
+        self._scarcity: OSError | None = None
 
     @property
     def trouble(self) -> str:
-        """Why not everything is written; empty when it is."""
-        failure = self._journal.failure
+        """Why not everything is written, or the next attempt could not be; empty when all is."""
+        failure = self._journal.failure or self._scarcity
         return "" if failure is None else (failure.strerror or str(failure))
+
+    @property
+    def hopeless(self) -> bool:
+        """The directory is gone: no waiting will mend that."""
+        return isinstance(self._journal.failure or self._scarcity, FileNotFoundError)
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         """Whether everything that was ever given is written."""
         self._derive.extend(fact for fact, _ in facts if isinstance(fact, _DERIVED))
-        return self._written(self._journal.append(facts))
+        whole = self._written(self._journal.append(facts))
+        if any(isinstance(fact, AttemptLaunched) for fact, _ in facts):
+            self._look_for_room()
+        return whole and self._scarcity is None
 
     def retry(self) -> bool:
-        return self._written(self._journal.retry())
+        self._look_for_room()
+        return self._written(self._journal.retry()) and self._scarcity is None
 
     def sync(self) -> None:
         """Have the disk hold the journal; only then do the keepers' own records go."""
@@ -51,6 +64,15 @@ class Recorder:
             for attempt in ends:
                 with suppress(OSError):
                     os.unlink(self._run.end(attempt))
+
+    def _look_for_room(self) -> None:
+        """An attempt needs more than its line: its log, its `{{out}}`, its keeper's record."""
+        try:
+            disk = os.statvfs(self._run.path)
+            full = disk.f_bavail * disk.f_frsize < ROOM
+            self._scarcity = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else None
+        except OSError as error:
+            self._scarcity = error
 
     def _written(self, whole: bool) -> bool:
         while whole and self._derive:

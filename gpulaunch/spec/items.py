@@ -112,9 +112,10 @@ def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
 def _glob(pattern: str, base: Path, home: str) -> list[str]:
     if pattern == "~" or pattern.startswith("~/"):
         pattern = home + pattern[1:]
-    if os.path.lexists(os.path.join(base, pattern)):
-        return [pattern]
-    return [match for match in glob.glob(pattern, root_dir=base, recursive=True) if match]
+    matches = [match for match in glob.glob(pattern, root_dir=base, recursive=True) if match]
+    if not matches and os.path.lexists(os.path.join(base, pattern)):
+        return [pattern]  # a name that merely looks like a pattern: input[1].fasta
+    return matches
 
 
 def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:

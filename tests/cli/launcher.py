@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,14 @@ class Result:
 class Launcher:
     """Runs gpulaunch in `path`, with this process's environment and `environ` on top."""
 
-    def __init__(self, path: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        environ: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self.path = path
+        self.command = command
         self.environ = {
             key: value
             for key, value in os.environ.items()
@@ -50,16 +56,16 @@ class Launcher:
     def __call__(self, *argv: str | Path, stdin: str = "", timeout: float = 120) -> Result:
         """Run to its end."""
         done = subprocess.run(
-            [*COMMAND, *map(str, argv)],
+            [*self.command, *map(str, argv)],
             cwd=self.path,
             env=self.environ,
-            input=stdin,
+            input=stdin.encode(),
             capture_output=True,
-            text=True,
             timeout=timeout,
             check=False,
         )
-        return Result(done.returncode, done.stdout, done.stderr)
+        # Not `text=True`, which would turn carriage returns into new lines.
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     @contextmanager
     def begun(self, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
@@ -104,7 +110,8 @@ class Launcher:
         path = (run or self.run) / "events.jsonl"
         if not path.exists():
             return []
-        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line[-1:] == "\n"]
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        lines = [json.loads(line) for line in whole.split(b"\n") if line]
         return [line for line in lines if kind is None or line["e"] == kind]
 
     def wait_for(self, kind: str, count: int = 1, run: Path | None = None) -> list[dict[str, Any]]:

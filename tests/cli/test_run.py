@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from tests.cli.launcher import Launcher
@@ -43,7 +44,10 @@ def test_a_job_without_cards_has_them_hidden(launcher: Launcher) -> None:
 def test_a_wide_job_sees_its_cards_in_order(launcher: Launcher) -> None:
     launcher.file(
         "jobs.yaml",
-        "jobs: [{name: wide, gpus: 3, run: 'echo $CUDA_VISIBLE_DEVICES; echo $GPULAUNCH_GPU_UUID'}]",
+        """
+        jobs:
+          - {name: wide, gpus: 3, run: 'echo $CUDA_VISIBLE_DEVICES; echo $GPULAUNCH_GPU_UUID'}
+        """,
     )
     assert launcher("run", "jobs.yaml", "--simulate", "3").status == 0
     assert launcher.log("wide") == "0,1,2\nSIM-0,SIM-1,SIM-2\n"
@@ -67,7 +71,9 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
     result = launcher("run", "jobs.yaml", "--simulate", "4")
     assert result.status == 1, result.err
     jobs = launcher.jobs()
-    seen = {name: (j["state"], j["exit_code"], j["signal"], j["failure"]) for name, j in jobs.items()}
+    seen = {
+        name: (j["state"], j["exit_code"], j["signal"], j["failure"]) for name, j in jobs.items()
+    }
     assert seen == {
         "good": ("succeeded", 0, None, None),
         "three": ("failed", 3, None, "exit"),
@@ -124,8 +130,23 @@ def test_needs_after_and_skipped(launcher: Launcher) -> None:
 
 
 def test_a_service_is_up_for_those_that_need_it_and_stopped_after(launcher: Launcher) -> None:
-    server = "import http.server, sys; http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()"
-    launcher.file("server.py", server)
+    launcher.file(
+        "server.py",
+        """
+        import http.server, sys
+        port = int(sys.argv[1])
+        handler = http.server.SimpleHTTPRequestHandler
+        http.server.HTTPServer(("127.0.0.1", port), handler).serve_forever()
+        """,
+    )
+    launcher.file(
+        "ask.py",
+        """
+        import os, urllib.request
+        address = os.environ["GPULAUNCH_ADDR_WEB"]
+        print(urllib.request.urlopen(f"http://{address}/jobs.yaml").status)
+        """,
+    )
     launcher.file(
         "jobs.yaml",
         f"""
@@ -136,7 +157,7 @@ def test_a_service_is_up_for_those_that_need_it_and_stopped_after(launcher: Laun
             service: {{ready: "http://127.0.0.1:{{{{port}}}}/"}}
           - name: ask
             needs: [web]
-            run: {sys.executable} -c "import os, urllib.request; print(urllib.request.urlopen('http://' + os.environ['GPULAUNCH_ADDR_WEB'] + '/jobs.yaml').status)"
+            run: [{sys.executable}, ask.py]
         """,
     )
     result = launcher("run", "jobs.yaml", "--simulate", "1")
@@ -249,7 +270,7 @@ def test_gpus_a_number_is_how_many_and_a_list_is_which(launcher: Launcher) -> No
     assert "1 of 4 simulated cards, any" in result.err
     spans = [(a["started"], a["ended"]) for j in launcher.jobs().values() for a in j["attempts"]]
     spans.sort()
-    assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:], strict=False))
+    assert all(first[1] <= second[0] for first, second in pairwise(spans))
 
 
 def test_only_brings_its_needs_along(launcher: Launcher) -> None:

@@ -60,7 +60,9 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
         command = ("resume",) if rounds else ("run", "jobs.yaml", "--simulate", "4")
         before = len(launcher.events())
         with launcher.begun(*command, "--quiet") as process:
-            wait_until(lambda b=before, p=process: len(launcher.events()) > b + 1 or p.poll() is not None)
+            wait_until(
+                lambda b=before, p=process: len(launcher.events()) > b + 1 or p.poll() is not None
+            )
             try:
                 status = process.wait(generator.uniform(0, 0.6))
             except subprocess.TimeoutExpired:
@@ -90,7 +92,7 @@ def _check_exactly_once(launcher: Launcher) -> None:
     launched: dict[str, int] = {}
     for event in launcher.events():
         if event["e"] == "attempt_launched":
-            job = event["attempt"]["job"] if "attempt" in event and isinstance(event["attempt"], dict) else event["job"]
+            job = event["job"]
             assert job not in done, f"{job} ran again after it had succeeded"
             launched[job] = launched.get(job, 0) + 1
         elif event["e"] == "job_settled" and event["state"] == "succeeded":

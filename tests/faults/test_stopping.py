@@ -84,7 +84,17 @@ def test_ctrl_c_twice_kills_at_once(launcher: Launcher) -> None:
 def test_sighup_means_nothing_under_nohup(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 2; echo done}]")
     with subprocess.Popen(
-        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *_command(), "run", "jobs.yaml", "--simulate", "1"],
+        [
+            "sh",
+            "-c",
+            'trap "" HUP; exec "$@"',
+            "sh",
+            *_command(),
+            "run",
+            "jobs.yaml",
+            "--simulate",
+            "1",
+        ],
         cwd=launcher.path,
         env=launcher.environ,
         stderr=subprocess.DEVNULL,
@@ -113,7 +123,9 @@ def test_a_sigkilled_supervisor_leaves_no_process_and_resume_goes_on(launcher: L
     assert alive(run), "its keepers give the job its grace"
     wait_until(lambda: not alive(run), 3, "everything gone two seconds after the grace")
     assert launcher.status()["run"]["state"] == "interrupted"
-    launcher.file("jobs.yaml", (launcher.path / "jobs.yaml").read_text().replace("sleep 1000", "true"))
+    launcher.file(
+        "jobs.yaml", (launcher.path / "jobs.yaml").read_text().replace("sleep 1000", "true")
+    )
     assert launcher("resume").status == 0
     assert (launcher.path / "ran").read_text() == "quick\n", "what succeeded is not run again"
     assert [a["failure"] for a in launcher.jobs()["long"]["attempts"]] == [None, None]

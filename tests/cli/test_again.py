@@ -1,0 +1,115 @@
+"""Running again: resume with an edited file, retry, --continue, --new."""
+
+from __future__ import annotations
+
+from tests.cli.launcher import Launcher
+
+FIRST = """
+    jobs:
+      - {name: kept, run: echo kept >> ran}
+      - {name: edited, run: echo edited >> ran}
+      - {name: gone, run: exit 1}
+      - {name: bad, run: exit 1, priority: -1}
+"""
+THEN = """
+    jobs:
+      - {name: kept, run: echo kept >> ran}
+      - {name: edited, run: echo edited differently >> ran}
+      - {name: bad, run: 'true'}
+      - {name: new, run: echo new >> ran}
+"""
+
+
+def ran(launcher: Launcher) -> list[str]:
+    return sorted((launcher.path / "ran").read_text().splitlines())
+
+
+def test_resume_of_an_edited_file(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", FIRST)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    launcher.file("jobs.yaml", THEN)
+    result = launcher("resume")
+    assert result.status == 0, result.err
+    assert "2 done, 1 again, 1 new, 1 done but changed" in result.err
+    assert ran(launcher) == ["edited", "kept", "new"]
+    assert launcher.states()["gone"] == "failed", "a vanished job is kept, and not run"
+    result = launcher("resume", "--changed")
+    assert result.status == 0
+    assert ran(launcher) == ["edited", "edited differently", "kept", "new"]
+    assert (launcher.run / "jobs.3.yaml").exists()
+
+
+def test_resume_with_the_recorded_file(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", FIRST)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    launcher.file("jobs.yaml", "nonsense")
+    assert launcher("resume").status == 2
+    (launcher.path / "jobs.yaml").unlink()
+    result = launcher("resume")
+    assert result.status == 2
+    assert "--recorded" in result.err
+    assert launcher("resume", "--recorded").status == 1
+    assert len(launcher.jobs()["bad"]["attempts"]) == 2
+
+
+def test_retry_runs_only_what_failed_and_what_was_skipped_because_of_it(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: good, run: echo good >> ran}
+          - {name: bad, run: '[ -e fixed ]', priority: 1}
+          - {name: after-bad, needs: [bad], run: echo after >> ran}
+        """,
+    )
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    launcher.file("fixed", "")
+    assert launcher("retry").status == 0
+    assert ran(launcher) == ["after", "good"]
+
+
+def test_retry_of_a_stopped_run_leaves_what_never_started(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: bad, run: '[ -e fixed ]', priority: 1}
+          - {name: never, run: echo never >> ran}
+        """,
+    )
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--fail-fast").status == 1
+    launcher.file("fixed", "")
+    result = launcher("retry")
+    assert launcher.states() == {"bad": "succeeded", "never": "waiting"}, result.err
+    assert launcher("resume").status == 0
+    assert launcher.states()["never"] == "succeeded"
+
+
+def test_each_start_has_a_fresh_retry_budget(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: bad, run: exit 1, retries: 1}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    assert launcher("retry").status == 1
+    assert [a["number"] for a in launcher.jobs()["bad"]["attempts"]] == [1, 2, 3, 4]
+
+
+def test_continue_is_idempotent(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: echo a >> ran}]")
+    for _ in range(3):
+        assert launcher("run", "--continue", "jobs.yaml", "--simulate", "1").status == 0
+    assert ran(launcher) == ["a"]
+    assert len(list((launcher.path / "gpulaunch-runs").iterdir())) == 2
+
+
+def test_a_finished_run_does_not_stand_in_the_way_of_a_new_one(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+
+
+def test_a_directory_that_holds_a_run_is_refused(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--run-dir", "here").status == 0
+    result = launcher("run", "jobs.yaml", "--simulate", "1", "--run-dir", "here")
+    assert result.status == 2
+    assert "already holds a run" in result.err
+    assert launcher("status", "here").status == 0

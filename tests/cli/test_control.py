@@ -1,0 +1,113 @@
+"""Other terminals: cancel, retry, drain, wait, status, logs, ps, on a live run and after it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+from tests.cli.launcher import Launcher
+from tests.helpers import wait_until
+
+LIVE = """
+    jobs:
+      - {name: long, run: exec sleep 1000, grace: 1}
+      - {name: blocked, needs: [long], run: 'true'}
+      - {name: bad, run: '[ -e good ]'}
+      - {name: other, run: 'while [ ! -e stop ]; do sleep 0.05; done'}
+"""
+
+
+def test_cancel_retry_and_reasons_on_a_live_run(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIVE)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "3") as process:
+        launcher.wait_for("job_settled")
+        jobs = launcher.jobs()
+        assert jobs["bad"]["state"] == "failed"
+        assert "long" in jobs["blocked"]["reason"]
+        assert launcher("ps").out.count(str(launcher.run)) or "jobs" in launcher("ps").out
+        launcher.file("good", "")
+        assert launcher("retry").status == 0
+        wait_until(lambda: launcher.states()["bad"] == "succeeded")
+        result = launcher("cancel", "-r", launcher.run, "lnog")
+        assert result.status == 2
+        assert "long" in result.err
+        assert launcher("cancel", "-r", launcher.run, "long").status == 0
+        wait_until(lambda: launcher.states()["long"] == "cancelled")
+        assert launcher.states()["blocked"] == "skipped"
+        launcher.file("stop", "")
+        assert process.wait(30) == 1
+    assert launcher("cancel", "-r", launcher.run, "long").status == 2
+
+
+def test_cancel_all_ends_the_run(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIVE)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "3") as process:
+        launcher.wait_for("attempt_started", 3)
+        assert launcher("cancel", "-r", launcher.run, "--all").status == 0
+        assert process.wait(30) == 1
+    assert launcher.states()["other"] == "cancelled"
+
+
+def test_drain_gives_cards_back_and_takes_them_again(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3, 4]}, run: exec sleep 1000, grace: 1}
+        """,
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2"):
+        launcher.wait_for("attempt_started", 2)
+        assert launcher("drain", "-r", launcher.run, "--gpus", "[1]", "--now").status == 0
+        ended = launcher.wait_for("attempt_ended")
+        assert ended[0]["charged"] is False
+        wait_until(lambda: sum(s == "running" for s in launcher.states().values()) == 1)
+        assert launcher("drain", "-r", launcher.run, "--off").status == 0
+        launcher.wait_for("attempt_started", 3)
+        assert launcher("drain", "-r", launcher.run, "--gpus", "[5]").status == 2
+
+
+def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; exit 1}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        assert launcher("wait").status == 1
+        assert process.wait(10) == 1
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000, grace: 1}]")
+    with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1") as process:
+        wait_until(lambda: launcher.status()["run"]["state"] == "running")
+        launcher.wait_for("attempt_started")
+        waited: list[int] = []
+        thread = threading.Thread(target=lambda: waited.append(launcher("wait").status))
+        thread.start()
+        process.send_signal(signal.SIGTERM)
+        thread.join(30)
+        assert waited == [143]
+
+
+def test_logs_follow_until_the_job_ends(launcher: Launcher) -> None:
+    script = r"echo one; sleep 1; printf '10%%\r20%%\n'; echo two"
+    launcher.file("jobs.yaml", f"jobs:\n  - name: a\n    run: |\n      {script}\n")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        launcher.wait_for("attempt_started")
+        assert launcher("logs", "a", "-f").out == "one\n20%\ntwo\n"
+    assert launcher("logs", "a", "-n", "1").out == "two\n"
+    assert launcher("logs", "a", "--raw").out == "one\n10%\r20%\ntwo\n"
+    assert launcher("logs", "b").status == 2
+
+
+def test_ps_shows_live_runs(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "name: here\njobs: [{name: a, run: exec sleep 1000, grace: 0}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+        launcher.wait_for("attempt_started")
+        runs = json.loads(launcher("ps", "--json").out)["runs"]
+        (mine,) = [run for run in runs if run["dir"] == str(launcher.run)]
+        assert mine["pid"] == process.pid
+        assert mine["counts"]["running"] == 1
+
+
+def test_status_of_nothing_is_one_clear_line(launcher: Launcher) -> None:
+    result = launcher("status")
+    assert result.status == 2
+    assert result.err.count("\n") == 1
