@@ -83,7 +83,7 @@ def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
         if size > limit:
             raise UsageError(f"{path}: {size:,} bytes; {what} may have at most {limit:,}")
         try:
-            data = file.read(limit + 1)
+            data = file.read(limit + 1) or b""  # None: /proc files that would block
         except OSError as error:
             raise UsageError(_cannot_open(path, what, error)) from None
     if len(data) > limit:

@@ -102,9 +102,10 @@ def parse(source: Source) -> tuple[Node, list[tuple[int, str]]]:
 class _Open:
     """A container whose end was not seen yet; for a mapping, the key that awaits its value."""
 
-    __slots__ = ("anchor", "key", "key_at", "merges", "node", "twice")
+    __slots__ = ("anchor", "flow", "key", "key_at", "merges", "node", "twice")
 
-    def __init__(self, node: Node, anchor: str | None) -> None:
+    def __init__(self, node: Node, anchor: str | None, flow: bool) -> None:
+        self.flow = flow
         self.node = node
         self.anchor = anchor
         self.key: str | None = None
@@ -188,7 +189,9 @@ class _Builder:
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         mapping = isinstance(event, yaml.MappingStartEvent)
-        self.open.append(_Open(Node(at, {} if mapping else []), event.anchor))
+        self.open.append(
+            _Open(Node(at, {} if mapping else []), event.anchor, bool(event.flow_style))
+        )
 
     def _end(self, _: yaml.CollectionEndEvent, __: int) -> None:
         done = self.open.pop()
@@ -272,6 +275,11 @@ class _Builder:
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> JobFileError:
         mark, problem = error.problem_mark, str(error.problem or error.context)
+        end = len(self.source.lines) - (not self.source.lines[-1])
+        flow = [opened.node.at for opened in self.open if opened.flow]
+        if mark is not None and mark.line >= end and flow and "quoted" not in str(error.context):
+            message = "not YAML: the bracket opened here is never closed"
+            return JobFileError([self.source.point(*place(flow[-1]), message)])
         # At the end of the text there is nothing to show: what was left open is the mistake.
         if error.context_mark and (mark is None or mark.line >= len(self.source.lines) - 1):
             mark, problem = error.context_mark, f"{problem} {error.context}"

@@ -1,0 +1,123 @@
+"""The JSON Schema accepts what the loader accepts, and knows bad files when it sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from gpulaunch.errors import JobFileError
+from gpulaunch.spec import load_text, schema
+from gpulaunch.spec.fields import FIELDS
+
+HERE = Path(__file__).parent
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+CONFIGS = sorted((HERE.parent.parent / "configs").glob("*.yaml"))
+
+
+class Editor(yaml.SafeLoader):
+    """Reads scalars as editors do, by YAML 1.2: `on`, `yes` and `no` are text."""
+
+
+Editor.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in known if not tag.endswith(":bool") or first in "tTfF"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def accepts(text: str, loader: type = Editor) -> bool:
+    return VALIDATOR.is_valid(yaml.load(text, loader))  # type: ignore[no-any-return]
+
+
+def test_it_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+
+
+@pytest.mark.parametrize("loader", [Editor, yaml.BaseLoader])
+@pytest.mark.parametrize("path", [*(HERE / "good").glob("*.yaml"), *CONFIGS], ids=lambda p: p.stem)
+def test_good_files_pass(path: Path, loader: type) -> None:
+    # Merge keys are resolved by loaders, not by the schema; the base loader leaves them.
+    text = path.read_text().replace("<<: *base\n    ", "").replace("&base\n    ", "")
+    errors = [e.message for e in VALIDATOR.iter_errors(yaml.load(text, loader))]
+    assert errors == [] or (loader is yaml.BaseLoader and "null" in text)
+
+
+@pytest.mark.parametrize("name", ["fields", "foreach"])
+def test_bad_files_fail(name: str) -> None:
+    assert not accepts((HERE / "bad" / f"{name}.yaml").read_text())
+
+
+BOTH = {
+    "gpus: 2": True,
+    "gpus: '2'": True,
+    "gpus: '{{n}}'": None,
+    "gpus: two": False,
+    "gpus: -1": False,
+    "gpuz: 2": False,
+    "gpu_memory: 20GiB": True,
+    "gpu_memory: 20": False,
+    "timeout: 90": True,
+    "timeout: 1h30m": True,
+    "timeout: soon": False,
+    "timeout: null": True,
+    "retries: 3": True,
+    "retries: {times: 2, on: gpu_oom, delay: 30s}": True,
+    "retries: {on: [nonsense]}": False,
+    "retries: {onn: exit}": False,
+    "env: {A: 1, B: null, C: x}": True,
+    "env: {CUDA_VISIBLE_DEVICES: 1}": False,
+    "env: [A]": False,
+    "success_codes: [0, 1]": True,
+    "success_codes: 3": True,
+    "success_codes: []": False,
+    "uses: []": True,
+    "outputs: a": True,
+    "cost: 1e3": True,
+    "cost: big": False,
+    "cpus: 0": False,
+    "per_gpu: 0": False,
+    "priority: -4": True,
+    "first: yes, matrix: {a: [1, 2]}": True,
+    "first: maybe, matrix: {a: [1, 2]}": False,
+    "matrix: {a: [1, 2], exclude: [{a: 1}]}": True,
+    "matrix: {out: [1, 2]}": False,
+    "matrix: {}": False,
+    "matrix: {a: []}": False,
+    "foreach: {values: [1, 2]}": True,
+    "foreach: {values: []}": False,
+    "foreach: {values: [1], lines: x}": False,
+    "foreach: []": False,
+    "service: {ready: 'tcp:{{port}}'}": True,
+    "service: {ready: 'udp:1'}": False,
+    "service: {}": False,
+    "visible: uuid": True,
+    "visible: name": False,
+    "isolation: env": True,
+    "isolation: strict": False,
+    "inherit_ranks: true": True,
+    "shell: [sh, -c]": True,
+    "name: ''": False,
+    "preload: x": False,
+}
+
+
+@pytest.mark.parametrize("fields", BOTH)
+def test_loader_and_schema_agree(fields: str) -> None:
+    text = f"jobs: [{{run: x, {fields}}}]"
+    expected = BOTH[fields]
+    try:
+        load_text(text.encode(), name="j", base=Path("/"), environ={})
+        loads = True
+    except JobFileError:
+        loads = False
+    assert accepts(text) == (expected is not False)
+    if expected is not None:
+        assert loads == expected
+
+
+def test_every_field_is_described() -> None:
+    job = schema()["properties"]["jobs"]["items"]["properties"]
+    assert set(job) == set(FIELDS)
+    assert all(field["description"] for field in job.values())
