@@ -230,9 +230,8 @@ class Nursery:
             if len(fds) != message["fds"]:  # no room for them here
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self.bear(fds, bool(message["alive"]))
-        except (
-            OSError
-        ):  # scarce: the pair's end of file is the answer, and the supervisor asks anew
+        except OSError:
+            # Scarce. The pair's end of file is the answer, and the supervisor asks anew.
             sys.excepthook(*sys.exc_info())
             for fd in fds:
                 os.close(fd)
@@ -371,14 +370,14 @@ def wait_for(inner: int) -> None:
 
 
 class Sweep:
-    """Ends every descendant. `step` once, or `to_the_end` where nothing else is to be done."""
+    """Ends every descendant: `kill` for one blow, `to_the_end` where nothing else is to be done."""
 
     def __init__(self, channel: Channel, attempt: str | None = None) -> None:
         self.channel = channel
         self.attempt = attempt
         self.since = time.monotonic()
         self.nap = 0.0005
-        self.said: list[int] = []
+        self.said: set[int] = set()
 
     def kill(self) -> None:
         pids = children()
@@ -386,8 +385,9 @@ class Sweep:
             send_signal(pid, signal.SIGKILL)
         self.nap = min(self.nap * 2, 1.0)
         late = time.monotonic() - self.since > UNKILLABLE_AFTER
-        if late and pids and pids != self.said:
-            self.said = pids
+        # At most so often: the socket must have room for the end, even if nobody reads meanwhile.
+        if late and len(self.said) < 100 and not self.said.issuperset(pids):
+            self.said.update(pids)
             self.channel.send({"is": "unkillable", "attempt": self.attempt, "pids": pids[:200]})
 
     def to_the_end(self) -> None:
@@ -615,10 +615,10 @@ class Attempt:
     def look(self, ready: dict[int, int]) -> None:
         """Take in what has happened: the exec's result, dead children, a helper's answer."""
         self.read_exec_pipe()
+        self.reap()  # before the helper: a job that has ended cannot be too silent
         if self.helper and self.helper.fd in ready and self.helper.read():
             answer, self.helper = self.helper.answer, None
             self.take_answer(answer)
-        self.reap()
 
     def reap(self) -> None:
         if self.pid is None:
@@ -782,8 +782,7 @@ class Attempt:
     def start_sweep(self) -> None:
         self.phase = SWEEPING
         self.drop_helper()
-        if self.sweep is None:
-            self.sweep = Sweep(self.keeper.channel, self.id)
+        self.sweep = Sweep(self.keeper.channel, self.id)
 
     def advance_sweeping(self) -> None:
         assert self.sweep is not None
@@ -948,7 +947,8 @@ def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
             os.execve(place, argv, environment)
         except OSError as problem:
             code = problem.errno or 0
-            absent = code in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(place)
+            searched = b"/" not in name or code in (errno.ENOENT, errno.ENOTDIR)
+            absent = searched and not os.path.lexists(place)
             if not absent and worst is None:
                 worst = (code, place)
             if not absent and code not in (errno.EACCES, errno.ENOENT, errno.ENOTDIR):
@@ -1110,11 +1110,11 @@ def _seconds(value: object) -> float | None:
 
 
 def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
     rename("keeper-nursery")
     os.chdir("/")
     control = int(sys.argv[1])
     close_all_but({0, 1, 2, control})
-    signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # what a job is to have, whatever we inherited
     prctl(PR_SET_CHILD_SUBREAPER, 1)

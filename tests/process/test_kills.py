@@ -60,7 +60,9 @@ class Run:
     def kill(self, victims: str, chance: random.Random) -> None:
         """The supervisor and, of one pair, the keepers named."""
         pids = {"supervisor": self.process.pid}
-        if victims != "supervisor":
+        if "nursery" in victims:
+            (pids["nursery"],) = wait_until(lambda: children_of(self.process.pid))
+        elif victims != "supervisor":
             pids["outer"], pids["inner"] = chance.choice(wait_until(self.keepers))
         for who in victims.split():
             with contextlib.suppress(ProcessLookupError):  # its own job was quicker
@@ -111,6 +113,9 @@ def settle(run: Run) -> float:
         ("inner supervisor", 0.25),
         ("supervisor outer", 0.5),
         ("outer supervisor", 0.25),
+        ("supervisor nursery", 0.25),
+        ("nursery supervisor", 0.25),
+        ("inner outer supervisor", 0.25),
     ],
 )
 def test_no_process_survives_a_kill(tmp_path: Path, nasty: str, victims: str, share: float) -> None:
