@@ -205,6 +205,8 @@ def service(value: Plain) -> str:
     if "ready" not in given:
         raise Bad("ready: is missing: tcp:{{port}} or http://127.0.0.1:{{port}}/...")
     ready = scalar(given["ready"], "tcp:{{port}} or a URL")
+    if len(ready) > 2000:
+        raise Bad("expected at most 2,000 characters", ("ready",))
     if not re.match(r"tcp:\S+$|https?://\S+$", re.sub(r"\{\{.*?\}\}", "0", ready)):
         raise Bad(f"expected tcp:{{{{port}}}} or http://..., found {v.found(ready)}", ("ready",))
     return ready

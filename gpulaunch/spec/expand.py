@@ -94,12 +94,14 @@ class Entry:
     def _expand(self, texts: Texts, items: Items) -> Iterator[Draft]:
         context = self.context
         combinations = self._combinations()
+        if items.count * len(combinations) + context.jobs > MAX_JOBS:
+            self._add("foreach", Bad(f"more than {MAX_JOBS:,} jobs; run them in parts"))
+            self.complete = False
+            return
         try:
             for item in self._batched(items):
                 for axes in combinations:
                     context.jobs += 1
-                    if context.jobs > MAX_JOBS:
-                        raise Bad(f"more than {MAX_JOBS:,} jobs in this file")
                     draft = self._draft(texts, item, axes)
                     if draft is not None:
                         yield draft
@@ -127,7 +129,7 @@ class Entry:
                 self._add("batch", Bad("batch needs foreach: over files"))
             if self.fields.get("first") and matrix is None:
                 self._add("first", Bad("first needs foreach: or matrix:"))
-            return Items(frozenset(), iter((Item({}, "", {}, ""),)))
+            return Items(frozenset(), iter((Item({}, "", {}, ""),)), 1)
         items = open_items(foreach, self.context.places.base, self.context.places.home)
         if matrix is not None:
             for key in matrix.keys:
@@ -137,7 +139,8 @@ class Entry:
             return items
         if foreach.kind != "glob":
             self._add("batch", Bad(f"batch needs foreach: over files, not {foreach.kind}:"))
-        return Items(frozenset({"index"}), items.items, frozenset({"batch_dir"}))
+        count = -(-items.count // batch)
+        return Items(frozenset({"index"}), items.items, count, frozenset({"batch_dir"}))
 
     def _batched(self, items: Items) -> Iterator[Item]:
         batch = self.fields.get("batch")
@@ -161,6 +164,10 @@ class Entry:
             self._add(
                 "matrix", Bad(f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned")
             )
+            return []
+        if count * len(matrix.exclude) > 20 * MAX_JOBS:
+            self._add("matrix", Bad("too many rules for so many combinations", ("exclude",)))
+            self.complete = False
             return []
         rules = [list(rule.items()) for rule in matrix.exclude]
         used = [False] * len(rules)
@@ -210,6 +217,7 @@ class Entry:
         found = gather.take((), self._places, resolved)
         run = gather.take(("run",), partial(texts.run, shell), values)
         env = gather.take(("env",), texts.environment, values)
+        outputs = gather.take(("outputs",), texts.files, values)
         try:
             gather.done()
         except Bad as bad:
@@ -235,7 +243,7 @@ class Entry:
             timeout=resolved.get("timeout"),
             idle_timeout=resolved.get("idle_timeout"),
             grace=resolved.get("grace", 10.0),
-            outputs=tuple(fill(text, values) for text in texts.outputs),
+            outputs=outputs,
             batch=item.batch,
             fasta=item.record,
             service=Service(fill(texts.ready, values)) if texts.ready else None,

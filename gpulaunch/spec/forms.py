@@ -11,6 +11,7 @@ from gpulaunch.spec import values as v
 from gpulaunch.spec.convert import mapping, scalar, texts, unknown_key
 from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.placeholders import NAME, RESERVED, compile_raw, names_in
+from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.tree import Path, Plain
 
 
@@ -133,5 +134,5 @@ def _part(keys: Keys, key: str, item: Plain) -> None:
     if key not in keys:
         raise Bad(unknown_key(key, tuple(keys)), (key,), key=True)
     if keys[key] and item not in keys[key]:
-        known = ", ".join(keys[key][:20])
+        known = shorten(", ".join(keys[key][:20]))
         raise Bad(f"expected one of {known}, found {v.found(item)}", (key,))

@@ -24,6 +24,7 @@ from gpulaunch.spec.placeholders import OF_PATHS
 from gpulaunch.spec.source import read_bytes
 
 MAX_DATA_BYTES = 256 << 20
+MAX_LINES = 2_000_000
 
 _OF_PATH = frozenset({"item", "index", *OF_PATHS})
 _OF_RECORD = frozenset({"item", "index", "id", "length"})
@@ -52,10 +53,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """`names` are known at load; `start_names` only once a job starts."""
+    """`names` are known at load, of `count` items; `start_names` only once a job starts."""
 
     names: frozenset[str]
     items: Iterator[Item]
+    count: int
     start_names: frozenset[str] = field(default=frozenset())
 
 
@@ -64,7 +66,7 @@ def open_items(foreach: ForEach, base: Path, home: str) -> Items:
     if foreach.kind == "glob":
         paths = _glob_all(foreach.values, base, home)
         items = (_of_path(i, item, base, is_file=True) for i, item in enumerate(paths))
-        return Items(_OF_PATH, items)
+        return Items(_OF_PATH, items, len(paths))
     if foreach.kind == "values":
         return _of_values(foreach.values, base)
     file = resolve(foreach.values[0], base, home)
@@ -84,8 +86,8 @@ def names_of(foreach: ForEach) -> Items | None:
     if foreach.kind == "csv":
         return None
     if foreach.kind == "fasta":
-        return Items(_OF_RECORD, iter(()), _LATER_OF_RECORD)
-    return Items(_OF_PATH, iter(()))
+        return Items(_OF_RECORD, iter(()), 0, _LATER_OF_RECORD)
+    return Items(_OF_PATH, iter(()), 0)
 
 
 def resolve(path: str, base: Path, home: str) -> Path:
@@ -142,7 +144,7 @@ def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:
 def _of_values(values: tuple[str, ...], base: Path) -> Items:
     """Their paths are there as well: a list of values or lines is often one of files."""
     items = (_of_path(i, value, base, is_file=False) for i, value in enumerate(values))
-    return Items(_OF_PATH, items)
+    return Items(_OF_PATH, items, len(values))
 
 
 def _lines(text: str, file: Path) -> tuple[str, ...]:
@@ -161,6 +163,8 @@ def _text(file: Path) -> str:
         raise Bad(str(error)) from None
     if b"\0" in data:
         raise Bad(f"{file}: a NUL byte; expected a text file, is this one binary?")
+    if data.count(b"\n") > MAX_LINES:
+        raise Bad(f"{file}: more than {MAX_LINES:,} lines")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -180,7 +184,7 @@ def _of_rows(text: str, file: Path) -> Items:
     rows = list(_rows(reader, columns, lines, file))
     if not rows:
         raise Bad(f"{file}: expected rows below the header, found none")
-    return Items(frozenset({"item", "index", *columns}), iter(rows))
+    return Items(frozenset({"item", "index", *columns}), iter(rows), len(rows))
 
 
 class _Reader(Protocol):
@@ -240,6 +244,7 @@ def _rows(reader: _Reader, columns: list[str], lines: list[str], file: Path) -> 
 
 
 def _of_records(file: Path) -> Items:
+    found = records(file)
     items = (
         Item(
             {"item": r.header, "id": r.id, "length": str(r.length), "index": str(i)},
@@ -249,6 +254,6 @@ def _of_records(file: Path) -> Items:
             record=(str(file), r.offset, r.size),
             content=r.digest,
         )
-        for i, r in enumerate(records(file))
+        for i, r in enumerate(found)
     )
-    return Items(_OF_RECORD, items, _LATER_OF_RECORD)
+    return Items(_OF_RECORD, items, len(found), _LATER_OF_RECORD)

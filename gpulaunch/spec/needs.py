@@ -24,6 +24,7 @@ from gpulaunch.spec.suggest import did_you_mean
 MAX_EDGES = 20_000_000
 _MAGIC = re.compile(r"[*?[]")
 _SUGGEST_FROM = 5000
+_SUGGESTIONS = 50
 
 Names: TypeAlias = tuple[str, ...]
 
@@ -62,6 +63,7 @@ class Index:
 
     names: Mapping[str, object]
     found: dict[str, Names] = field(default_factory=dict)
+    suggested: int = 0
 
     @cached_property
     def ordered(self) -> list[str]:
@@ -111,7 +113,11 @@ class Index:
         return ordered[bisect_left(ordered, head) : bisect_right(ordered, head + "\U0010ffff")]
 
     def suggest(self, name: str) -> str:
-        return did_you_mean(name, self.names) if len(self.names) <= _SUGGEST_FROM else ""
+        """The nearest name. Costly: asked for the first few mistakes, in files of some size."""
+        self.suggested += 1
+        if self.suggested > _SUGGESTIONS or len(self.names) > _SUGGEST_FROM:
+            return ""
+        return did_you_mean(name, self.names)
 
 
 class Resolver:

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from gpulaunch.core.template import Slot, Template, Text, slots
 
-NAME = re.compile(r"[^\W\d][\w-]*")
-_PLACEHOLDER = re.compile(r"(\\*)\{\{[ \t]*([^\W\d][\w-]*)[ \t]*\}\}")
+NAME = re.compile(r"[^\W\d][\w-]{0,99}")
+_PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
 
 START = frozenset({"run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"})
 """Known only when a job starts: slots that stay in `Job.run`, `env`, `outputs`, `service.ready`."""
@@ -31,13 +31,12 @@ def pieces(text: str) -> list[Piece]:
     found: list[Piece] = []
     position = 0
     for match in _PLACEHOLDER.finditer(text):
-        backslashes = match.end(1) - match.start(1)
-        if backslashes % 2:
-            literal = text[position : match.end(1) - 1] + text[match.end(1) : match.end()]
-            _append(found, literal)
+        before = text[position : match.start()]
+        if (len(before) - len(before.rstrip("\\"))) % 2:
+            _append(found, before[:-1] + match.group())
         else:
-            _append(found, text[position : match.end(1)])
-            found.append(Slot(match.group(2)))
+            _append(found, before)
+            found.append(Slot(match.group(1)))
         position = match.end()
     _append(found, text[position:])
     return found
@@ -84,7 +83,7 @@ def insert(text: Text, values: Mapping[str, str], change: Callable[[str], str]) 
 
 def unknown(name: str, known: Iterable[str]) -> str:
     """The message for a name that nothing here gives."""
-    names = sorted(set(known))
+    names = sorted(set(known))[:40]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {{{{{near[0]}}}}}?" if near else ""
     return (

@@ -68,8 +68,8 @@ class Places:
 
 
 def check_directory(path: Path) -> None:
-    if not path.is_dir():
-        kind = "is not a directory" if path.exists() else "does not exist"
+    if not os.path.isdir(path):
+        kind = "is not a directory" if os.path.exists(path) else "does not exist"
         raise Bad(f"{path} {kind}")
 
 
@@ -88,14 +88,14 @@ def find_python(text: str, base: Path, environ: Mapping[str, str]) -> Path:
             raise Bad(f"{text} is not in PATH; write the interpreter's path")
         return Path(found).absolute()
     path = resolve(text, base, home_of(environ))
-    if not path.is_file() or not os.access(path, os.X_OK):
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
         raise Bad(f"{path} is not an executable file")
     return path
 
 
 def check_venv(path: Path) -> None:
-    if not (path / "bin" / "python").exists():
-        kind = "has no bin/python" if path.is_dir() else "does not exist"
+    if not os.path.exists(path / "bin" / "python"):
+        kind = "has no bin/python" if os.path.isdir(path) else "does not exist"
         raise Bad(f"{path} {kind}; expected a virtual environment's directory")
 
 
@@ -119,7 +119,7 @@ def find_conda(text: str, base: Path, environ: Mapping[str, str]) -> Path:
 
 
 def _is_prefix(path: Path) -> bool:
-    return (path / "conda-meta").is_dir()
+    return os.path.isdir(path / "conda-meta")
 
 
 def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:

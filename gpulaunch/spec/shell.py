@@ -22,6 +22,9 @@ from gpulaunch.core.template import Quoting, Slot, Text
 from gpulaunch.spec.placeholders import Piece, pieces, text_of
 
 _MARK = "\0"
+_WORD = re.compile(r"[\w./,:=+@%^~-]+", re.ASCII)
+_QUOTED = re.compile(r"[\w./,:=+@%^~ \t\n-]+")
+_DEEPEST = 50
 _META = frozenset(" \t\n;&|()<>")
 _ANSI_SHELLS = frozenset({"bash", "zsh", "ksh", "mksh"})
 _CASE = re.compile(r"case(?=[ \t\n])")
@@ -146,7 +149,7 @@ class _Scanner:
         else:
             if starts_word and char == "c" and _CASE.match(self.script, self.at):
                 self._case()
-            self.at += 1
+            self._skip(_WORD)
 
     def _single(self) -> None:
         char = self.script[self.at]
@@ -168,7 +171,7 @@ class _Scanner:
         elif char == "$":
             self._dollar()
         else:
-            self.at += 1
+            self._skip()
 
     def _ansi(self) -> None:
         char = self.script[self.at]
@@ -414,6 +417,9 @@ class _Scanner:
         return any(frame.kind == "double" for frame in self.frames)
 
     def _open(self, kind: str, length: int, depth: int = 0) -> None:
+        if len(self.frames) > _DEEPEST:
+            self._lose("so deep inside")
+            return
         self.frames.append(_Frame(kind, depth))
         self.at += length
 
@@ -422,5 +428,7 @@ class _Scanner:
         self.at += 1
         self.word_start = False
 
-    def _skip(self) -> None:
-        self.at += 1
+    def _skip(self, ordinary: re.Pattern[str] = _QUOTED) -> None:
+        """On over what means nothing special here, many characters at once."""
+        plain = ordinary.match(self.script, self.at)
+        self.at = plain.end() if plain else self.at + 1

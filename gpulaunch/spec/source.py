@@ -22,6 +22,7 @@ MAX_BYTES = 64 << 20
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SHOWN = 100
+_LONGEST = 1000
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,19 @@ class Source:
 
     def point(self, line: int, column: int, message: str) -> str:
         """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret."""
-        head = f"{self.name}:{line + 1}:{column + 1}: {message}"
+        head = f"{self.name}:{line + 1}:{column + 1}: {_one_line(message)}"
         if line >= len(self.lines) or not self.lines[line].strip():
             return head
         shown, caret = _excerpt(self.lines[line], column)
         return f"{head}\n    {shown}\n    {' ' * caret}^"
+
+
+def _one_line(message: str) -> str:
+    """What a file's or an item's name may hold must not reach the terminal as it is."""
+    cut = message if len(message) <= _LONGEST else message[: _LONGEST - 3] + "..."
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def _excerpt(line: str, column: int) -> tuple[str, int]:

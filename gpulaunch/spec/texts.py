@@ -112,6 +112,7 @@ class Texts:
                 self._check("run", (i,), names_in(text), known)
         elif run is not None and "{{" in run:
             try:
+                _short(run)
                 self.script = self._script(run, self.fixed.get("shell") or DEFAULT_SHELL)
             except Bad as bad:
                 self._check("run", (), names_in(compile_raw(run)), known)
@@ -195,6 +196,9 @@ class Texts:
         if self.env_constant:
             return self.env
         return {key: v if v is None else _short(fill(v, values)) for key, v in self.env.items()}
+
+    def files(self, values: Values) -> tuple[Text, ...]:
+        return tuple(_short(fill(text, values)) for text in self.outputs)
 
     def _script(self, run: str, shell: tuple[str, ...]) -> Text:
         kind = dialect(shell)

@@ -133,6 +133,79 @@ def test_any_value_survives_every_context(found: list[str]) -> None:
         check_all(["bash", "-c"], script, found)
 
 
+def _literal(text: str, printed: str) -> st.SearchStrategy[tuple[str, str]]:
+    return st.just((text, printed))
+
+
+X = "{{x}}"
+IN_DOUBLE = [
+    _literal(X, "X"),
+    _literal("it's ( # ) ", "it's ( # ) "),
+    _literal('\\" \\$ \\\\', '" $ \\'),
+    _literal("$((1 + (2) * 3))", "7"),
+    _literal('${n:-"a }"}', "a }"),
+    _literal('`echo "hi)"`', "hi)"),
+    _literal("$'", "$'"),
+]
+BARE = [
+    _literal(X, "X"),
+    _literal("a\\ \\'\\\"b#", "a '\"b#"),
+    _literal("'\"$( {{x}}'", '"$( X'),
+    _literal("$'\\'{{x}}\\t('", "'X\t("),
+    _literal("$(( (1 + 2) ))", "3"),
+    _literal("${n:-'}'}", "}"),
+    _literal("\\\n", ""),
+]
+PRELUDES = [
+    "",
+    " # it's \" {{x}} ) $(\n",
+    "\ntrue <<'E' <<-F ; \n' \" $( `echo`\nE\n)\n\tF\n",
+    "( true ); ",
+    "(( 1 < (2) )); ",
+    "case x in x) ;; esac; ",
+    'true "${n:-b}" ${#n} $# $$ \\( ; ',
+]
+
+
+def _together(pieces: list[tuple[str, str]]) -> tuple[str, str]:
+    return "".join(text for text, _ in pieces), "".join(printed for _, printed in pieces)
+
+
+def _double(inner: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[tuple[str, str]]:
+    pieces = st.lists(st.one_of(*IN_DOUBLE, _substitution(inner, PRELUDES[:5])), max_size=4)
+    return pieces.map(_together).map(lambda pair: (f'"{pair[0]}"', pair[1]))
+
+
+def _substitution(
+    inner: st.SearchStrategy[tuple[str, str]], preludes: list[str]
+) -> st.SearchStrategy[tuple[str, str]]:
+    return st.tuples(st.sampled_from(preludes), inner).map(
+        lambda pair: (f"$( {pair[0]}printf '%s.' {pair[1][0]})", pair[1][1] + ".")
+    )
+
+
+def _words(inner: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[tuple[str, str]]:
+    pieces = st.lists(st.one_of(*BARE, _double(inner)), min_size=1, max_size=4)
+    return pieces.map(_together).map(lambda pair: ("''" + pair[0], pair[1]))
+
+
+words = st.recursive(_words(_literal("''{{x}}", "X")), _words, max_leaves=6)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(PRELUDES), words, values.filter(lambda value: "\r" not in value))
+def test_any_nesting_of_contexts_prints_the_value(
+    prelude: str, word: tuple[str, str], value: str
+) -> None:
+    text, errors = compile_script(f"{prelude}printf '%s\\0' {word[0]}", "bash")
+    assert errors == []
+    done = subprocess.run(
+        ["bash", "-c", render(text, {"x": value})], capture_output=True, timeout=20, check=False
+    )
+    assert done.stderr == b""
+    assert done.stdout.decode() == word[1].replace("X", value) + "\0"
+
+
 @pytest.mark.parametrize(
     ("script", "why"),
     [
