@@ -6,7 +6,7 @@ Cards are taken by whoever decided on them (`core.admission`); tokens and CPUs a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -54,6 +54,7 @@ class Attempts:
         self._live: dict[AttemptId, Live] = {}
         self.tokens: Counter[str] = Counter()
         self.cpus = 0
+        self.on_service_stopping: Callable[[Node], None] = lambda service: None
 
     def __iter__(self) -> Iterator[Live]:
         return iter(list(self._live.values()))
@@ -101,6 +102,8 @@ class Attempts:
             return
         live.wish = max(wish, live.wish, key=_RANK.__getitem__)
         live.killed = live.killed or now
+        if live.service:
+            self.on_service_stopping(live.service)
         if not live.inherited and live.wish:
             self._desk.tell(StopAttempt(live.id, live.wish, by, live.killed))
 

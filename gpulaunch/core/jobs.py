@@ -117,6 +117,8 @@ class Jobs:
             return False
         if node.left and not running:
             node.place = "settled"
+            if record.state == "running":
+                self._desk.fact(JobRequeued(node.name, "its attempt was cut short"))
             return False
         self.unsettled += 1
         if running:
@@ -236,6 +238,7 @@ class Jobs:
         service.askers.clear()
 
     def service_down(self, service: Node) -> None:
+        """It has ended, or is about to: nothing more starts that needs it."""
         if not service.ready:
             return
         service.ready = False

@@ -93,6 +93,7 @@ class Run:
         self._cards = Cards(gpus, limit, self._desk)
         self._attempts = Attempts(self._desk)
         self._jobs = Jobs(self._desk, self._retire)
+        self._attempts.on_service_stopping = self._jobs.service_down
         self._admission = Admission(
             self._desk,
             self._cards,

@@ -285,7 +285,8 @@ class World:
                 assert at > self.now, f"SetTimer({key}) in the past"
                 side.timers[key] = at
             case Gather(on=True):
-                assert self.gatherer is not side and side not in self.gather_queue
+                assert self.gatherer is not side
+                assert side not in self.gather_queue
                 self.gather_queue.append(side)
                 self._grant_gathering()
             case Gather(on=False):
@@ -321,7 +322,9 @@ class World:
         by_name = {other.name: other for other in side.jobs}
         for need in job.needs:
             if need in by_name and by_name[need].service:
-                serving: list[object] = [p for p in mine if p.attempt.job == need and p.ready]
+                serving: list[object] = [
+                    p for p in mine if p.attempt.job == need and p.ready and not p.asked
+                ]
                 serving += [e for e in side.inbox if isinstance(e, Ended) and e.attempt.job == need]
                 assert serving, f"Launch({attempt}) before its service {need} is ready"
             else:

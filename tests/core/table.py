@@ -1,0 +1,146 @@
+"""Histories as tables: events go in, what the run says comes out as short lines.
+
+launch fold-1.1 on 0 2 | acquire 0 | release 0 | drain 0 | stop fold-1.1 cancelled | at 2 gpu/0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulaunch.core.events import (
+    Acquire,
+    Asked,
+    Drain,
+    Drained,
+    Elsewhere,
+    Ended,
+    Event,
+    Freed,
+    Gather,
+    Granted,
+    Instruction,
+    Launch,
+    Occupied,
+    Refused,
+    Release,
+    Request,
+    SetTimer,
+    Sick,
+    Started,
+    StopAttempt,
+    Submitted,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Demand, Exited, Instant, Job, Outcome, Service
+from gpulaunch.core.run import Run
+from tests.core.world import GIB, pretend_gpus
+
+BIG = 80 * GIB
+
+
+def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
+    """A job; fields of its Demand may be given beside its own."""
+    demand = {
+        key: fields.pop(key) for key in ("gpu_memory", "per_gpu", "cpus", "uses") if key in fields
+    }
+    return Job(name, "true", demand=Demand(gpus, **demand), **fields)  # type: ignore[arg-type]
+
+
+def service(name: str, *, gpus: int = 1, **fields: object) -> Job:
+    return job(name, gpus=gpus, service=Service("tcp:8000"), **fields)
+
+
+def attempt(text: str) -> AttemptId:
+    name, number = text.rsplit(".", 1)
+    return AttemptId(name, int(number))
+
+
+class Table:
+    """One run; each method is an event and returns the instructions as lines."""
+
+    def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: object) -> None:
+        self.gpus = pretend_gpus(cards)
+        self.now = 1000.0
+        if ledger is None:
+            ledger = Ledger()
+        opened = RunOpened("r", "r", ledger.epoch + 1, "0", "h", "b", 1, self.gpus)
+        ledger.apply(opened, self.instant)
+        self.run = Run(self.gpus, ledger=ledger, **options)  # type: ignore[arg-type]
+        self.facts: list[Fact] = []
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.now, self.now)
+
+    def on(self, event: Event) -> list[str]:
+        lines = []
+        for result in self.run.handle(event, self.instant):
+            if isinstance(result, Instruction):
+                lines.append(self._line(result))
+            else:
+                self.facts.append(result)
+        self.run.check()
+        return lines
+
+    def _line(self, instruction: Instruction) -> str:
+        match instruction:
+            case Launch(what, _, gpus):
+                on = " ".join(str(gpu.index) for gpu in gpus) or "none"
+                return f"launch {what} on {on}"
+            case Acquire(gpu):
+                return f"acquire {gpu[4:]}"
+            case Release(gpu):
+                return f"release {gpu[4:]}"
+            case Drain(gpu):
+                return f"drain {gpu[4:]}"
+            case StopAttempt(what, reason, _, now):
+                return f"stop {what} {reason}" + (" now" if now else "")
+            case SetTimer(key, at):
+                return f"at {at - self.now:.3g} {key.replace('GPU-', '')}"
+            case Gather(on):
+                return f"gather {on}"
+
+    def submit(self, *jobs: Job, again: Sequence[str] = (), left: Sequence[str] = ()) -> list[str]:
+        return self.on(Submitted(tuple(jobs), frozenset(again), frozenset(left)))
+
+    def granted(self, *cards: int, free: int = BIG) -> list[str]:
+        return [line for card in cards for line in self.on(Granted(f"GPU-{card}", free))]
+
+    def drained(self, card: int, free: int = BIG) -> list[str]:
+        return self.on(Drained(f"GPU-{card}", free))
+
+    def freed(self, card: int) -> list[str]:
+        return self.on(Freed(f"GPU-{card}"))
+
+    def elsewhere(self, card: int) -> list[str]:
+        return self.on(Refused(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
+
+    def occupied(self, card: int) -> list[str]:
+        return self.on(Refused(f"GPU-{card}", Occupied("user bob (pid 123)")))
+
+    def sick(self, card: int) -> list[str]:
+        return self.on(Refused(f"GPU-{card}", Sick("fell off the bus")))
+
+    def started(self, what: str) -> list[str]:
+        return self.on(Started(attempt(what), 42))
+
+    def ended(self, what: str, outcome: Outcome | None = None) -> list[str]:
+        return self.on(Ended(attempt(what), outcome or Exited(0)))
+
+    def timer(self, key: str, after: float) -> list[str]:
+        self.now += after
+        return self.on(TimerFired(key))
+
+    def asked(self, request: Request) -> list[str]:
+        return self.on(Asked(request))
+
+    def state(self, name: str) -> str:
+        """`failed: exited with status 3`; a job that waits says why."""
+        record = self.run.ledger.jobs[name]
+        reason = self.run.why_waiting(name) if record.state == "waiting" else record.reason
+        return f"{record.state}: {reason}" if reason else record.state
+
+    def states(self) -> dict[str, str]:
+        return {name: record.state for name, record in self.run.ledger.jobs.items()}

@@ -1,0 +1,162 @@
+"""Random histories through the core: every invariant after each step, every history to its end.
+
+GPULAUNCH_TEST_HISTORIES=20000 plays so many instead of the usual number.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from gpulaunch.core import admission, attempts, cards, jobs, placement
+from gpulaunch.core.model import Demand
+from tests.core.histories import play
+from tests.core.world import World
+
+COUNT = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "1500"))
+CHUNK = 100
+
+
+@pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
+def test_every_history_keeps_every_invariant_and_ends(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, COUNT)):
+        _play(seed, 1)
+
+
+@pytest.mark.parametrize("first", range(0, max(CHUNK, COUNT // 3), CHUNK))
+def test_two_rival_runs_never_share_a_card_and_both_end(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        _play(seed, 2)
+
+
+def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
+    """A suite of histories in which nothing happens would pass as well."""
+    seen: Counter[str] = Counter()
+    for seed in range(150):
+        world = _play(seed, 1 + seed % 2)
+        for line in world.log:
+            words = line.replace("(", " ").split()
+            seen[words[words.index("<-" if "<-" in words else "->") + 1]] += 1
+        seen["crash"] += sum(side.crashes for side in world.sides)
+    expected = (
+        "Acquire Release Launch Drain StopAttempt SetTimer Gather Granted Refused Freed Wanted "
+        "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash"
+    )
+    for name in expected.split(" "):
+        assert seen[name], f"no history has {name}: {seen}"
+
+
+def _play(seed: int, sides: int) -> World:
+    try:
+        return play(seed, sides)
+    except AssertionError as error:
+        raise AssertionError(f"history {seed} with {sides} runs: {error}") from error
+
+
+# ── Deliberately broken versions: each must be found ────────────────────────────────────────────
+
+
+def _skip_the_drain(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cards.Cards, "drain", lambda self, card: self._change(card, "leased"))
+
+
+def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
+    end = attempts.Attempts.end
+
+    def broken(self: attempts.Attempts, live: attempts.Live) -> None:
+        end(self, live)
+        self.tokens.update(live.demand.uses)
+
+    patch.setattr(attempts.Attempts, "end", broken)
+
+
+def _ignore_the_tokens(patch: pytest.MonkeyPatch) -> None:
+    obstacle = admission.Admission.obstacle
+
+    def broken(self: admission.Admission, node: object) -> str:
+        found = obstacle(self, node)  # type: ignore[arg-type]
+        return "" if found == "tokens" else found
+
+    patch.setattr(admission.Admission, "obstacle", broken)
+
+
+def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admission.Admission, "_let_go", lambda self: False)
+
+
+def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
+    def broken(card: cards.Card, demand: Demand, memory: int) -> bool:
+        return len(card.attempts) + len(card.claims) < max(2, demand.per_gpu)
+
+    patch.setattr(placement, "has_room", broken)
+
+
+def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
+    def broken(card: cards.Card, demand: Demand, memory: int) -> bool:
+        beside = [*card.attempts.values(), *card.claims]
+        alike = all(other.per_gpu == demand.per_gpu for other in beside)
+        room = not beside or (alike and len(beside) < demand.per_gpu)
+        return room and memory >= demand.gpu_memory
+
+    patch.setattr(placement, "has_room", broken)
+
+
+def _never_skip(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobs, "_BAD", frozenset())
+
+
+def _settle_without_a_fact(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(jobs, "JobSettled", lambda *fact: jobs.JobVanished(fact[0]))
+
+
+def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
+    make = cards.Cards.__init__
+
+    def broken(self: cards.Cards, gpus: object, limit: int | None, desk: object) -> None:
+        make(self, gpus, limit, desk)  # type: ignore[arg-type]
+        real, self.limit = self.limit, len(self.all)
+        held = self.held
+        self.held = lambda: held() + max(0, len(self.all) - real)  # type: ignore[method-assign]
+
+    patch.setattr(cards.Cards, "__init__", broken)
+
+
+def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: admission.Admission) -> bool:
+        self.gather = "granted"
+        return True
+
+    patch.setattr(admission.Admission, "_gather_on", broken)
+
+
+def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cards.Cards, "look_later", lambda self, card, demand: None)
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        _skip_the_drain,
+        _forget_the_tokens,
+        _ignore_the_tokens,
+        _keep_idle_cards,
+        _share_with_anybody,
+        _promise_memory_twice,
+        _never_skip,
+        _settle_without_a_fact,
+        _ignore_the_limit,
+        _gather_without_the_right,
+        _forget_the_timer,
+    ],
+)
+def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert callable(breakage)
+    breakage(monkeypatch)
+    for seed in range(400):
+        try:
+            play(seed, 1 + seed % 2)
+        except (AssertionError, LookupError):
+            return
+    pytest.fail("400 histories passed with a broken core")

@@ -1,0 +1,695 @@
+"""One run's decisions, history by history."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from gpulaunch.core.events import (
+    Acquire,
+    BecameReady,
+    Cancel,
+    Drain,
+    Drained,
+    DrainGpus,
+    Ended,
+    Event,
+    GatherGranted,
+    Granted,
+    Launch,
+    Pause,
+    Retry,
+    Stop,
+    Submitted,
+    Wanted,
+)
+from gpulaunch.core.facts import AttemptEnded, AttemptStarted, JobAdded
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Instant,
+    Interrupted,
+    Lost,
+    RetryPolicy,
+    Signaled,
+    Stopped,
+)
+from tests.core.table import Table, attempt, job, service
+from tests.core.world import GIB
+
+# ── Cards ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_job_from_the_asking_for_a_card_to_its_return() -> None:
+    table = Table(2)
+    assert table.submit(job("fold")) == ["acquire 0"]
+    assert table.granted(0) == ["launch fold.1 on 0"]
+    assert table.started("fold.1") == []
+    assert table.ended("fold.1") == ["drain 0"]
+    assert not table.run.finished
+    assert table.drained(0) == ["release 0"]
+    assert table.run.finished
+    assert table.run.outcome() == ("succeeded", "")
+
+
+def test_a_card_is_drained_and_kept_while_ready_jobs_can_use_it() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert table.ended("a.1") == ["drain 0"]
+    assert table.drained(0) == ["launch b.1 on 0"]
+
+
+def test_no_more_cards_are_asked_for_than_ready_jobs_can_use() -> None:
+    table = Table(4)
+    assert table.submit(job("a"), job("b"), job("c", needs=("a",))) == ["acquire 0", "acquire 1"]
+
+
+def test_at_most_limit_cards_are_held_at_once_and_any_will_do() -> None:
+    table = Table(3, limit=1)
+    assert table.submit(job("a"), job("b")) == ["acquire 0"]
+    assert table.elsewhere(0) == ["acquire 1"]
+    assert table.granted(1) == ["launch a.1 on 1"]
+
+
+def test_a_card_elsewhere_is_waited_for_without_polling() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    assert table.elsewhere(0) == []
+    assert table.state("a") == (
+        "waiting: waits for a card: GPU 0 belongs to run fold of alice (pid 7)"
+    )
+    assert table.freed(0) == ["acquire 0"]
+
+
+def test_a_card_in_strangers_use_is_looked_at_from_2_to_15_seconds_apart() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    for pause in ("2", "4", "8", "15", "15"):
+        assert table.occupied(0) == [f"at {pause} gpu/0"]
+        assert table.timer("gpu/GPU-0", float(pause)) == ["acquire 0"]
+    assert table.granted(0) == ["launch a.1 on 0"]
+
+
+def test_a_sick_card_is_set_aside_and_what_needs_it_fails_rather_than_waits() -> None:
+    table = Table(2)
+    table.submit(job("pair", gpus=2), job("one"))
+    table.granted(0)
+    assert table.sick(1) == ["launch one.1 on 0"]
+    assert table.state("pair") == (
+        "failed: never started: needs 2 cards at once, the run has 1; "
+        "GPU 1 was set aside: fell off the bus"
+    )
+
+
+def test_a_card_whose_memory_does_not_come_back_is_set_aside() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.ended("a.1")
+    assert table.sick(0) == []
+    assert table.state("b").startswith("failed: never started: needs a card, none is left")
+    assert table.run.finished
+
+
+def test_a_wanted_card_is_handed_over_though_jobs_are_ready_and_asked_for_again() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.on(Wanted("GPU-0", True))
+    table.ended("a.1")
+    assert table.drained(0) == ["at 0.5 gpu/0", "release 0"]
+    assert table.timer("gpu/GPU-0", 0.5) == ["acquire 0"]
+    table.elsewhere(0)
+    assert table.freed(0) == ["acquire 0"]
+    assert table.granted(0) == ["launch b.1 on 0"]
+
+
+def test_a_card_no_longer_wanted_is_kept() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.on(Wanted("GPU-0", True))
+    table.on(Wanted("GPU-0", False))
+    table.ended("a.1")
+    assert table.drained(0) == ["launch b.1 on 0"]
+
+
+def test_sharing_is_among_jobs_that_say_the_same_and_at_most_so_many() -> None:
+    table = Table(1)
+    table.submit(*(job(f"s{n}", per_gpu=2) for n in range(3)), job("alone"))
+    assert table.granted(0) == ["launch s0.1 on 0", "launch s1.1 on 0"]
+    assert table.ended("s0.1") == ["launch s2.1 on 0"], "no drain while another job is on it"
+    assert table.ended("s1.1") == []
+    assert table.ended("s2.1") == ["drain 0"]
+    assert table.drained(0) == ["launch alone.1 on 0"]
+
+
+def test_promised_memory_counts_against_a_shared_card() -> None:
+    table = Table(1)
+    table.submit(*(job(f"m{n}", per_gpu=3, gpu_memory=30 * GIB) for n in range(3)))
+    assert table.granted(0) == ["launch m0.1 on 0", "launch m1.1 on 0"]
+
+
+def test_a_card_with_too_little_free_memory_is_released_and_looked_at_later() -> None:
+    table = Table(1)
+    table.submit(job("big", gpu_memory=20 * GIB))
+    assert table.granted(0, free=12 * GIB) == ["release 0", "at 2 gpu/0"]
+    assert table.state("big") == (
+        "waiting: waits for 20 GiB free on a card; at most 12 GiB is free"
+    )
+    assert table.timer("gpu/GPU-0", 2) == ["acquire 0"]
+    assert table.granted(0, free=12 * GIB) == ["release 0", "at 4 gpu/0"]
+    table.timer("gpu/GPU-0", 4)
+    assert table.granted(0, free=30 * GIB) == ["launch big.1 on 0"]
+
+
+def test_more_memory_than_any_card_has_can_never_be_given() -> None:
+    table = Table(1)
+    assert table.submit(job("huge", gpu_memory=100 * GIB)) == []
+    assert table.state("huge").startswith("failed: never started")
+
+
+# ── Wide jobs ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_wide_job_takes_all_its_cards_or_none() -> None:
+    table = Table(2)
+    assert table.submit(job("pair", gpus=2)) == ["acquire 0", "acquire 1"]
+    assert table.granted(0) == []
+    assert table.granted(1) == ["launch pair.1 on 0 1"]
+
+
+def test_cards_taken_for_a_wide_job_are_released_when_another_is_refused() -> None:
+    table = Table(2)
+    table.submit(job("pair", gpus=2))
+    table.granted(0)
+    assert table.elsewhere(1) == ["release 0", "gather True"]
+    assert table.on(GatherGranted()) == ["at 600 gather", "acquire 0"]
+    assert table.granted(0) == [], "now it may keep the card idle"
+    assert table.on(Wanted("GPU-0", True)) == []
+    assert table.freed(1) == ["acquire 1"]
+    assert table.granted(1) == ["launch pair.1 on 0 1", "gather False"]
+
+
+def test_a_gatherer_in_vain_lets_go_after_a_while() -> None:
+    table = Table(2)
+    table.submit(job("pair", gpus=2))
+    table.granted(0)
+    table.elsewhere(1)
+    table.on(GatherGranted())
+    table.granted(0)
+    assert table.timer("gather", 600) == ["gather False", "at 15 gather", "release 0"]
+    assert table.timer("gather", 15) == ["gather True"]
+
+
+def test_a_wide_job_is_not_overtaken_for_ever() -> None:
+    table = Table(2)
+    ones = [job(f"one{n:02}", priority=0) for n in range(40)]
+    table.submit(job("seed"), job("pair", gpus=2, needs=("seed",)), *ones)
+    started = table.granted(0, 1)
+    live = [line.split()[1] for line in started if line.startswith("launch")]
+    history = list(live)
+    for _ in range(40):
+        if "pair.1" in history:
+            break
+        lines = table.ended(live.pop(0))
+        if "gather True" in lines:
+            lines += table.on(GatherGranted())
+        for line in list(lines):
+            if line.startswith("drain"):
+                more = table.drained(int(line.split()[1]))
+                lines += more + (table.on(GatherGranted()) if "gather True" in more else [])
+        fresh = [line.split()[1] for line in lines if line.startswith("launch")]
+        live += fresh
+        history += fresh
+    assert "pair.1" in history, "it never started"
+    assert history.index("pair.1") <= 2 + 2 * 2 + 2, history
+
+
+def test_two_wide_jobs_do_not_keep_cards_from_each_other() -> None:
+    table = Table(3)
+    assert len(table.submit(job("p", gpus=2), job("q", gpus=2))) == 2
+    assert table.granted(0, 1) == ["launch p.1 on 0 1"]
+    table.ended("p.1")
+    table.drained(0)
+    lines = table.drained(1)
+    while "launch q.1 on 0 1" not in lines and any("acquire" in line for line in lines):
+        lines = [x for a in lines if "acquire" in a for x in table.granted(int(a.split()[1]))]
+    assert any(line.startswith("launch q.1") for line in lines)
+
+
+def test_a_job_that_wants_a_card_alone_is_not_overtaken_for_ever_by_sharing_ones() -> None:
+    table = Table(1)
+    sharing = [job(f"s{n:02}", per_gpu=2, cost=1.0) for n in range(2)]
+    later = [job(f"t{n:02}", per_gpu=2) for n in range(30)]
+    table.submit(*sharing, job("alone"), *later)
+    table.granted(0)
+    live, overtaken = ["s00.1", "s01.1"], 0
+    while live:
+        lines = table.ended(live.pop(0))
+        for line in list(lines):
+            lines += table.drained(0) if line == "drain 0" else []
+        if "launch alone.1 on 0" in lines:
+            break
+        fresh = [line.split()[1] for line in lines if line.startswith("launch")]
+        overtaken += len(fresh)
+        live += fresh
+    assert "alone.1" in str(table.run.ledger.jobs["alone"].attempts[0].id)
+    assert overtaken <= 3
+
+
+# ── Jobs without cards, tokens, order ───────────────────────────────────────────────────────────
+
+
+def test_jobs_without_cards_stay_within_the_allowed_cpus() -> None:
+    table = Table(0, cpus=2)
+    jobs = [job("a", gpus=0), job("b", gpus=0), job("c", gpus=0)]
+    assert table.submit(*jobs) == ["launch a.1 on none", "launch b.1 on none"]
+    assert table.state("c") == "waiting: waits for 1 CPU; 2 of 2 are in use"
+    assert table.ended("a.1") == ["launch c.1 on none"]
+
+
+def test_a_job_that_wants_more_cpus_than_allowed_runs_alone() -> None:
+    table = Table(0, cpus=2)
+    table.submit(job("a", gpus=0), job("greedy", gpus=0, cpus=9), job("b", gpus=0))
+    assert table.states() == {"a": "running", "greedy": "waiting", "b": "running"}
+    table.ended("a.1")
+    assert table.ended("b.1") == ["launch greedy.1 on none"]
+
+
+def test_a_greedy_job_is_not_overtaken_for_ever() -> None:
+    table = Table(1, cpus=2)
+    table.submit(job("z", gpus=0), job("greedy", gpus=0, cpus=2),
+                 *(job(f"a{n}", gpus=0) for n in range(30)))  # fmt: skip
+    live, count = ["z.1", "a0.1"], 0
+    while table.states()["greedy"] == "waiting":
+        live += [line.split()[1] for line in table.ended(live.pop(0))]
+        count += 1
+        assert count < 10
+
+
+def test_a_card_job_is_never_held_back_by_cpus() -> None:
+    table = Table(1, cpus=1)
+    assert table.submit(job("cpu", gpus=0), job("card", cpus=64)) == [
+        "launch cpu.1 on none",
+        "acquire 0",
+    ]
+    assert table.granted(0) == ["launch card.1 on 0"]
+
+
+def test_tokens_are_held_while_a_job_runs() -> None:
+    table = Table(2, limits={"msa_server": 1})
+    table.submit(job("fold-a", uses=("msa_server",)), job("fold-b", uses=("msa_server",)))
+    table.granted(0)
+    assert table.state("fold-b") == (
+        "waiting: waits for a token of msa_server (1 of 1 in use by fold-a)"
+    )
+    table.ended("fold-a.1")
+    assert table.drained(0) == ["launch fold-b.1 on 0"]
+
+
+def test_more_tokens_than_there_are_can_never_be_given() -> None:
+    table = Table(1, limits={"t": 1})
+    table.submit(job("a", uses=("t", "t")))
+    assert table.state("a") == "failed: never started: needs 2 of t, of which there are 1"
+
+
+def test_the_order_is_priority_then_cost_then_the_file() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b", cost=5.0), job("c", priority=1), job("d"))
+    order = [table.granted(0)]
+    for name in ("c.1", "b.1", "a.1"):
+        table.ended(name)
+        order.append(table.drained(0))
+    assert [lines[0].split()[1] for lines in order] == ["c.1", "b.1", "a.1", "d.1"]
+
+
+# ── Needs and after ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_failure_skips_what_needs_it_and_not_what_comes_after_it() -> None:
+    table = Table(0, cpus=8)
+    table.submit(
+        job("a", gpus=0),
+        job("b", gpus=0, needs=("a",)),
+        job("c", gpus=0, needs=("b",)),
+        job("d", gpus=0, after=("a", "c")),
+    )
+    assert table.state("b") == "waiting: needs a, which is running"
+    assert table.state("d") == "waiting: comes after a, which is running (and 1 more)"
+    assert table.ended("a.1", Exited(3)) == ["launch d.1 on none"]
+    assert table.state("a") == "failed: exited with status 3"
+    assert table.state("b") == "skipped: needs a, which failed"
+    assert table.state("c") == "skipped: needs b, which was skipped"
+    table.ended("d.1")
+    assert table.run.finished
+    assert table.run.outcome()[0] == "failed"
+
+
+def test_a_need_that_waits_for_its_retry_has_not_failed() -> None:
+    table = Table(0)
+    policy = RetryPolicy(times=1, delay=30.0)
+    table.submit(job("a", gpus=0, retry=policy), job("b", gpus=0, after=("a",)))
+    assert table.ended("a.1", Signaled(11)) == ["at 30 job/a"]
+    assert table.state("a") == "waiting: retries in 30 s"
+    assert table.run.ledger.jobs["a"].reason == "killed by SIGSEGV; retry 1 of 1"
+    assert table.timer("job/a", 30) == ["launch a.2 on none"]
+    assert table.ended("a.2", Signaled(11)) == ["launch b.1 on none"]
+    assert table.state("a") == "failed: killed by SIGSEGV"
+
+
+def test_a_chain_of_20000_needs_is_skipped_without_recursion() -> None:
+    table = Table(0)
+    chain = [job(f"j{n}", gpus=0, needs=(f"j{n - 1}",) if n else ()) for n in range(20_000)]
+    table.submit(*chain)
+    table.ended("j0.1", Exited(1))
+    assert table.states()["j19999"] == "skipped"
+    assert table.run.finished
+
+
+def test_a_need_that_is_not_in_the_file_never_hangs_the_run() -> None:
+    table = Table(1)
+    table.submit(job("a", needs=("ghost",)))
+    assert table.state("a") == "skipped: needs ghost, which is not in the job file"
+
+
+# ── Attempts ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_interrupted_and_lost_attempts_spend_no_retry() -> None:
+    table = Table(0)
+    table.submit(job("a", gpus=0, retry=RetryPolicy(1)))
+    assert table.ended("a.1", Interrupted("drain")) == ["launch a.2 on none"]
+    assert table.ended("a.2", Lost("gone")) == ["launch a.3 on none"]
+    assert table.ended("a.3", Exited(1)) == ["launch a.4 on none"]
+    table.ended("a.4", Exited(1))
+    assert table.state("a") == "failed: exited with status 1"
+
+
+def test_three_lost_in_a_row_are_a_failure() -> None:
+    table = Table(0)
+    table.submit(job("a", gpus=0))
+    for number in (1, 2, 3):
+        table.ended(f"a.{number}", Lost("nobody saw its end"))
+    assert table.state("a") == "failed: lost: nobody saw its end, for the 3rd time in a row"
+
+
+def test_stale_events_are_ignored() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    assert table.granted(0) == []
+    table.ended("a.1")
+    assert table.ended("a.1", Exited(9)) == []
+    assert table.started("a.1") == []
+    assert table.drained(0) == ["release 0"]
+    assert table.drained(0) == []
+    assert table.freed(0) == []
+    assert table.timer("gpu/GPU-0", 1) == table.timer("job/a", 1) == table.timer("x", 1) == []
+    assert table.states() == {"a": "succeeded"}
+
+
+# ── Services ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_service_starts_with_its_first_dependant_and_stops_with_its_last() -> None:
+    table = Table(2)
+    table.submit(service("web"), job("prep", gpus=0), job("ask", needs=("web", "prep")))
+    assert table.states()["web"] == "waiting", "nothing is ready to use it"
+    assert table.ended("prep.1") == ["acquire 0"]
+    assert table.granted(0) == ["launch web.1 on 0"]
+    assert table.state("ask") == "waiting: waits for its service web to be ready"
+    assert table.on(BecameReady(attempt("web.1"))) == ["acquire 1"]
+    assert table.granted(1) == ["launch ask.1 on 1"]
+    assert table.ended("ask.1") == ["drain 1", "stop web.1 stopped"]
+    table.drained(1)
+    assert table.ended("web.1", Stopped(Signaled(15))) == ["drain 0"]
+    table.drained(0)
+    assert table.run.finished
+    assert table.run.outcome() == ("succeeded", "")
+
+
+def test_a_services_early_end_fails_what_runs_and_skips_what_waits() -> None:
+    table = Table(0, cpus=9)
+    table.submit(
+        service("web", gpus=0),
+        job("ask", gpus=0, needs=("web",)),
+        job("next", gpus=0, needs=("web", "ask")),
+    )
+    table.on(BecameReady(attempt("web.1")))
+    assert table.ended("web.1", Exited(0)) == ["stop ask.1 interrupted"]
+    assert table.state("web") == "failed: ended early: exited with status 0"
+    assert table.state("next") == "skipped: needs web, which failed"
+    table.ended("ask.1", Interrupted("x"))
+    assert table.state("ask") == (
+        "failed: its service web failed: ended early: exited with status 0"
+    )
+
+
+def test_a_service_that_is_tried_again_takes_its_dependants_along() -> None:
+    table = Table(0, cpus=9)
+    table.submit(service("web", gpus=0, retry=RetryPolicy(1)), job("ask", gpus=0, needs=("web",)))
+    table.on(BecameReady(attempt("web.1")))
+    assert table.ended("web.1", Exited(1)) == ["stop ask.1 interrupted"]
+    assert table.ended("ask.1", Interrupted("x")) == ["launch web.2 on none"]
+    assert table.on(BecameReady(attempt("web.2"))) == ["launch ask.2 on none"]
+
+
+def test_two_services_do_not_keep_each_others_dependants_from_the_last_card() -> None:
+    table = Table(2)
+    table.submit(service("web"), service("api"), job("a", needs=("web",)), job("b", needs=("api",)))
+    assert table.granted(0) == ["launch web.1 on 0"]
+    assert table.states()["api"] == "waiting"
+    table.on(BecameReady(attempt("web.1")))
+    assert table.granted(1) == ["launch a.1 on 1"]
+
+
+def test_a_service_nobody_needs_runs_until_the_others_have_ended() -> None:
+    table = Table(0, cpus=9)
+    assert table.submit(service("board", gpus=0), job("a", gpus=0)) == [
+        "launch board.1 on none",
+        "launch a.1 on none",
+    ]
+    assert table.ended("a.1") == ["stop board.1 stopped"]
+    table.ended("board.1", Stopped())
+    assert table.run.outcome() == ("succeeded", "")
+
+
+def test_a_service_is_run_again_for_a_retried_job() -> None:
+    table = Table(0, cpus=9)
+    table.submit(service("web", gpus=0), job("ask", gpus=0, needs=("web",)))
+    table.on(BecameReady(attempt("web.1")))
+    table.ended("ask.1", Exited(1))
+    assert table.asked(Retry(None)) == []
+    assert table.ended("web.1", Stopped()) == ["launch web.2 on none"]
+    assert table.on(BecameReady(attempt("web.2"))) == ["launch ask.2 on none"]
+
+
+def test_a_service_that_leaves_no_card_for_its_dependant_fails_it_in_the_end() -> None:
+    table = Table(1)
+    table.submit(service("web"), job("ask", needs=("web",)), job("other"))
+    table.granted(0)
+    assert table.states()["other"] == "running"
+    table.ended("other.1")
+    table.drained(0)
+    assert table.state("ask").startswith("failed: never started: it does not fit")
+    assert table.run.finished
+
+
+# ── What people ask ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_stop_before_first_launch_is_not_lost() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    assert table.asked(Stop("Ctrl-C")) == []
+    assert table.granted(0) == ["release 0"]
+    assert table.run.finished
+    assert table.run.outcome() == ("stopped", "Ctrl-C")
+    assert table.state("a") == "waiting: not started: stopped by Ctrl-C"
+
+
+def test_stop_interrupts_and_a_second_one_kills() -> None:
+    table = Table(2)
+    table.submit(job("a"), job("b"))
+    table.granted(0, 1)
+    assert table.asked(Stop("Ctrl-C")) == ["stop a.1 interrupted", "stop b.1 interrupted"]
+    assert table.ended("a.1", Interrupted("Ctrl-C")) == ["drain 0"]
+    assert table.drained(0) == ["release 0"]
+    assert table.asked(Stop("Ctrl-C", now=True)) == ["stop b.1 interrupted now"]
+    assert table.ended("b.1", Interrupted("Ctrl-C")) == ["release 1"]
+    assert table.run.finished
+    assert table.states() == {"a": "waiting", "b": "waiting"}
+
+
+def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded() -> None:
+    table = Table(0)
+    table.submit(job("a", gpus=0))
+    table.asked(Stop("Ctrl-C"))
+    table.ended("a.1", Exited(0))
+    assert table.run.outcome() == ("succeeded", "")
+
+
+def test_cancel_ends_waiting_and_running_jobs_for_good() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=RetryPolicy(5)), job("b"), job("c", needs=("b",)))
+    table.granted(0)
+    assert table.asked(Cancel(("a", "b"))) == ["stop a.1 cancelled"]
+    table.ended("a.1", Cancelled(Signaled(15)))
+    assert table.states() == {"a": "cancelled", "b": "cancelled", "c": "skipped"}
+
+
+def test_retry_requeues_what_failed_and_what_was_skipped_because_of_it() -> None:
+    table = Table(0, cpus=9)
+    table.submit(
+        job("a", gpus=0), job("b", gpus=0, needs=("a",)), job("x", gpus=0), job("y", gpus=0)
+    )
+    table.ended("a.1", Exited(1))
+    table.ended("x.1")
+    table.asked(Cancel(("y",)))
+    table.ended("y.1", Cancelled())
+    assert table.asked(Retry(None)) == ["launch a.2 on none"]
+    assert table.states() == {"a": "running", "b": "waiting", "x": "succeeded", "y": "cancelled"}
+    assert table.asked(Retry(("y",))) == ["launch y.2 on none"]
+
+
+def test_drain_gives_cards_back_and_off_takes_them_again() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert table.asked(DrainGpus(None)) == []
+    table.ended("a.1")
+    assert table.drained(0) == ["release 0"]
+    assert table.state("b") == (
+        "waiting: waits for a card: GPU 0 was given back by a person (drain)"
+    )
+    assert not table.run.finished
+    assert table.asked(DrainGpus(None, off=True)) == ["acquire 0"]
+
+
+def test_drain_now_interrupts_and_the_job_goes_on_elsewhere() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    assert table.asked(DrainGpus(("GPU-0",), now=True)) == ["stop a.1 interrupted"]
+    assert table.ended("a.1", Interrupted("drain")) == ["drain 0", "acquire 1"]
+    assert table.granted(1) == ["launch a.2 on 1"]
+
+
+def test_pause_starts_nothing_until_it_is_over() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.asked(Pause("the disk is full"))
+    assert table.granted(0) == ["release 0"]
+    assert table.state("a") == "waiting: paused: the disk is full"
+    assert table.asked(Pause("", off=True)) == ["acquire 0"]
+
+
+def test_fail_fast_lets_running_jobs_finish_and_starts_nothing_more() -> None:
+    table = Table(2, fail_fast=True)
+    table.submit(job("fold-1"), job("fold-2"), job("fold-3"))
+    table.granted(0, 1)
+    table.ended("fold-2.1", Exited(1))
+    assert table.drained(1) == ["release 1"]
+    assert table.state("fold-3") == "waiting: not started: --fail-fast after fold-2 failed"
+    table.ended("fold-1.1")
+    table.drained(0)
+    assert table.run.finished
+    assert table.run.outcome() == ("failed", "--fail-fast after fold-2 failed")
+
+
+def test_max_failures_counts() -> None:
+    table = Table(0, max_failures=2)
+    table.submit(*(job(f"j{n}", gpus=0) for n in range(4)))
+    table.ended("j0.1", Exited(1))
+    assert table.states()["j1"] == "running"
+    table.ended("j1.1", Exited(1))
+    assert table.states() == {"j0": "failed", "j1": "failed", "j2": "waiting", "j3": "waiting"}
+
+
+# ── Going on with a run ─────────────────────────────────────────────────────────────────────────
+
+
+def interrupted_run() -> Ledger:
+    """`done` succeeded, `bad` failed, `cut` was running, `ended` has an end and no state yet."""
+    table = Table(0, cpus=9)
+    names = ("done", "bad", "cut", "ended", "gone")
+    table.submit(*(job(name, gpus=0) for name in names))
+    table.ended("done.1")
+    table.ended("bad.1", Exited(1))
+    ledger = table.run.ledger
+    at = Instant(2000.0, 2000.0)
+    ledger.apply(AttemptStarted(attempt("ended.1"), 7), at)
+    ledger.apply(AttemptEnded(attempt("ended.1"), Exited(0), None, False), at)
+    ledger.apply(AttemptEnded(attempt("gone.1"), Interrupted("x"), None, False), at)
+    return ledger
+
+
+def test_a_resume_runs_nothing_again_that_was_done_and_counts_attempts_on() -> None:
+    table = Table(0, ledger=interrupted_run(), cpus=9)
+    lines = table.submit(
+        *(job(name, gpus=0) for name in ("done", "bad", "cut", "ended", "new")), again=["bad"]
+    )
+    assert lines == ["launch bad.2 on none", "launch new.1 on none"]
+    assert table.states()["ended"] == "succeeded", "its end was recorded"
+    assert table.states()["cut"] == "running", "an old keeper may still be ending it"
+    assert table.run.ledger.jobs["gone"].vanished
+    assert [f.name for f in table.facts if isinstance(f, JobAdded)] == ["new"]
+    assert table.ended("cut.1", Interrupted("its supervisor died")) == ["launch cut.2 on none"]
+
+
+def test_an_inherited_attempt_is_not_stopped_by_us_and_holds_none_of_our_cards() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    again = Table(1, ledger=table.run.ledger)
+    assert again.submit(job("a"), job("b")) == ["acquire 0"]
+    assert again.elsewhere(0) == []
+    assert again.asked(Cancel(("a",))) == []
+    again.ended("a.1", Interrupted("its supervisor died"))
+    assert again.state("a") == "cancelled: cancelled"
+    assert again.freed(0) == ["acquire 0"]
+
+
+def test_what_a_round_leaves_is_left() -> None:
+    table = Table(0, ledger=interrupted_run(), cpus=9)
+    names = ("done", "bad", "ended", "gone", "new")
+    lines = table.submit(
+        *(job(name, gpus=0) for name in names), again=["bad"], left=["gone", "new"]
+    )
+    assert lines == ["launch bad.2 on none"]
+    assert table.state("new") == "waiting: left as it is this time"
+    table.ended("cut.1", Lost("gone"))
+    table.ended("bad.2")
+    assert table.run.finished
+    assert table.run.outcome() == ("stopped", "2 waiting jobs were left as they are")
+
+
+def test_facts_come_before_the_instructions_that_rest_on_them() -> None:
+    table = Table(0)
+    results = table.run.handle(Submitted((job("a", gpus=0),)), table.instant)
+    kinds = [type(result).__name__ for result in results]
+    assert kinds == ["JobAdded", "AttemptLaunched", "Launch"]
+
+
+def test_many_jobs_pass_through_the_core_cheaply() -> None:
+    """A hundred thousand take about 15 s here; a scan over all jobs per event would take hours."""
+    table = Table(8)
+    jobs = tuple(job(f"j{n}") for n in range(10_000))
+    inbox: deque[Event] = deque([Submitted(jobs)])
+    begun, events = time.process_time(), 0
+    while inbox:
+        events += 1
+        for result in table.run.handle(inbox.popleft(), table.instant):
+            match result:
+                case Acquire(gpu):
+                    inbox.append(Granted(gpu, 1))
+                case Drain(gpu):
+                    inbox.append(Drained(gpu, 1))
+                case Launch(what):
+                    inbox.append(Ended(what, Exited(0)))
+    assert table.run.finished
+    assert events == 1 + 8 + 20_000
+    assert time.process_time() - begun < 20
