@@ -110,6 +110,7 @@ class Jobs:
     def _resume(self, node: Node, running: bool, again: frozenset[str]) -> bool:
         """Put the node where its recorded state says. True if it waits."""
         record = self.record(node)
+        node.fresh_from = len(record.attempts) + 1
         if record.state == "running" and not running:
             self._settle_recorded(node, record)
         if record.state in SETTLED and node.name not in again:

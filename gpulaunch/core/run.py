@@ -280,7 +280,7 @@ class Run:
 
     def _decide(self, live: Live, event: Ended, record: JobRecord) -> retry.Decision:
         job = live.node.job if live.node is not None else Job(record.name, ())
-        decision = retry.decide(event.outcome, job, record.charged, _lost_before(record))
+        decision = retry.decide(event.outcome, job, record.charged, _lost_before(live, record))
         if live.wish == "stopped":
             return retry.Settle("succeeded")
         if live.wish == "cancelled" and not _succeeded(decision):
@@ -391,12 +391,13 @@ class Run:
 
     def _halted(self) -> str:
         """Enough jobs have failed: why nothing new is started; empty otherwise."""
-        failed = list(self._jobs.failed)
+        failed = self._jobs.failed
         if self._max_failures is None or len(failed) < self._max_failures:
             return ""
         if self._fail_fast:
-            return f"--fail-fast after {failed[0].name} failed"
-        return f"--max-failures {self._max_failures} reached when {failed[-1].name} failed"
+            return f"--fail-fast after {next(iter(failed)).name} failed"
+        last = next(reversed(failed))
+        return f"--max-failures {self._max_failures} reached when {last.name} failed"
 
 
 def _opened(gpus: Sequence[Gpu]) -> Ledger:
@@ -405,9 +406,14 @@ def _opened(gpus: Sequence[Gpu]) -> Ledger:
     return ledger
 
 
-def _lost_before(record: JobRecord) -> int:
+def _lost_before(live: Live, record: JobRecord) -> int:
+    """Attempts lost in a row just before this one, by this supervisor: a crash of an earlier one
+    loses what runs, and says nothing about the job."""
+    if live.inherited or live.node is None:
+        return 0
+    since = max(record.budget_from, live.node.fresh_from)
     count = 0
-    for attempt in reversed(record.attempts[record.budget_from - 1 : -1]):
+    for attempt in reversed(record.attempts[since - 1 : -1]):
         if not isinstance(attempt.outcome, Lost):
             break
         count += 1

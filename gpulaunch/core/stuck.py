@@ -15,6 +15,7 @@ from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import SetTimer
 from gpulaunch.core.jobs import Jobs, closure
+from gpulaunch.core.model import Demand
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 TIMER = "stuck"
@@ -103,7 +104,12 @@ class Stuck:
         """Cards that it could use are in somebody else's hands, and may come back."""
         demands = [node.job.demand, *(service.job.demand for service in closure(node))]
         memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
-        return memory is not None and any(self._is_away(card, memory) for card in self._cards)
+        if memory is None:
+            return False
+        away = [card for card in self._cards if self._is_away(card, memory)]
+        for card in away:
+            self._cards.look_later(card, Demand(gpu_memory=memory))
+        return bool(away)
 
     def _is_away(self, card: Card, memory: int) -> bool:
         if card.state == "aside":

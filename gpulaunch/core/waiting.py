@@ -27,6 +27,7 @@ class Node:
     """A job with its neighbours. `overtaken` counts later jobs that started before it.
 
     `left`: this round leaves it as it is; its place is then `settled`, whatever its state.
+    `fresh_from`: attempts numbered from here are this supervisor's own.
 
     For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
     what those will take, `companions` are the services that some dependant needs besides it.
@@ -40,6 +41,7 @@ class Node:
     overtaken: int = 0
     lacking: str = ""
     left: bool = False
+    fresh_from: int = 1
     needs: tuple[Node, ...] = ()
     services: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
@@ -118,8 +120,10 @@ class Waiting:
         heapq.heapify(heap)
         while heap:
             _, _, queue, node = heapq.heappop(heap)
-            yield node
             following = queue.peek()
+            if following is node:
+                yield node
+                following = queue.peek()
             if following is not None and following is not node:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
 

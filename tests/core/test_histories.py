@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from gpulaunch.core import admission, attempts, cards, jobs, placement
+from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
 from tests.core.histories import play
 from tests.core.world import World
@@ -108,7 +109,7 @@ def _never_skip(patch: pytest.MonkeyPatch) -> None:
 
 
 def _settle_without_a_fact(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "JobSettled", lambda *fact: jobs.JobVanished(fact[0]))
+    patch.setattr(jobs, "JobSettled", lambda *fact: JobVanished(fact[0]))
 
 
 def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:

@@ -653,6 +653,17 @@ def test_an_inherited_attempt_is_not_stopped_by_us_and_holds_none_of_our_cards()
     assert again.freed(0) == ["acquire 0"]
 
 
+def test_crashes_of_supervisors_never_fail_a_job() -> None:
+    ledger = Ledger()
+    for number in range(1, 6):
+        table = Table(0, ledger=ledger)
+        lines = table.submit(job("a", gpus=0))
+        if number > 1:
+            lines = table.ended(f"a.{number - 1}", Lost("its supervisor died"))
+        assert lines == [f"launch a.{number} on none"]
+        ledger = table.run.ledger
+
+
 def test_what_a_round_leaves_is_left() -> None:
     table = Table(0, ledger=interrupted_run(), cpus=9)
     names = ("done", "bad", "ended", "gone", "new")

@@ -11,6 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpulaunch.core.events import (
     Acquire,
@@ -219,10 +220,12 @@ class World:
         side.inbox.extend(recorded)
         for process in list(self.processes.values()):
             if process.side is side:
-                self._later(side.name, lambda p=process: self._end(p, self._old_end(), 0))
+                self._later(side.name, partial(self._end_old, process))
 
-    def _old_end(self) -> Outcome:
-        return self.rng.choice([Interrupted("its supervisor died"), Lost("gone"), Exited(0)])
+    def _end_old(self, process: Process) -> None:
+        """What an old keeper left behind."""
+        ends: list[Outcome] = [Interrupted("its supervisor died"), Lost("gone"), Exited(0)]
+        self._end(process, self.rng.choice(ends), 0)
 
     def tell(self, side: Side, event: Event) -> None:
         """Hand one event in, and carry out what comes back, strictly."""
@@ -249,7 +252,8 @@ class World:
                 place = self.cards[gpu]
                 assert gpu not in side.asking, f"Acquire({gpu}) twice"
                 assert not (place.holder is side and place.granted), f"Acquire({gpu}), held"
-                assert gpu not in side.drained and not self._closed(side), f"Acquire({gpu}) drained"
+                assert gpu not in side.drained, f"Acquire({gpu}), given back"
+                assert not self._closed(side), f"Acquire({gpu}) while nothing may start"
                 side.asking.add(gpu)
                 # Like the engine, the lease is taken at once; the look takes its time.
                 if place.handed is side:
@@ -257,7 +261,7 @@ class World:
                 self._later(side.name, lambda: self._answer(side, place))
             case Release(gpu):
                 place = self.cards[gpu]
-                assert place.holder is side and place.granted, f"Release({gpu}), not held"
+                assert self._has(side, place), f"Release({gpu}), not held"
                 assert not place.draining, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
                 place.granted = False
@@ -265,7 +269,7 @@ class World:
                 self._hand_over(place)
             case Drain(gpu):
                 place = self.cards[gpu]
-                assert place.holder is side and place.granted, f"Drain({gpu}), not held"
+                assert self._has(side, place), f"Drain({gpu}), not held"
                 assert not place.draining, f"Drain({gpu}) twice"
                 assert not self._on(gpu), f"Drain({gpu}) with {self._on(gpu)} on it"
                 place.draining = True
@@ -306,7 +310,7 @@ class World:
         assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
         for uuid in uuids:
             place = self.cards[uuid]
-            assert place.holder is side and place.granted, f"Launch({attempt}) on {uuid}, not held"
+            assert self._has(side, place), f"Launch({attempt}) on {uuid}, not held"
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
             clean = place.carried or not place.dirty
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
@@ -450,6 +454,9 @@ class World:
 
     def _closed(self, side: Side) -> bool:
         return side.stopped or side.paused
+
+    def _has(self, side: Side, place: Place) -> bool:
+        return place.holder is side and place.granted
 
     def _holds(self, side: Side) -> bool:
         return any(place.holder is side for place in self.cards.values())
