@@ -1,0 +1,102 @@
+"""A world without processes: an engine, a record and a view that the supervisor can drive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpulaunch.core.events import (
+    Acquire,
+    Drain,
+    Drained,
+    Ended,
+    Granted,
+    Instruction,
+    Launch,
+    Release,
+    Started,
+    StopAttempt,
+)
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
+from gpulaunch.engines.protocol import Post
+
+
+class FakeEngine:
+    """Grants every card; an attempt of a job called `long` runs until it is stopped."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.seen: list[Instruction] = []
+
+    def carry_out(self, instruction: Instruction) -> None:
+        self.seen.append(instruction)
+        match instruction:
+            case Acquire(gpu):
+                self.post(Granted(gpu, 80 << 30))
+            case Drain(gpu):
+                self.post(Drained(gpu, 80 << 30))
+            case Launch(attempt, job):
+                self.post(Started(attempt, 1))
+                if job.name != "long":
+                    self.post(Ended(attempt, Exited(0)))
+            case StopAttempt(attempt, by=by):
+                self.post(Ended(attempt, Interrupted(by)))
+            case Release():
+                pass
+
+    def launched(self) -> list[str]:
+        return [i.attempt.job for i in self.seen if isinstance(i, Launch)]
+
+    def adopt(self, attempts: Sequence[AttemptId]) -> None:
+        self.adopted = tuple(attempts)
+
+    def close(self) -> None:
+        return None
+
+
+class FakeRecord:
+    """Keeps facts; `broken` refuses them for so many tries (None: for good)."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.pending: list[Fact] = []
+        self.broken: int | None = 0
+        self.hopeless = False
+
+    @property
+    def trouble(self) -> str:
+        return "No space left on device" if self.pending else ""
+
+    def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
+        self.pending += [fact for fact, _ in facts]
+        return self.retry()
+
+    def retry(self) -> bool:
+        if self.broken is None:
+            return False
+        if self.broken > 0:
+            self.broken -= 1
+            return False
+        self.facts += self.pending
+        self.pending = []
+        return True
+
+    def sync(self) -> None:
+        return None
+
+
+class FakeView:
+    """Remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[Fact] = []
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self.seen.append(fact)
+
+    def tick(self, now: Instant, ledger: Ledger) -> None:
+        return None
+
+    def next_tick(self, now: Instant) -> float | None:
+        return None

@@ -1,0 +1,150 @@
+"""The environment of an attempt, variable by variable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpulaunch.core.model import Demand, Gpu, Job
+from gpulaunch.engines.environment import (
+    CHOSEN,
+    RANKS,
+    THREADS,
+    Machine,
+    Place,
+    address_variable,
+    delta,
+    threads,
+)
+
+GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
+MACHINE = Machine(cpus=16, pool=4, cache="/cache")
+PLACE = Place(
+    gpus=(GPUS[2],),
+    style="index",
+    scope="run/1",
+    master_port=23456,
+    run="20261120-080000-abcdef",
+    run_dir="/runs/r",
+    attempt=2,
+    out="/runs/r/out/a.2",
+)
+JOB = Job("a", "true")
+
+
+def environment(
+    job: Job = JOB,
+    place: Place = PLACE,
+    base: dict[str, str] | None = None,
+    own: dict[str, str | None] | None = None,
+) -> dict[str, str]:
+    base = {"PATH": "/usr/bin"} if base is None else base
+    return delta(job, place, MACHINE, base, own or {}).over(base)
+
+
+def test_one_card_is_named_by_its_nvml_index_in_pci_order() -> None:
+    env = environment()
+    assert env["CUDA_VISIBLE_DEVICES"] == "2"
+    assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert env["GPULAUNCH_GPU_UUID"] == "GPU-2"
+
+
+def test_several_cards_are_comma_separated() -> None:
+    env = environment(place=replace(PLACE, gpus=GPUS[1:3]))
+    assert env["CUDA_VISIBLE_DEVICES"] == env["GPULAUNCH_GPU_INDEX"] == "1,2"
+    assert env["GPULAUNCH_GPU_UUID"] == "GPU-1,GPU-2"
+
+
+def test_no_card_is_an_empty_mask() -> None:
+    job = replace(JOB, demand=Demand(gpus=0))
+    env = environment(job, replace(PLACE, gpus=()), {"CUDA_VISIBLE_DEVICES": "3"})
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert "TRITON_CACHE_DIR" not in env
+
+
+def test_by_uuid_the_order_is_of_no_account() -> None:
+    assert environment(place=replace(PLACE, style="uuid"))["CUDA_VISIBLE_DEVICES"] == "GPU-2"
+
+
+def test_the_mask_and_the_order_win_over_what_is_inherited() -> None:
+    base = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    env = environment(base=base)
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("2", "PCI_BUS_ID")
+
+
+@pytest.mark.parametrize("name", [*THREADS, "MASTER_PORT", "TRITON_CACHE_DIR", "PYTHONUNBUFFERED"])
+def test_what_the_user_set_wins(name: str) -> None:
+    assert environment(base={name: "mine"})[name] == "mine"
+    assert environment(own={name: "job's"})[name] == "job's"
+    assert environment(base={name: "mine"}, own={name: "job's"})[name] == "job's"
+
+
+def test_null_removes_and_nothing_puts_it_back() -> None:
+    env = environment(base={"A": "1"}, own={"A": None, "OMP_NUM_THREADS": None})
+    assert not {"A", "OMP_NUM_THREADS"} & env.keys()
+
+
+def test_inherited_ranks_are_removed_unless_they_are_wanted() -> None:
+    base = dict.fromkeys(RANKS, "7")
+    assert not environment(base=base).keys() & set(RANKS)
+    assert environment(replace(JOB, inherit_ranks=True), base=base).keys() >= set(RANKS)
+    assert environment(base=base, own={"RANK": "0"})["RANK"] == "0"
+
+
+def test_what_an_outer_launcher_chose_is_not_what_the_user_set() -> None:
+    outer = environment(base={"MKL_NUM_THREADS": "2"})
+    inner = environment(place=replace(PLACE, master_port=34567), base=outer)
+    assert outer["MASTER_PORT"] == "23456"
+    assert inner["MASTER_PORT"] == inner["PET_MASTER_PORT"] == "34567"
+    assert inner["MKL_NUM_THREADS"] == "2"
+    assert "MKL_NUM_THREADS" not in inner[CHOSEN].split(",")
+
+
+@pytest.mark.parametrize(
+    ("demand", "expected"),
+    [
+        (Demand(), 4),
+        (Demand(per_gpu=2), 2),
+        (Demand(per_gpu=64), 1),
+        (Demand(cpus=6), 6),
+        (Demand(gpus=0), 1),
+        (Demand(gpus=0, cpus=3), 3),
+    ],
+)
+def test_threads_are_the_cards_share_of_the_cpus(demand: Demand, expected: int) -> None:
+    assert threads(replace(JOB, demand=demand), MACHINE) == expected
+
+
+def test_caches_are_apart_per_card() -> None:
+    one = environment()
+    two = environment(place=replace(PLACE, gpus=(GPUS[3],)))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
+        assert one[name] != two[name]
+        assert one[name].startswith("/cache/")
+
+
+def test_a_virtual_environment_comes_first_without_activation() -> None:
+    base = {"PATH": "/usr/bin:/venv/bin", "PYTHONHOME": "/elsewhere"}
+    env = environment(replace(JOB, venv="/venv"), base=base)
+    assert env["PATH"] == "/venv/bin:/usr/bin"
+    assert env["VIRTUAL_ENV"] == "/venv"
+    assert "PYTHONHOME" not in env
+
+
+def test_conda_sets_prefix_and_path() -> None:
+    env = environment(replace(JOB, conda="/opt/conda/envs/chai"))
+    assert env["PATH"] == "/opt/conda/envs/chai/bin:/usr/bin"
+    assert (env["CONDA_PREFIX"], env["CONDA_DEFAULT_ENV"]) == ("/opt/conda/envs/chai", "chai")
+
+
+def test_services_are_found_by_address() -> None:
+    env = environment(place=replace(PLACE, addresses={"msa-server": "127.0.0.1:8000"}))
+    assert env["GPULAUNCH_ADDR_MSA_SERVER"] == "127.0.0.1:8000"
+    assert address_variable("a.b c") == "GPULAUNCH_ADDR_A_B_C"
+
+
+def test_a_command_outside_any_run_has_no_run_variables() -> None:
+    env = environment(place=replace(PLACE, run=""))
+    assert not {"GPULAUNCH_RUN_ID", "GPULAUNCH_OUT", "GPULAUNCH_JOB"} & env.keys()
+    assert env["GPULAUNCH_LEASED"] == "run/1"

@@ -1,0 +1,86 @@
+"""The loop: descriptors, timers and signals in one thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpulaunch.loop import Loop
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_the_newest_timer_of_a_key_counts(loop: Loop) -> None:
+    fired: list[str] = []
+    at = time.monotonic()
+    loop.call_at("a", at + 30, lambda: fired.append("old"))
+    loop.call_at("a", at, lambda: fired.append("new"))
+    loop.call_at("b", at, lambda: fired.append("forgotten"))
+    loop.forget("b")
+    loop.turn()
+    assert fired == ["new"]
+    loop.turn(block=False)
+    assert fired == ["new"]
+
+
+def test_timers_fire_in_order_of_their_time(loop: Loop) -> None:
+    fired: list[int] = []
+    at = time.monotonic()
+    for n in (3, 1, 2):
+        loop.call_at(str(n), at + n / 1000, lambda n=n: fired.append(n))  # type: ignore[misc]
+    while len(fired) < 3:
+        loop.turn()
+    assert fired == [1, 2, 3]
+
+
+def test_a_callback_may_unwatch_another_that_is_ready(loop: Loop) -> None:
+    pipes = [os.pipe(), os.pipe()]
+    called: list[int] = []
+
+    def first_come(which: int) -> None:
+        called.append(which)
+        loop.unwatch(pipes[1 - which][0])
+
+    for which, (read, write) in enumerate(pipes):
+        os.write(write, b"x")
+        loop.watch(read, lambda which=which: first_come(which))  # type: ignore[misc]
+    loop.turn()
+    assert len(called) == 1
+    for pipe in pipes:
+        loop.unwatch(pipe[0])
+        for fd in pipe:
+            os.close(fd)
+
+
+def test_signals_arrive_as_callbacks_and_handlers_are_put_back(loop: Loop) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    got: list[int] = []
+    loop.on_signals([signal.SIGUSR1], got.append)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    while not got:
+        loop.turn()
+    assert set(got) == {signal.SIGUSR1}
+    loop.close()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_an_idle_loop_does_not_wake(loop: Loop) -> None:
+    fired: list[float] = []
+    begun = time.monotonic()
+    loop.call_after("end", 0.2, lambda: fired.append(time.monotonic()))
+    turns = 0
+    while not fired:
+        loop.turn()
+        turns += 1
+    assert turns == 1
+    assert fired[0] - begun >= 0.2

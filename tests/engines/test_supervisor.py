@@ -1,0 +1,119 @@
+"""The supervisor between the core and a pretend engine: what is written before what is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+import gpulaunch.supervisor
+from gpulaunch.core.events import Submitted
+from gpulaunch.core.facts import (
+    AdmissionContinued,
+    AdmissionPaused,
+    AttemptLaunched,
+    RunClosed,
+    RunOpened,
+)
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Gpu, Instant, Job
+from gpulaunch.core.run import Run
+from gpulaunch.journal.codec import now
+from gpulaunch.loop import Loop
+from gpulaunch.supervisor import Supervisor
+from tests.engines.fakes import FakeEngine, FakeRecord, FakeView
+
+GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
+
+
+class World:
+    def __init__(self) -> None:
+        ledger = Ledger()
+        ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (GPU,)), Instant(0, 0))
+        self.loop = Loop()
+        self.record = FakeRecord()
+        self.view = FakeView()
+        self.supervisor = Supervisor(
+            Run([GPU], ledger=ledger), self.record, self.view, self.loop, now
+        )
+        self.engine = FakeEngine(self.supervisor.post)
+
+    def serve(self, *names: str) -> None:
+        jobs = tuple(Job(name, "true") for name in names)
+        self.supervisor.serve(self.engine, Submitted(jobs))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.loop.close()
+
+
+def test_a_run_ends_closed_and_the_view_sees_what_was_recorded(world: World) -> None:
+    world.serve("a", "b")
+    assert world.engine.launched() == ["a", "b"]
+    assert world.record.facts == world.view.seen
+    assert world.record.facts[-1] == RunClosed("succeeded", "")
+    assert world.supervisor.ledger.state == "succeeded"
+
+
+def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) -> None:
+    order: list[str] = []
+    append, carry_out = world.record.append, world.engine.carry_out
+
+    def recording(facts):  # type: ignore[no-untyped-def]
+        order.extend("intent" for fact, _ in facts if isinstance(fact, AttemptLaunched))
+        return append(facts)
+
+    def carrying(instruction):  # type: ignore[no-untyped-def]
+        order.extend(["launch"] if type(instruction).__name__ == "Launch" else [])
+        carry_out(instruction)
+
+    world.record.append, world.engine.carry_out = recording, carrying  # type: ignore[method-assign]
+    world.serve("a", "b", "c")
+    assert order == ["intent", "launch"] * 3
+
+
+def test_nothing_starts_while_the_intent_is_not_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 0.01)
+    world.record.broken = 5
+    launched_while_broken: list[int] = []
+    carry_out = world.engine.carry_out
+
+    def carrying(instruction):  # type: ignore[no-untyped-def]
+        if type(instruction).__name__ == "Launch":
+            launched_while_broken.append(len(world.record.pending))
+        carry_out(instruction)
+
+    world.engine.carry_out = carrying  # type: ignore[method-assign]
+    world.serve("a")
+    assert launched_while_broken == [0]
+    kinds = [type(fact) for fact in world.record.facts]
+    assert kinds.index(AdmissionPaused) < kinds.index(AdmissionContinued)
+    assert world.supervisor.ledger.state == "succeeded"
+
+
+def test_a_record_that_stays_broken_stops_the_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_PATIENCE", 0.05)
+    world.record.broken = None
+    world.serve("a", "long")
+    assert world.engine.launched() == []
+    assert world.supervisor.unrecorded == "No space left on device"
+    assert world.supervisor.ledger.state == "stopped"
+
+
+def test_a_signal_stops_and_a_second_one_kills(world: World) -> None:
+    world.loop.on_signals([signal.SIGTERM], world.supervisor.on_signal)
+    world.loop.call_after("test", 0.01, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    world.serve("long", "a")
+    assert world.supervisor.stopped_by == signal.SIGTERM
+    assert world.engine.launched() == ["long"]
+    assert world.supervisor.ledger.state == "stopped"
