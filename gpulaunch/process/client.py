@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -79,25 +80,28 @@ class Nursery:
         self, python: str = sys.executable, environ: Mapping[str, str] | None = None
     ) -> None:
         self._said: IO[bytes] = _memory_file("keepers")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # Where our own standard streams are closed, the socket has the number of one.
+            control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [python, "-I", "-S", str(KEEPER), str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    env=_inherited() if environ is None else environ,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+            self._process = subprocess.Popen(
+                [python, "-I", "-S", str(KEEPER), str(control)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                env=_inherited() if environ is None else environ,
+                pass_fds=[control],
+                start_new_session=True,
+            )
         except OSError as problem:
-            ours.close()
+            self._socket.close()
             self._said.close()
             raise GpulaunchError(
                 f"expected a Python to run keepers with, found {python}: {problem.strerror}"
             ) from problem
-        self._socket = ours
+        finally:
+            os.close(control)
 
     def fileno(self) -> int:
         """Readable when, and only when, the nursery is gone."""

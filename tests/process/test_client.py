@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,30 @@ def test_idle_keepers_do_not_wake(nursery: Nursery, slot: Slot) -> None:
     assert select.select([slot.pair], [], [], 0.4)[0] == []
     assert switches() == before
     slot.expect(Ended)
+
+
+ALONE = """
+import sys
+from pathlib import Path
+from gpulaunch.process.client import Nursery
+from tests.process.support import Slot
+with Nursery() as nursery, Slot(nursery, Path(sys.argv[1])) as slot:
+    slot.run("env")
+    slot.finish()
+"""
+
+
+@pytest.mark.parametrize("streams", ["", "<&-", "<&- >&- 2>&-"])
+def test_a_bare_supervisor_hands_on_its_environment_and_nothing_else(
+    tmp_path: Path, streams: str
+) -> None:
+    """In the C locale, where Python sets a variable of its own; with standard streams closed."""
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
+    script = f'exec "$0" -c "$1" "$2" {streams}'
+    subprocess.run(
+        ["/bin/sh", "-c", script, sys.executable, ALONE, str(tmp_path)], env=given, check=True
+    )
+    lines = (tmp_path / "1.log").read_text().splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    assert {name: found[name] for name in given} == given
+    assert set(found) - set(given) <= {"PWD", "OLDPWD", "SHLVL", "_"}  # the shell's
