@@ -1,0 +1,99 @@
+"""What an attempt's end means: again, or settled, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulaunch.core import words
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Interrupted,
+    Job,
+    Lost,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    RetryPolicy,
+    Service,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+from gpulaunch.core.retry import Retry, Settle, decide
+
+TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failure", "reason"),
+    [
+        (Exited(3), "exit", "exited with status 3"),
+        (Signaled(11), "signal", "killed by SIGSEGV"),
+        (Signaled(9), "signal", "killed by SIGKILL"),
+        (Signaled(40), "signal", "killed by signal 40"),
+        (TimedOut("timeout", 7200.0), "timeout", "ran longer than its timeout of 2 h"),
+        (
+            TimedOut("idle_timeout", 600.0),
+            "idle_timeout",
+            "wrote nothing for its idle_timeout of 10 min",
+        ),
+        (MissingOutput(("pred.cif",)), "missing_output", "did not write pred.cif"),
+        (MissingOutput(tuple("abcde")), "missing_output", "did not write a, b, c and 2 more"),
+        (NotStarted("no such file"), "not_started", "could not be started: no such file"),
+    ],
+)
+def test_each_failure_has_a_class_and_words(outcome: Outcome, failure: str, reason: str) -> None:
+    assert decide(outcome, TWICE, 2) == Settle("failed", reason, failure, True)
+    again = decide(outcome, TWICE, 1)
+    assert again == Retry(30.0, f"{reason}; retry 2 of 2", failure, True)
+
+
+def test_success_is_what_the_job_file_says() -> None:
+    job = Job("a", "true", success_codes=frozenset({0, 7}))
+    assert decide(Exited(7), job, 0) == Settle("succeeded")
+    assert decide(Exited(1), job, 0) == Settle("failed", "exited with status 1", "exit", True)
+
+
+def test_only_the_named_classes_are_tried_again() -> None:
+    job = Job("a", "true", retry=RetryPolicy(2, frozenset({"timeout"})))
+    assert isinstance(decide(Exited(1), job, 0), Settle)
+    assert isinstance(decide(TimedOut("timeout", 1.0), job, 0), Retry)
+
+
+def test_what_is_not_the_jobs_doing_is_not_charged() -> None:
+    job = Job("a", "true")
+    assert decide(Interrupted("drain"), job, 0) == Retry(0.0, "interrupted: drain")
+    assert decide(Lost("gone"), job, 0, lost=1) == Retry(0.0, "lost: gone", "lost")
+    assert decide(Cancelled(), TWICE, 0) == Settle("cancelled", "cancelled")
+    assert decide(Stopped(), job, 0) == Settle("succeeded")
+
+
+def test_a_service_that_ends_by_itself_has_failed() -> None:
+    job = Job("web", "serve", service=Service("tcp:80"))
+    assert decide(Exited(0), job, 0) == Settle(
+        "failed", "ended early: exited with status 0", "exit", True
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.5, "0.5 s"),
+        (90, "90 s"),
+        (120, "2 min"),
+        (121, "121 s"),
+        (7200, "2 h"),
+        (5400, "1 h 30 min"),
+        (172800, "48 h"),
+    ],
+)
+def test_durations_read_as_they_would_be_typed(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_memory_and_clocks_read_well() -> None:
+    assert words.memory(20 << 30) == "20 GiB"
+    assert words.memory(512 << 20) == "512 MiB"
+    assert words.clock(12) == "0:12"
+    assert words.clock(3723) == "1:02:03"
