@@ -17,7 +17,15 @@ from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import Loop, Remark
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
-from gpulaunch.starter.shell import Script, joined, line_of, shell_text, walk, words_of
+from gpulaunch.starter.shell import (
+    Script,
+    is_late_ampersand,
+    joined,
+    line_of,
+    shell_text,
+    walk,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -124,6 +132,8 @@ class Renderer:
                 self._command(node, edits)
             elif kind == "file_redirect":
                 self._redirect(node, edits)
+            elif is_late_ampersand(node):
+                edits.cuts.append((node.start_byte, node.end_byte, ""))
             elif kind in ("simple_expansion", "expansion"):
                 self._expansion(node, edits, loops)
             elif kind in ("word", "string_content") and (

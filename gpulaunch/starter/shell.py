@@ -62,7 +62,23 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def broken(node: Node) -> bool:
-    return node.has_error or node.is_missing or node.type == "ERROR"
+    """Whether the grammar could not read it, or something beside it on its line."""
+    if any(_unread(inner) for inner in walk(node)):
+        return True
+    after, before = node.next_sibling, node.prev_sibling
+    if after is not None and _unread(after):
+        return after.start_point.row == node.end_point.row
+    return before is not None and _unread(before) and before.end_point.row == node.start_point.row
+
+
+def _unread(node: Node) -> bool:
+    return node.is_missing or (node.type == "ERROR" and not is_late_ampersand(node))
+
+
+def is_late_ampersand(node: Node) -> bool:
+    """The & of `cmd <<EOF &`, which the grammar knows only as an error inside the redirection."""
+    inside = node.parent is not None and node.parent.type == "heredoc_redirect"
+    return node.type == "ERROR" and inside and node.text == b"&"
 
 
 def shell_text(script: Script, node: Node, *, masks: bool = True) -> str:

@@ -23,7 +23,15 @@ from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED, cards
 from gpulaunch.starter.render import Rendered, Renderer, mask_value
 from gpulaunch.starter.scope import Made, Order, Scope
-from gpulaunch.starter.shell import Script, broken, line_of, literal, variables_in, walk
+from gpulaunch.starter.shell import (
+    Script,
+    broken,
+    is_late_ampersand,
+    line_of,
+    literal,
+    variables_in,
+    walk,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -371,8 +379,12 @@ class _Translator:
         ):
             self._block(statements[:1], inner, order)
             statements = statements[1:]
+        statements = [pair for pair in statements if pair[0].type != "comment"]
         nodes = [statement for statement, _ in statements]
-        if not any(kind.type != "comment" for kind in nodes):
+        if not nodes:
+            return
+        if len(nodes) == 1:
+            self._statement(nodes[0], background or statements[0][1], inner, order, must)
             return
         if self._one_job(statements):
             self._launch([nodes], background, inner, order, must)
@@ -599,8 +611,10 @@ class _Translator:
             found = _called([word for word in words if word not in ("nohup", "time", "env")])
             if program not in _NO_CARD:
                 break
+        if any(_shadows(found, other) for other in self.bases):
+            found = found.replace("-", "_")
         base, number = found, 1
-        while any(_clash(base, other) for other in self.bases):
+        while base in self.bases or any(_shadows(base, other) for other in self.bases):
             number += 1
             base = f"{found}{number}"
         self.bases.add(base)
@@ -619,9 +633,9 @@ def _called(words: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:60] or "job"
 
 
-def _clash(base: str, other: str) -> bool:
-    """Equal, or `base-*` would name jobs of the other as well."""
-    return base == other or base.startswith(f"{other}-") or other.startswith(f"{base}-")
+def _shadows(base: str, other: str) -> bool:
+    """The pattern `base-*` of one would name jobs of the other as well."""
+    return base.startswith(f"{other}-") or other.startswith(f"{base}-")
 
 
 def _waits_for(order: Order, scope: Scope) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
@@ -642,8 +656,13 @@ def _statements(parent: Node) -> list[tuple[Node, bool]]:
         if child.type == "&" and found:
             found[-1] = (found[-1][0], True)
         elif child.is_named or child.type == "ERROR":
-            found.append((child, False))
+            found.append((child, _ends_late(child)))
     return found
+
+
+def _ends_late(node: Node) -> bool:
+    redirects = [child for child in node.children if child.type == "heredoc_redirect"]
+    return any(is_late_ampersand(inner) for one in redirects for inner in one.children)
 
 
 def _flat(node: Node) -> list[tuple[Node, str]]:

@@ -1,0 +1,384 @@
+"""Scripts as people write them, and the job lists that replace them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.starter.helpers import load
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A directory with what the scripts mention: inputs, environments."""
+    for name in ("in/a.fasta", "in/b.fasta", "sub/x", "venv/bin/python", "sub/venv/bin/python"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "list.txt").write_text("x y\nz\n")
+    return tmp_path
+
+
+def test_two_terminals_of_chai_lab_become_two_jobs_side_by_side(base: Path) -> None:
+    loaded = load(
+        "#!/bin/bash\n"
+        "# the first terminal\n"
+        "CUDA_VISIBLE_DEVICES=0 chai-lab fold a.fasta out_a &\n"
+        "# the second terminal\n"
+        "CUDA_VISIBLE_DEVICES=1 chai-lab fold b.fasta out_b &\n",
+        base,
+    )
+    assert [loaded.run(name) for name in loaded.jobs] == [
+        "chai-lab fold a.fasta out_a",
+        "chai-lab fold b.fasta out_b",
+    ]
+    assert all(job.demand.gpus == 1 and not job.after for job in loaded.jobs.values())
+    assert "# the second terminal" in loaded.text
+    assert loaded.remarks == ()
+
+
+def test_an_exported_mask_holds_for_what_follows_until_it_is_unset(base: Path) -> None:
+    loaded = load(
+        "export CUDA_VISIBLE_DEVICES=0,1\npython a.py &\n"
+        "export CUDA_VISIBLE_DEVICES=\npython b.py &\n"
+        "export CUDA_VISIBLE_DEVICES=-1\npython c.py &\n"
+        "CARDS=2,3,4; export CUDA_VISIBLE_DEVICES=$CARDS\npython d.py &\n"
+        "unset CUDA_VISIBLE_DEVICES\npython e.py &\n",
+        base,
+    )
+    gpus = {name: job.demand.gpus for name, job in loaded.jobs.items()}
+    assert gpus == {"a": 2, "b": 0, "c": 0, "d": 3, "e": 1}
+    assert "it saw every card" in loaded.text
+
+
+@pytest.mark.parametrize(
+    ("mask", "gpus", "odd"),
+    [
+        ("0", 1, ""),
+        ('"0,1"', 2, ""),
+        ("0,-1,1", 1, ""),
+        ("''", 0, ""),
+        ("GPU-5f3c,GPU-77aa", 2, ""),
+        ("1,1", 0, "twice"),
+        ("0;1", 1, ""),
+        ("0，1", 1, "stops reading"),
+        ("$i", 1, ""),
+        ("$(pick a card)", 1, ""),
+    ],
+)
+def test_a_mask_is_counted_as_cuda_reads_it(base: Path, mask: str, gpus: int, odd: str) -> None:
+    loaded = load(f"CUDA_VISIBLE_DEVICES={mask.split(';')[0]} python a.py &\n", base)
+    assert loaded.jobs["a"].demand.gpus == gpus
+    assert odd in " ".join(remark.why for remark in loaded.remarks)
+
+
+def test_wait_makes_what_follows_come_after_whatever_came_out(base: Path) -> None:
+    loaded = load(
+        "CUDA_VISIBLE_DEVICES=0 python a.py &\n"
+        "CUDA_VISIBLE_DEVICES=1 python b.py &\n"
+        "wait\n"
+        "python merge.py > table.tsv\n",
+        base,
+    )
+    assert loaded.jobs["merge"].after == ("a", "b")
+    assert loaded.jobs["merge"].needs == ()
+    assert loaded.run("merge") == "python merge.py > table.tsv"
+
+
+def test_wait_for_some_waits_for_those(base: Path) -> None:
+    loaded = load(
+        "CUDA_VISIBLE_DEVICES=0 python a.py & A=$!\n"
+        "CUDA_VISIBLE_DEVICES=1 python b.py &\n"
+        "wait $A\npython c.py &\nwait $!\npython d.py &\nwait -n\n",
+        base,
+    )
+    assert loaded.jobs["c"].after == ("a",)
+    assert loaded.jobs["d"].after == ("c",)
+    assert loaded.why("wait -n") == "waits for a process that is not known here"
+
+
+def test_a_script_without_ampersands_keeps_its_order(base: Path) -> None:
+    loaded = load(
+        "CUDA_VISIBLE_DEVICES=0 python a.py\nCUDA_VISIBLE_DEVICES=0 python b.py\n"
+        "CUDA_VISIBLE_DEVICES=0 python c.py\n",
+        base,
+    )
+    assert [job.after for job in loaded.jobs.values()] == [(), ("a",), ("b",)]
+    assert "# one after the other" in loaded.text
+
+
+def test_under_set_e_and_after_and_and_the_next_needs_success(base: Path) -> None:
+    strict = load("set -e\npython a.py\npython b.py\n", base)
+    assert strict.jobs["b"].needs == ("a",)
+    chain = load("CUDA_VISIBLE_DEVICES=0 python a.py && CUDA_VISIBLE_DEVICES=1 python b.py\n", base)
+    assert chain.jobs["b"].needs == ("a",)
+    assert chain.jobs["b"].after == ()
+
+
+def test_nohup_logs_and_line_continuations_go_and_are_told(base: Path) -> None:
+    loaded = load(
+        "CUDA_VISIBLE_DEVICES=0 nohup python train.py \\\n"
+        "    --lr 1e-3 \\\n"
+        "    --out runs/a > a.log 2>&1 &\n",
+        base,
+    )
+    assert loaded.run("train") == "python train.py --lr 1e-3 --out runs/a"
+    assert "--detach" in loaded.why("nohup")
+    assert "gpulaunch keeps the output" in loaded.why("> a.log")
+
+
+@pytest.mark.parametrize(
+    ("redirect", "kept"),
+    [
+        ("> out.tsv", True),
+        ("> run.log", False),
+        (">> train.log 2>&1", False),
+        ("&> all.txt", False),
+        ("> result.json 2> errors.txt", True),
+        ("> /dev/null 2>&1", False),
+        ("< input.txt", True),
+        ("| tee run.log", True),
+        ("2>&1 | grep loss > loss.txt", True),
+    ],
+)
+def test_a_log_is_cut_and_real_output_stays(base: Path, redirect: str, kept: bool) -> None:
+    loaded = load(f"CUDA_VISIBLE_DEVICES=0 python a.py {redirect} &\n", base)
+    run = loaded.run("a")
+    if kept:
+        assert redirect.split(" 2> ")[0] in run
+    else:
+        assert run == "python a.py"
+        assert loaded.remarks
+
+
+def test_a_log_that_something_else_reads_stays(base: Path) -> None:
+    loaded = load("python a.py > a.log\ngrep loss a.log > loss.txt\n", base)
+    assert loaded.run("a") == "python a.py > a.log"
+
+
+def test_a_loop_over_files_becomes_foreach(base: Path) -> None:
+    loaded = load(
+        "for f in in/*.fasta; do\n"
+        '  CUDA_VISIBLE_DEVICES=1 chai-lab fold "$f" out/${f} > logs/$f.log 2>&1\n'
+        "done\n",
+        base,
+    )
+    assert list(loaded.jobs) == ["chai-lab-a", "chai-lab-b"]
+    assert loaded.run("chai-lab-a") == 'chai-lab fold "in/a.fasta" out/in/a.fasta'.replace(
+        "out/in/a.fasta", "out/'in/a.fasta'"
+    ) or loaded.run("chai-lab-a").startswith('chai-lab fold "in/a.fasta" out/')
+    assert "as many run as have cards" in loaded.why("for f in")
+
+
+def test_what_only_bash_can_do_with_a_loops_variable_is_left_to_bash(base: Path) -> None:
+    loaded = load(
+        "for f in in/*.fasta; do\n"
+        "  name=$(basename ${f%.fasta})\n"
+        "  if [ -e out/$name ]; then continue; fi\n"
+        "  mkdir -p out/$name\n"
+        "  CUDA_VISIBLE_DEVICES=0 fold $f out/$name &\n"
+        "done\nwait\npython done.py\n",
+        base,
+    )
+    assert loaded.env("fold-a")["f"] == "in/a.fasta"
+    assert loaded.run("fold-a") == (
+        "name=$(basename ${f%.fasta})\n"
+        "if [ -e out/$name ]; then exit 0; fi\n"
+        "mkdir -p out/$name\n"
+        "fold $f out/$name"
+    )
+    assert loaded.jobs["done"].after == ("fold-a", "fold-b")
+
+
+def test_a_loop_over_cards_becomes_one_entry(base: Path) -> None:
+    loaded = load(
+        "for i in 0 1 2 3; do\n"
+        "  CUDA_VISIBLE_DEVICES=$i python train.py --fold $i &\n"
+        "  sleep 5\n"
+        "done\n",
+        base,
+    )
+    assert list(loaded.jobs) == ["train-0", "train-1", "train-2", "train-3"]
+    assert loaded.run("train-2") in ("python train.py --fold 2", "python train.py --fold '2'")
+    assert "a card is free" in loaded.why("sleep 5")
+
+
+def test_cards_dealt_out_round_robin_are_not_needed_any_more(base: Path) -> None:
+    loaded = load(
+        "GPUS=(0 1 2 3)\nn=0\n"
+        "for f in in/*.fasta; do\n"
+        "  gpu=${GPUS[$((n % 4))]}\n"
+        "  CUDA_VISIBLE_DEVICES=$gpu fold $f &\n"
+        "  n=$((n+1))\n"
+        "  if (( n % 4 == 0 )); then wait; fi\n"
+        "done\n",
+        base,
+    )
+    assert list(loaded.jobs) == ["fold-a", "fold-b"]
+    assert loaded.env("fold-a") == {}
+    assert loaded.why("gpu=") == "only chose the card"
+
+
+def test_a_counter_that_the_command_uses_is_told_rather_than_wrong(base: Path) -> None:
+    loaded = load(
+        "n=0\nfor f in in/*.fasta; do\n  python a.py $f --port $((8000+n)) &\n  ((n++))\ndone\n",
+        base,
+    )
+    assert list(loaded.jobs) == ["nothing"]
+    assert "{{index}}" in loaded.why("for f in")
+
+
+def test_nested_loops_become_a_matrix(base: Path) -> None:
+    loaded = load(
+        "for lr in 1e-3 1e-4; do for seed in {0..2}; do\n"
+        "CUDA_VISIBLE_DEVICES=0 python t.py --lr $lr --seed $seed\ndone; done\n",
+        base,
+    )
+    assert len(loaded.jobs) == 6
+    assert "matrix:" in loaded.text
+    assert "1e-4" in loaded.run("t-1e-4-2")
+
+
+def test_lines_of_a_file_and_counting_loops(base: Path) -> None:
+    loaded = load(
+        'while read -r line; do python a.py "$line"; done < list.txt\n'
+        "for ((i=1; i<=3; i++)); do python b.py $i & done\n",
+        base,
+    )
+    assert loaded.run("a-0") == 'python a.py "x y"'
+    assert sum(name.startswith("b-") for name in loaded.jobs) == 3
+
+
+def test_directories_and_environments_are_remembered(base: Path) -> None:
+    loaded = load(
+        "source venv/bin/activate\n"
+        "export OMP_NUM_THREADS=4 NAME='a b'\n"
+        "DATA=/data/x\nRUN=$(date +%F)\n"
+        "cd sub || exit 1\n"
+        "python a.py $DATA &\n"
+        "(cd .. && python b.py) &\n"
+        "deactivate\n"
+        "python c.py $RUN\n",
+        base,
+    )
+    a, b, c = (loaded.jobs[name] for name in "abc")
+    assert (a.venv, a.cwd) == (str(base / "venv"), str(base / "sub"))
+    assert loaded.env("a") == {"OMP_NUM_THREADS": "4", "NAME": "a b", "DATA": "/data/x"}
+    assert b.cwd == str(base)
+    assert c.venv is None
+    assert loaded.run("c") == "RUN=$(date +%F)\npython c.py $RUN"
+
+
+def test_conda_is_named_without_its_shell_functions(base: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "env"
+    (prefix / "conda-meta").mkdir(parents=True)
+    loaded = load(
+        'eval "$(conda shell.bash hook)"\nsource ~/miniconda3/etc/profile.d/conda.sh\n'
+        f"conda activate {prefix}\nCUDA_VISIBLE_DEVICES=0 python a.py\n",
+        base,
+    )
+    assert loaded.jobs["a"].conda == str(prefix)
+    assert "not needed" in loaded.why("eval")
+
+
+def test_a_subshell_in_the_background_is_one_job(base: Path) -> None:
+    loaded = load(
+        "(cd sub; CUDA_VISIBLE_DEVICES=1 python a.py; CUDA_VISIBLE_DEVICES=1 python b.py) &\n"
+        "CUDA_VISIBLE_DEVICES=0 python c.py &\n",
+        base,
+    )
+    assert loaded.run("a") == "python a.py; python b.py"
+    assert loaded.jobs["a"].cwd == str(base / "sub")
+    assert loaded.jobs["c"].cwd == str(base)
+    assert loaded.jobs["c"].after == ()
+
+
+def test_a_subshell_on_two_cards_is_two_jobs_in_turn(base: Path) -> None:
+    loaded = load(
+        "(CUDA_VISIBLE_DEVICES=0 python a.py; CUDA_VISIBLE_DEVICES=1 python b.py) &\nwait\n"
+        "python c.py\n",
+        base,
+    )
+    assert loaded.jobs["b"].after == ("a",)
+    assert loaded.jobs["c"].after == ("b",)
+
+
+def test_env_and_an_assignment_before_the_command(base: Path) -> None:
+    loaded = load(
+        "env CUDA_VISIBLE_DEVICES=2 python a.py &\n"
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0 HF_HUB_OFFLINE=1 python b.py &\n",
+        base,
+    )
+    assert loaded.run("a") == "python a.py"
+    assert loaded.run("b") == "HF_HUB_OFFLINE=1 python b.py"
+    assert "gpulaunch itself" in loaded.why("CUDA_DEVICE_ORDER")
+
+
+def test_a_literal_ordinal_in_the_command_is_pointed_at(base: Path) -> None:
+    loaded = load("python a.py --device cuda:1 &\npython b.py --device cuda:0 &\n", base)
+    assert loaded.run("a") == "python a.py --device cuda:1"
+    assert "sees one card, cuda:0" in loaded.why("cuda:1")
+    assert len(loaded.remarks) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('python a.py "$1"', "command line"),
+        ("python a.py $OUT/$2/$(x)", "command line"),
+        ("exit 0", "--fail-fast"),
+        ("echo starting", "only prints"),
+        ("tmux new -d 'python a.py'", "another terminal"),
+        ("f() { python a.py; }", "a function"),
+        ("while true; do python a.py; done", "until something becomes true"),
+        ("for f in $(find . -name x); do python a.py $f; done", "only the shell can know"),
+        ('for f in "$@"; do python a.py $f; done', "only the shell can know"),
+        ("module load cuda", "environment modules"),
+        ("while [ $(jobs -r | wc -l) -ge 4 ]; do sleep 1; done", "only waits"),
+    ],
+)
+def test_what_has_no_counterpart_is_told_with_its_line(base: Path, line: str, why: str) -> None:
+    loaded = load(f"\n\n{line}\n", base)
+    assert list(loaded.jobs) == ["nothing"]
+    (remark,) = loaded.remarks
+    assert why in remark.why
+    assert remark.line == 3
+    assert f"# line 3: {remark.why}" in loaded.text
+
+
+def test_a_line_that_bash_could_not_read_is_told_whole(base: Path) -> None:
+    loaded = load('python a.py\npython b.py "unterminated\n', base)
+    assert list(loaded.jobs) == ["a"]
+    assert {remark.why for remark in loaded.remarks} == {"could not be read as bash"}
+    assert {remark.line for remark in loaded.remarks} == {2}
+
+
+def test_a_call_of_a_function_is_told(base: Path) -> None:
+    loaded = load("f() {\n  python a.py\n}\nCUDA_VISIBLE_DEVICES=0 f x &\n", base)
+    assert "line 1" in loaded.why("CUDA_VISIBLE_DEVICES=0 f x")
+
+
+def test_quotes_here_documents_and_placeholders_of_the_script_survive(base: Path) -> None:
+    loaded = load(
+        "python a.py '{{x}}' \"it's: # \\\"q\\\"\" $'\\t' &\n"
+        "python - <<'EOF' &\nprint('$x {{y}}')\n  more\nEOF\n",
+        base,
+    )
+    assert loaded.run("a") == "python a.py '{{x}}' \"it's: # \\\"q\\\"\" $'\\t'"
+    assert loaded.run("python") == "python - <<'EOF' \nprint('$x {{y}}')\n  more\nEOF"
+
+
+def test_names_are_distinct_and_never_match_each_others_patterns(base: Path) -> None:
+    loaded = load(
+        "for i in 0 1; do python a.py $i & done\npython a-b.py &\npython a.py &\nwait\n"
+        "python z.py\n",
+        base,
+    )
+    assert len(loaded.jobs) == 5
+    assert len(loaded.jobs["z"].after) == 4
+
+
+def test_an_empty_script_and_windows_lines_are_fine(base: Path) -> None:
+    assert list(load("", base).jobs) == ["nothing"]
+    assert load("CUDA_VISIBLE_DEVICES=0 python a.py &\r\n", base).run("a") == "python a.py"
