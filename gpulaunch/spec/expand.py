@@ -98,16 +98,12 @@ class Entry:
             self._add("foreach", Bad(f"more than {MAX_JOBS:,} jobs; run them in parts"))
             self.complete = False
             return
-        try:
-            for item in self._batched(items):
-                for axes in combinations:
-                    context.jobs += 1
-                    draft = self._draft(texts, item, axes)
-                    if draft is not None:
-                        yield draft
-        except Bad as bad:
-            self._add("foreach", bad)
-            self.complete = False
+        context.jobs += items.count * len(combinations)
+        for item in self._batched(items):
+            for axes in combinations:
+                draft = self._draft(texts, item, axes)
+                if draft is not None:
+                    yield draft
 
     def _check_constants(self, texts: Texts) -> None:
         """What no Job will be made of is looked at all the same: every mistake in one go."""
@@ -170,14 +166,10 @@ class Entry:
             self.complete = False
             return []
         rules = [list(rule.items()) for rule in matrix.exclude]
-        used = [False] * len(rules)
         kept: list[Values] = []
         for chosen in itertools.product(*matrix.keys.values()):
             axes = dict(zip(matrix.keys, chosen, strict=True))
-            hits = [i for i, r in enumerate(rules) if all(axes[key] == value for key, value in r)]
-            for i in hits:
-                used[i] = True
-            if not hits:
+            if not any(all(axes[key] == value for key, value in rule) for rule in rules):
                 kept.append(axes)
         if not kept:
             self._add("matrix", Bad("every combination is excluded", ("exclude",)))

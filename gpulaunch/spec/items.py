@@ -9,7 +9,7 @@ import csv
 import glob
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -65,7 +65,7 @@ def open_items(foreach: ForEach, base: Path, home: str) -> Items:
     """The items of a `foreach`, lazily where that is possible. Raises Bad."""
     if foreach.kind == "glob":
         paths = _glob_all(foreach.values, base, home)
-        items = (_of_path(i, item, base, is_file=True) for i, item in enumerate(paths))
+        items = _of_paths(paths, base, True)
         return Items(_OF_PATH, items, len(paths))
     if foreach.kind == "values":
         return _of_values(foreach.values, base)
@@ -94,7 +94,22 @@ def resolve(path: str, base: Path, home: str) -> Path:
     """An absolute path: `~` is the home directory, a relative path starts at `base`."""
     if path == "~" or path.startswith("~/"):
         path = home + path[1:]
-    return Path(os.path.normpath(os.path.join(base, path)))
+    return Path(_absolute(os.path.join(base, path), {}))
+
+
+def _absolute(path: str, real: dict[str, str]) -> str:
+    """Without `.` and `..`, meaning the same file; `real` remembers directories.
+
+    `link/..` is not where the link stands, so that `..` cannot just be struck out.
+    """
+    if ".." not in path:
+        return os.path.normpath(path)
+    directory, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    if directory not in real:
+        real[directory] = os.path.realpath(directory)
+    return os.path.join(real[directory], name)
 
 
 # ── files ───────────────────────────────────────────────────────────────────────────────────────
@@ -120,9 +135,14 @@ def _glob(pattern: str, base: Path, home: str) -> list[str]:
     return matches
 
 
-def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:
+def _of_paths(items: Iterable[str], base: Path, are_files: bool) -> Iterator[Item]:
+    real: dict[str, str] = {}
+    for index, item in enumerate(items):
+        yield _of_path(index, item, _absolute(os.path.join(base, item), real), are_files)
+
+
+def _of_path(index: int, item: str, path: str, is_file: bool) -> Item:
     """An item read as a path: of a glob, or a value that the job file uses as one."""
-    path = os.path.normpath(os.path.join(base, item))
     directory, name = os.path.split(path)
     stem, ext = os.path.splitext(name)
     values = {
@@ -143,7 +163,7 @@ def _of_path(index: int, item: str, base: Path, is_file: bool) -> Item:
 
 def _of_values(values: tuple[str, ...], base: Path) -> Items:
     """Their paths are there as well: a list of values or lines is often one of files."""
-    items = (_of_path(i, value, base, is_file=False) for i, value in enumerate(values))
+    items = _of_paths(values, base, False)
     return Items(_OF_PATH, items, len(values))
 
 

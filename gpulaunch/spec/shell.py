@@ -414,7 +414,13 @@ class _Scanner:
         self.at += 1
 
     def _inside_double(self) -> bool:
-        return any(frame.kind == "double" for frame in self.frames)
+        """Whether "..." is around, with no $( between: then a ' may or may not be a quote."""
+        for frame in reversed(self.frames):
+            if frame.kind in ("top", "paren"):
+                break
+            if frame.kind == "double":
+                return True
+        return False
 
     def _open(self, kind: str, length: int, depth: int = 0) -> None:
         if len(self.frames) > _DEEPEST:

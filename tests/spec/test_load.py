@@ -202,10 +202,12 @@ def test_an_item_matches_literally_in_needs() -> None:
           - {name: "a-{{item}}", run: x, foreach: {values: &v ["1", "*", "[ab]", "x/y"]}}
           - {name: "b-{{item}}", run: x, foreach: {values: *v}, needs: ["a-{{item}}"]}
           - {name: "c-{{item}}", run: x, foreach: {values: ["x/y"]}, needs: ["?-{{item}}*"]}
+          - {name: "d-{{item}}", run: x, foreach: {values: ["*"]}, needs: ["?-{{item}}"]}
         """
     )
     assert [job.needs for job in jobs[4:8]] == [("a-1",), ("a-*",), ("a-[ab]",), ("a-x_y",)]
     assert jobs[8].needs == ("a-x_y", "b-x_y")
+    assert jobs[9].needs == ("a-*", "b-*")
 
 
 def test_a_glob_never_means_the_job_itself() -> None:
@@ -315,6 +317,31 @@ def test_relative_paths_start_at_the_files_directory(
     plan = load(Path("sub/jobs.yaml"), environ={})
     assert plan.jobs[0].cwd == str(tmp_path / "sub")
     assert (plan.base, plan.path, plan.name) == (tmp_path / "sub", Path("sub/jobs.yaml"), "jobs")
+
+
+def test_dots_mean_what_they_mean_to_the_system(tmp_path: Path) -> None:
+    (tmp_path / "real" / "sub").mkdir(parents=True)
+    (tmp_path / "real" / "a.fa").touch()
+    (tmp_path / "link").symlink_to("real/sub")
+    text = "jobs: [{run: 'x {{path}}', foreach: '../*.fa', cwd: .., name: a}]"
+    (job,) = jobs_of(text, tmp_path / "link")
+    assert job.run == f"x '{tmp_path}/real/a.fa'"
+    assert job.cwd == f"{tmp_path}/real"
+    (job,) = jobs_of("jobs: [{run: x, cwd: ./.}]", tmp_path / "link" / ".." / "sub")
+    assert job.cwd == f"{tmp_path}/real/sub"
+    assert jobs_of("jobs: [{run: x}]", tmp_path / "link")[0].cwd == f"{tmp_path}/link"
+
+
+def test_file_names_that_are_no_text_are_handed_on(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9\n.fa"
+    with open(path, "w"):
+        pass
+    (job,) = jobs_of("jobs: [{run: ['{{path}}'], foreach: '*.fa', name: '{{stem}}'}]", tmp_path)
+    assert os.fsencode(job.run[0]) == path  # type: ignore[arg-type]
+    assert job.name == "caf__"
+    (line,) = mistakes_of("jobs: [{run: x, foreach: '*.fa', gpus: '{{stem}}'}]", tmp_path)
+    assert line.isprintable()
+    line.encode()
 
 
 def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:

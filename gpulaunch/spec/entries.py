@@ -1,0 +1,146 @@
+"""All entries expanded, each name once, and what each job waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpulaunch.core.model import Job
+from gpulaunch.spec import tree
+from gpulaunch.spec.expand import Context, Draft, Entry
+from gpulaunch.spec.fields import Entry as EntryFields
+from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.spec.needs import Index, Names, Resolver, find_cycle, spell_cycle
+from gpulaunch.spec.suggest import shorten
+from gpulaunch.spec.tree import Node
+from gpulaunch.spec.tree import Path as Steps
+from gpulaunch.spec.validate import split, validate
+from gpulaunch.spec.values import found
+
+_ENVIRONMENTS = ("python", "venv", "conda")
+
+
+@dataclass
+class Drafts:
+    """All entries expanded: drafts in order, each name once. `complete`: all names are known."""
+
+    context: Context
+
+    def __post_init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.names: dict[str, Draft] = {}
+        self.firsts: dict[int, str] = {}
+        self.complete = True
+
+    def expand(self, root: Node, defaults: dict[str, Any]) -> None:
+        assert isinstance(root.value, dict)
+        mistakes = self.context.mistakes
+        jobs = root.value.get("jobs")
+        if jobs is None:
+            mistakes.add((), "jobs: is missing: a list of jobs, each with run:")
+        elif not isinstance(jobs.value, list) or not jobs.value:
+            mistakes.add(("jobs",), "expected a list of jobs, each with run:")
+        else:
+            for group, node in enumerate(jobs.value):
+                self._entry(group, node, defaults)
+
+    def _entry(self, group: int, node: Node, defaults: dict[str, Any]) -> None:
+        where: Steps = ("jobs", group)
+        mistakes = self.context.mistakes
+        if not isinstance(node.value, dict):
+            what = found(node.plain())
+            mistakes.add(where, f"expected a job like {{name: a, run: ./a.sh}}, found {what}")
+            self.complete = False
+            return
+        plain, nulls = split(node)
+        own, fine = validate(EntryFields, plain, where, mistakes)
+        if any(key in plain and key not in own for key in ("name", "foreach", "matrix", "batch")):
+            self.complete = False
+            return
+        if sum(key in own for key in _ENVIRONMENTS) > 1:
+            mistakes.add(where, "python:, venv: and conda: exclude each other; keep one")
+            fine = False
+        fields = _merged(defaults, own, nulls)
+
+        def lead(field: str) -> Steps:
+            return (*where, field) if field in own or field not in defaults else ("defaults", field)
+
+        self._add(Entry(self.context, group, fields, lead, broken=not fine))
+
+    def _add(self, entry: Entry) -> None:
+        for draft in entry.drafts():
+            first = self.names.setdefault(draft.name, draft)
+            if first is not draft:
+                self._twice(entry, first, draft)
+                continue
+            self.drafts.append(draft)
+            if entry.fields.get("first"):
+                self.firsts.setdefault(entry.group, draft.name)
+        self.complete = self.complete and entry.complete
+
+    def _twice(self, entry: Entry, first: Draft, second: Draft) -> None:
+        mistakes = self.context.mistakes
+        line = tree.place(mistakes.root.find(("jobs", first.group)))[0] + 1
+        item = f" for {shorten(second.where)}" if second.where else ""
+        taken = f"jobs[{first.group}] in line {line}"
+        taken += f" for {shorten(first.where)}" if first.where else ""
+        mistakes.add(
+            entry.where("name"),
+            f"the name {second.name}{item} is taken already, by {taken}; put what tells them"
+            " apart into name:",
+        )
+
+
+def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:
+    """Defaults below, the entry's own above; `env` key by key; one Python environment."""
+    if not defaults:
+        return own
+    fields = {key: value for key, value in defaults.items() if key not in nulls}
+    if any(key in own for key in _ENVIRONMENTS):
+        for key in _ENVIRONMENTS:
+            fields.pop(key, None)
+    env = {**fields.get("env", {}), **own.get("env", {})}
+    fields.update(own)
+    if env:
+        fields["env"] = env
+    return fields
+
+
+# ── needs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
+    """The jobs, with the names they wait for. Looked up only where every name is known."""
+    if not drafts.complete:
+        return []
+    resolver = Resolver(Index(drafts.names))
+    waits: dict[str, tuple[Names, Names]] = {}
+    jobs: list[Job] = []
+    shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
+    for draft in drafts.drafts:
+        needs = _names(resolver, draft, "needs", mistakes)
+        after = _names(resolver, draft, "after", mistakes)
+        first = drafts.firsts.get(draft.group)
+        if first is not None and first != draft.name and first not in after:
+            after = resolver.intern((*after, first)) if after else shared[first]
+        waits[draft.name] = (needs, after)
+        if draft.job is not None:
+            job = replace(draft.job, needs=needs, after=after) if needs or after else draft.job
+            jobs.append(job)
+    cycle = find_cycle(waits)
+    if cycle is not None:
+        draft = drafts.names[cycle[0]]
+        field = "needs" if any(cycle[1] in names for names in waits[cycle[0]][:1]) else "after"
+        mistakes.add(("jobs", draft.group, field), f"a cycle: {spell_cycle(cycle)}")
+    return jobs
+
+
+def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> Names:
+    patterns = draft.needs if field == "needs" else draft.after
+    if not patterns:
+        return ()
+    try:
+        return resolver.names(draft.name, patterns)
+    except LookupError as error:
+        mistakes.add(("jobs", draft.group, field), str(error.args[0]))
+        return ()

@@ -1,0 +1,63 @@
+"""One mapping of fields against its model: what is right, converted; what is wrong, taken down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER
+from gpulaunch.spec.fields import Entry as EntryFields
+from gpulaunch.spec.mistakes import Bad, Mistakes
+from gpulaunch.spec.suggest import did_you_mean
+from gpulaunch.spec.tree import Node, Plain
+from gpulaunch.spec.tree import Path as Steps
+
+
+def split(node: Node) -> tuple[dict[str, Plain], set[str]]:
+    """An entry's fields, and those that are null: as if not given, not even by `defaults`."""
+    assert isinstance(node.value, dict)
+    plain: dict[str, Plain] = {}
+    nulls = set()
+    for key, child in node.value.items():
+        if child.value is None and key in FIELDS and key != "run":
+            nulls.add(key)
+        else:
+            plain[key] = child.plain()
+    return plain, nulls
+
+
+def validate(
+    model: type[BaseModel], plain: dict[str, Plain], where: Steps, mistakes: Mistakes
+) -> tuple[dict[str, Any], bool]:
+    """The fields that are right, converted; True if all are. Each mistake is added."""
+    try:
+        entry = model.model_validate(plain)
+    except ValidationError as error:
+        wrong = set()
+        for detail in error.errors(include_url=False, include_input=False):
+            wrong.add(_explain(detail, where, mistakes))
+        kept = {key: value for key, value in plain.items() if key not in wrong}
+        # A required field that is missing must not hide what else is wrong with the entry.
+        entry = model.model_validate({"run": ":", **kept} if model is EntryFields else kept)
+        return {key: getattr(entry, key) for key in kept}, False
+    return {key: getattr(entry, key) for key in plain}, True
+
+
+def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
+    """One of pydantic's errors as ours; the field it is about."""
+    field = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        if field in LATER:
+            mistakes.add((*where, field), "this version cannot do that yet", key=True)
+        else:
+            known = DEFAULT_FIELDS if where == ("defaults",) else FIELDS
+            message = f"unknown key{did_you_mean(field, known)}"
+            mistakes.add((*where, field), message, key=True)
+    elif detail["type"] == "missing":
+        mistakes.add(where, f"{field}: is missing: the command to run")
+    else:
+        error = detail["ctx"]["error"]
+        bad = error if isinstance(error, Bad) else Bad(str(error))
+        mistakes.add_bad((*where, field), bad)
+    return field
