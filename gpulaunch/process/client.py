@@ -54,12 +54,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Unkillable:
-    """SIGKILL has not ended these processes for 8 s; the pair goes on trying, and keeps its leases.
+    """SIGKILL has not ended these processes for 8 s; the pair tries on, and keeps its leases."""
 
-    The attempt is None where the report comes from the outer keeper while no attempt is known.
-    """
-
-    attempt: str | None
+    attempt: str
     pids: tuple[int, ...]
 
 
@@ -223,7 +220,9 @@ class Pair:
         elif message["is"] == "started":
             yield Started(message["attempt"], message["pid"])
         elif message["is"] == "unkillable":
-            yield Unkillable(message["attempt"] or self._attempt, tuple(message["pids"]))
+            # The outer keeper, which sweeps when the inner one was killed, knows no attempt.
+            if attempt := message["attempt"] or self._attempt:
+                yield Unkillable(attempt, tuple(message["pids"]))
         else:
             yield self._ended(end_from(message["end"]))
 

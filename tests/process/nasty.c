@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,6 +69,13 @@ int main(int argc, char **argv) {
   if (!strcmp(mode, "hopping-daemon")) { daemonise(2, "hop-on"); usleep(20000); return 0; }
   if (!strcmp(mode, "kill-parent")) { daemonise(3, "forever"); usleep(5000); kill(getppid(), SIGKILL); for_ever(); }
   if (!strcmp(mode, "stop-parent")) { daemonise(3, "forever"); usleep(5000); kill(getppid(), SIGSTOP); for_ever(); }
+  if (!strcmp(mode, "subreaper")) { /* keeps its own orphans, and outlives its parent */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_PDEATHSIG, 0);
+    for (int i = 0; i < 2; i++) daemonise(3, "forever");
+    ignore();
+    for_ever();
+  }
   if (!strcmp(mode, "many-files")) {
     int opened = 0;
     while (opened < 5000 && open("/dev/null", O_RDONLY) >= 0) opened++;

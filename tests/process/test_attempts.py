@@ -343,7 +343,7 @@ def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> 
     at = time.monotonic()
     slot.pair.stop("cancelled")
     assert slot.expect(Ended).outcome == Cancelled(Signaled(9))
-    assert 0.4 <= time.monotonic() - at < 2.0
+    assert 0.4 <= time.monotonic() - at < 5.0
     assert marked(mark) == []
 
 

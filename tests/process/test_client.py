@@ -116,7 +116,7 @@ def test_a_closed_nursery_leaves_its_pairs_to_finish(tmp_path: Path) -> None:
 
 
 def test_idle_keepers_do_not_wake(nursery: Nursery, slot: Slot) -> None:
-    slot.launch("sleep", "0.6", timeout=100.0, idle_timeout=50.0)
+    slot.launch("sleep", "1.0", timeout=100.0, idle_timeout=50.0)
     slot.expect(Started)
     pids = [nursery.pid, *children_of(nursery.pid)]
     pids += children_of(pids[1])

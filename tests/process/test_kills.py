@@ -26,7 +26,8 @@ from tests.process.support import children_of, marked, token
 
 GRACE = 0.2  # supervisor.py's
 PAIRS = 3
-MIX = ["daemons", "daemons-exit", "ignore-term", "tree", "stopped", "slow-hopper", "ok", "hopper"]
+MIX = ["daemons", "daemons-exit", "ignore-term", "tree", "stopped", "slow-hopper", "hopper", "ok"]
+MIX += ["subreaper"]
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "0"))
 ROOT = Path(__file__).parents[2]
 

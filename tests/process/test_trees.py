@@ -30,6 +30,7 @@ MODES = [
     "slow-hopper",
     "hopping-daemon",
     "stop-parent",
+    "subreaper",
 ]
 ENDS_BY_ITSELF = {"daemons-exit", "hopping-daemon"}
 TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
@@ -38,7 +39,8 @@ TIMES = max(1, int(os.environ.get("GPULAUNCH_TEST_KILLS", "0")) // 10)
 @pytest.mark.parametrize("mode", MODES)
 def test_no_process_is_left_when_an_attempt_has_ended(slot: Slot, nasty: str, mode: str) -> None:
     mark = token()
-    ended = slot.run(nasty, mode, mark, timeout=0.15, grace=0.1)
+    timeout = 10.0 if mode in ENDS_BY_ITSELF else 0.15
+    ended = slot.run(nasty, mode, mark, timeout=timeout, grace=0.1)
     assert marked(mark) == []
     assert isinstance(ended.outcome, Exited if mode in ENDS_BY_ITSELF else TimedOut)
     if mode == "daemons-exit":
