@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKBONE = ("N", "CA", "C", "O")
-THREE_LETTERS = dict(
-    zip(
-        "ARNDCQEGHILKMFPSTWYV",
-        "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL".split(),
-        strict=True,
-    )
+AMINO_ACIDS = (
+    "A ALA, R ARG, N ASN, D ASP, C CYS, Q GLN, E GLU, G GLY, H HIS, I ILE, "
+    "L LEU, K LYS, M MET, F PHE, P PRO, S SER, T THR, W TRP, Y TYR, V VAL"
 )
+THREE_LETTERS = {pair[0]: pair[2:] for pair in AMINO_ACIDS.split(", ")}
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,7 @@ def designs(folder: Path) -> Iterator[Design]:
     lines = fasta.read_text().splitlines()
     for header, sequence in list(zip(lines[::2], lines[1::2], strict=True))[1:]:
         said = dict(re.findall(r"(\w+)=([\d.]+)", header))
-        yield Design(
-            float(said["score"]), float(said["seq_recovery"]), tuple(sequence.split("/"))
-        )
+        yield Design(float(said["score"]), float(said["seq_recovery"]), tuple(sequence.split("/")))
 
 
 def thread(structure: str, design: Design) -> str:

@@ -22,8 +22,11 @@ def main(results: Path) -> None:
     for fold in sorted(results.glob("fold-*")):
         name = fold.name.removeprefix("fold-")
         energies = results / f"relax-{name}" / "energy.json"
+        rmsd = f"{predicted_rmsd(fold / 'structure.pdb'):.2f}"
         if not energies.exists():
-            print(name, "-", f"{predicted_rmsd(fold / 'structure.pdb'):.2f}", "no energies", sep="\t")
+            print(
+                name, "-", f"{predicted_rmsd(fold / 'structure.pdb'):.2f}", "no energies", sep="\t"
+            )
             continue
         told = json.loads(energies.read_text())
         rmsd = f"{predicted_rmsd(fold / 'structure.pdb'):.2f}"

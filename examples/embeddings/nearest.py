@@ -24,7 +24,9 @@ def main(results: Path, out: Path) -> None:
     with out.open("w", encoding="utf-8") as table:
         for i, (topic, sentence) in enumerate(sentences):
             other, said = sentences[nearest[i]]
-            print(topic, sentence, other, said, f"{likeness[i, nearest[i]]:.2f}", sep="\t", file=table)
+            print(
+                topic, sentence, other, said, f"{likeness[i, nearest[i]]:.2f}", sep="\t", file=table
+            )
     same = sum(sentences[i][0] == sentences[j][0] for i, j in enumerate(nearest))
     print(f"{same} of {len(sentences)} sentences are nearest to one of their own file")
 

@@ -454,12 +454,17 @@ class _Translator:
                 self._launch([[one] for one in work], background or beside[-1], scope, order, False)
                 if not (background or beside[-1]):
                     why = "its turns ran one after another; as jobs, as many run as have cards"
-                    self._remark(node, why, self.script.text(node).split("\n")[0])
+                    self._remark(node, why, self._head(node))
                 return
         forked = order.copy() if background else order
         self._block(rest, scope, forked)
         if background:
             order.joined(forked)
+
+    def _head(self, loop: Node) -> str:
+        """A loop's words before its body."""
+        body = next((child for child in loop.children if child.type == "do_group"), loop)
+        return self.script.slice(loop.start_byte, body.start_byte).strip().rstrip(";")
 
     def _chose_no_card(
         self, rest: list[tuple[Node, bool]], counters: set[str]

@@ -165,9 +165,7 @@ def test_a_loop_over_files_becomes_foreach(base: Path) -> None:
         base,
     )
     assert list(loaded.jobs) == ["chai-lab-a", "chai-lab-b"]
-    assert loaded.run("chai-lab-a") == 'chai-lab fold "in/a.fasta" out/in/a.fasta'.replace(
-        "out/in/a.fasta", "out/'in/a.fasta'"
-    ) or loaded.run("chai-lab-a").startswith('chai-lab fold "in/a.fasta" out/')
+    assert loaded.run("chai-lab-a") == "chai-lab fold \"in/a.fasta\" out/'in/a.fasta'"
     assert "as many run as have cards" in loaded.why("for f in")
 
 
@@ -200,7 +198,7 @@ def test_a_loop_over_cards_becomes_one_entry(base: Path) -> None:
         base,
     )
     assert list(loaded.jobs) == ["train-0", "train-1", "train-2", "train-3"]
-    assert loaded.run("train-2") in ("python train.py --fold 2", "python train.py --fold '2'")
+    assert loaded.run("train-2") == "python train.py --fold '2'"
     assert "a card is free" in loaded.why("sleep 5")
 
 

@@ -1,0 +1,105 @@
+"""Whatever the script: the job file loads, and no command is lost, doubled or quietly changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpulaunch.spec import load_text
+from gpulaunch.starter import translate
+
+MASKS = ["CUDA_VISIBLE_DEVICES=0 ", "CUDA_VISIBLE_DEVICES=0,1 ", "CUDA_VISIBLE_DEVICES= ", ""]
+ENDS = ["", " &", " > run.log 2>&1 &", " > table.tsv", " | sort", "; sleep 1", " && true"]
+WORDS = ["python MARK.py", "MARK $X $f", "python -m MARK '{{x}}'", "MARK"]
+BETWEEN = [
+    "wait",
+    "sleep 3",
+    "# a comment",
+    "echo go",
+    "export CUDA_VISIBLE_DEVICES=1",
+    "export X=$(date)",
+    "Y=3",
+    "set -e",
+    "unset CUDA_VISIBLE_DEVICES",
+    "cd ..",
+    "source venv/bin/activate",
+]
+FRAMES = [
+    "{}",
+    "({}) &",
+    "{{ {}\n}} &",
+    "for f in in/*.fasta; do\n{}\ndone",
+    "for i in 0 1; do\n{}\ndone &",
+    "if [ -e x ]; then\n{}\nfi",
+    "while read -r l; do\n{}\ndone < list.txt",
+]
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> str:
+    """One command with a mark that no other has, filled in by `scripts`."""
+    mask, end = draw(st.sampled_from(MASKS)), draw(st.sampled_from(ENDS))
+    prefix = draw(st.sampled_from(["", "nohup ", "env "]))
+    words = draw(
+        st.sampled_from(["python MARK.py", "MARK $X $f", "python -m MARK '{{x}}'", "MARK"])
+    )
+    return f"{mask}{prefix}{words}{end}"
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> tuple[str, int]:
+    """A script and how many marked commands it has: mark0mark, mark1mark, ..."""
+    lines, count = [], 0
+    for _ in range(draw(st.integers(1, 5))):
+        inside = draw(st.lists(st.one_of(commands(), st.sampled_from(BETWEEN)), min_size=1))
+        body = "\n".join(inside[:4])
+        while "MARK" in body:
+            body = body.replace("MARK", f"mark{count}mark", 1)
+            count += 1
+        lines.append(draw(st.sampled_from(FRAMES)).format(body))
+    return "\n".join(lines) + "\n", count
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that has what the scripts mention, as has each above it (`cd ..`)."""
+    here = tmp_path_factory.mktemp("scripts")
+    for _ in range(12):
+        here = here / "deeper"
+        (here / "in").mkdir(parents=True)
+        (here / "in/a.fasta").touch()
+        (here / "venv/bin").mkdir(parents=True)
+        (here / "venv/bin/python").touch()
+        (here / "list.txt").write_text("x\n")
+    return here
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(scripts())
+def test_every_command_is_in_the_job_list_or_told_exactly_once(given: tuple[str, int]) -> None:
+    script, count = given
+    translation = translate(script, "run.sh")
+    jobs = yaml.load(translation.yaml_text, Loader=yaml.BaseLoader)["jobs"]
+    told = "\n".join([job["run"] for job in jobs] + [one.text for one in translation.untranslated])
+    for number in range(count):
+        assert told.count(f"mark{number}mark") == 1, f"{script}\n{translation.yaml_text}"
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(scripts())
+def test_every_job_file_loads_where_the_scripts_files_are(
+    base: Path, given: tuple[str, int]
+) -> None:
+    text = translate(given[0], "run.sh").yaml_text
+    load_text(text.encode(), name="jobs.yaml", base=base, environ={})
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(st.sampled_from("ab $'\"\\\n&;|(){}<>=#*!`[]-0,")))
+def test_any_text_at_all_is_translated_to_something_that_reads_as_yaml(script: str) -> None:
+    translation = translate("CUDA_VISIBLE_DEVICES=0 " + script, "run.sh")
+    assert yaml.load(translation.yaml_text, Loader=yaml.BaseLoader)["jobs"]
