@@ -284,6 +284,8 @@ class Nursery:
             for seat in self.broken
             if seat.inner in mine and started_at(seat.inner) == seat.inner_start
         }
+        for pid in inners:
+            send_signal(pid, signal.SIGCONT)  # stopped, and its outer died before it could do this
         strangers = [pid for pid in mine if pid not in inners]
         for pid in strangers:
             send_signal(pid, signal.SIGKILL)
