@@ -233,7 +233,8 @@ StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 class StopAttempt:
     """TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended with `outcome`'s kind.
 
-    `reason` decides that kind.
+    `reason` decides that kind. May come again for one attempt, with a stronger reason (in the
+    order stopped, interrupted, cancelled) or with `now`, and while its `Ended` is on the way.
     """
 
     attempt: AttemptId
