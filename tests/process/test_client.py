@@ -157,3 +157,13 @@ def test_a_bare_supervisor_hands_on_its_environment_and_nothing_else(
     found = dict(line.split("=", 1) for line in lines)
     assert {name: found[name] for name in given} == given
     assert set(found) - set(given) <= {"PWD", "OLDPWD", "SHLVL", "_"}  # the shell's
+
+
+def test_a_python_built_for_an_old_libc_launches_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with Nursery() as nursery, Slot(nursery, tmp_path) as slot:
+        assert slot.run("printf", "%s", "x" * 100_000).outcome == Exited(0)
+        assert slot.log.stat().st_size == 100_000
+        slot.finish()
