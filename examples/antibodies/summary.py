@@ -24,12 +24,9 @@ def main(results: Path) -> None:
         energies = results / f"relax-{name}" / "energy.json"
         rmsd = f"{predicted_rmsd(fold / 'structure.pdb'):.2f}"
         if not energies.exists():
-            print(
-                name, "-", f"{predicted_rmsd(fold / 'structure.pdb'):.2f}", "no energies", sep="\t"
-            )
+            print(name, "-", rmsd, "no energies", sep="	")
             continue
         told = json.loads(energies.read_text())
-        rmsd = f"{predicted_rmsd(fold / 'structure.pdb'):.2f}"
         columns = [told[key] for key in ("recovery", "score", "before", "after")]
         print(name, told["residues"], rmsd, *columns, sep="\t")
 

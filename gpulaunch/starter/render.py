@@ -19,6 +19,7 @@ from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.shell import (
     Script,
+    chooses_a_card,
     is_late_ampersand,
     joined,
     line_of,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _LOG = re.compile(r"(?i)\.(log|out|err|stdout|stderr)\W*$|\blogs?\b|log_|_log|nohup|/dev/null")
+_MASKED = re.compile(rf"\b{MASK}=")
 _OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
 _GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
@@ -61,6 +63,7 @@ class Renderer:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.functions: dict[str, int] = {}
+        self.exported: set[int] = set()
 
     def render(self, groups: Sequence[Sequence[Node]], loops: tuple[Loop, ...]) -> Rendered:
         """Each group is a stretch of the source; they become lines of their own.
@@ -73,9 +76,13 @@ class Renderer:
         for group in groups:
             for node in group:
                 self._collect(node, edits, [loop for loop in loops if loop not in by_env])
-        lines = [self._apply(group[0].start_byte, group[-1].end_byte, edits) for group in groups]
+        lines = [self._line(group, edits) for group in groups]
         text = "\n".join(line for line in lines if line)
         return Rendered(text, edits.masks, edits.remarks, by_env)
+
+    def _line(self, group: Sequence[Node], edits: _Edits) -> str:
+        text = self._apply(group[0].start_byte, group[-1].end_byte, edits)
+        return f"export {text}" if group[0].start_byte in self.exported else text
 
     def masks(self, node: Node) -> list[str]:
         """The masks named in it, without a word on the rest."""
@@ -95,11 +102,13 @@ class Renderer:
             for inner in walk(node):
                 if inner.type != "variable_name" or self.script.text(inner) != variable:
                     continue
+                if chooses_a_card(self.script, inner):
+                    continue
                 around = self.script.text(inner.parent) if inner.parent is not None else ""
                 if around not in (f"${variable}", f"${{{variable}}}") or self._blind(inner):
                     return True
                 plain += 1
-            if len(mentions.findall(self.script.text(node))) != plain:
+            if len(mentions.findall(shell_text(self.script, node, masks=False))) != plain:
                 return True
         return False
 
@@ -136,6 +145,11 @@ class Renderer:
                 edits.cuts.append((node.start_byte, node.end_byte, ""))
             elif kind in ("simple_expansion", "expansion"):
                 self._expansion(node, edits, loops)
+            elif kind in ("raw_string", "string", "heredoc_body") and _MASKED.search(
+                self.script.text(node)
+            ):
+                why = "sets a mask that cannot be cut here: it would override the job's card"
+                edits.remarks.append(Remark(line_of(node), f"{MASK}=...", why))
             elif kind in ("word", "string_content") and (
                 match := _OTHER_CARD.search(self.script.text(node))
             ):

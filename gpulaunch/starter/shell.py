@@ -100,15 +100,15 @@ def variables_in(script: Script, node: Node) -> set[str]:
     text = shell_text(script, node, masks=False)
     found = {name for name in _READ.findall(text) if name}
     for inner in walk(node):
-        if inner.type == "variable_name" and not _in_mask_or_assigned(script, inner):
+        assigned = inner.parent is not None and inner.parent.type == "variable_assignment"
+        if inner.type == "variable_name" and not assigned and not chooses_a_card(script, inner):
             found.add(script.text(inner))
     return found
 
 
-def _in_mask_or_assigned(script: Script, name: Node) -> bool:
-    if name.parent is not None and name.parent.type == "variable_assignment":
-        return True
-    parent = name.parent
+def chooses_a_card(script: Script, node: Node) -> bool:
+    """Whether it stands in the value of a mask."""
+    parent = node.parent
     while parent is not None:
         if parent.type == "variable_assignment" and script.text(parent).startswith(_MASK):
             return True

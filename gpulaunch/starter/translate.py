@@ -57,6 +57,8 @@ _REFUSED = {
     "let": "only counts; use {{index}} where a number is needed",
     "module": "environment modules are not loaded in a job: load them before `gpulaunch run`",
     "ml": "environment modules are not loaded in a job: load them before `gpulaunch run`",
+    "ssh": "runs on another machine; gpulaunch gives cards of this one",
+    "sbatch": "hands the work to Slurm: run gpulaunch inside the allocation instead",
     "tmux": "starts it in another terminal: write the command in its quotes as a job",
     "screen": "starts it in another terminal: write the command in its quotes as a job",
     "break": "jobs do not end each other; see --fail-fast",
@@ -65,6 +67,7 @@ _REFUSED = {
 }
 _WAITS = frozenset({"wait", "sleep", "jobs", "wc", "test", "[", ":", "true", "pgrep", "grep"})
 _CONDA = ("conda", "mamba", "micromamba")
+_PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
 _PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
 
 
@@ -85,9 +88,14 @@ class _Translator:
         self.remarks: list[Remark] = []
         self.comments: list[str] = []
         self.bases: set[str] = set()
+        self.assigned: list[tuple[str, Node]] = []
+        self.read: set[str] = set()
 
     def run(self) -> Translation:
         self._block(_statements(self.script.root), Scope(), Order())
+        for name, node in self.assigned:
+            if name not in self.read:
+                self._remark(node, "read by no command that is left")
         remarks = sorted(set(self.remarks), key=lambda remark: remark.line)
         text = job_file(self.title, self.entries, remarks)
         return Translation(text, tuple(remarks))
@@ -186,6 +194,8 @@ class _Translator:
     def _remember(
         self, node: Node, name: str, value: Node | None, exported: bool, scope: Scope
     ) -> None:
+        if not exported:
+            self.assigned.append((name, node))
         known = literal(self.script, value, scope.literals) if value is not None else ""
         recursive = value is not None and name in variables_in(self.script, value)
         if not recursive:
@@ -195,6 +205,8 @@ class _Translator:
             known = None
         if known is None or recursive or not name.isidentifier():
             scope.preamble.append((None if exported else name, node))
+            if exported:
+                self.renderer.exported.add(node.start_byte)
             return
         scope.literals[name] = known
         if exported:
@@ -420,6 +432,9 @@ class _Translator:
         else:
             raise Untranslatable("a loop that runs until something becomes true: no counterpart")
         body = next((child for child in node.children if child.type == "do_group"), node)
+        for child in node.children:
+            if child.type != "do_group":
+                self.read |= variables_in(self.script, child)
         inner = scope.copy()
         inner.forget(loop.variable)
         inner.loops = (*scope.loops, loop)
@@ -532,6 +547,7 @@ class _Translator:
         if not rendered.text:
             raise Untranslatable("nothing is left to run")
         nodes = [node for group in [*before, *groups] for node in group]
+        self.read |= {name for node in nodes for name in variables_in(self.script, node)}
         gpus, comments = self._gpus(nodes, rendered, scope)
         base = self._base(nodes)
         name = base + lp.name_suffix(loops)
@@ -564,11 +580,7 @@ class _Translator:
         for name, node in reversed(scope.preamble):
             if name is None or name in wanted:
                 wanted |= variables_in(self.script, node)
-                export = (
-                    node.parent if name is None and node.type == "variable_assignment" else None
-                )
-                alone = export is not None and export.named_child_count == 1
-                chosen.append([export if export is not None and alone else node])
+                chosen.append([node])
         return chosen[::-1]
 
     def _env(self, nodes: Iterable[Node], items: Sequence[Loop], scope: Scope) -> dict[str, str]:
@@ -592,8 +604,11 @@ class _Translator:
                 self._remark(nodes[0], odd, f"{MASK}={mask}")
         if counted:
             return max(count for count, _ in counted), ()
-        if self._without_card(nodes):
+        text = rendered.text
+        if self._without_card(nodes) and MASK not in text:
             return 0, ()
+        if (several := _PROCESSES.search(text)) and int(several.group(1)) > 1:
+            return int(several.group(1)), ()
         return 1, (f"No {MASK} in the script: it saw every card. Here it gets one; 0 hides them.",)
 
     def _without_card(self, nodes: Sequence[Node]) -> bool:

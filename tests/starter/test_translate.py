@@ -215,7 +215,9 @@ def test_cards_dealt_out_round_robin_are_not_needed_any_more(base: Path) -> None
     )
     assert list(loaded.jobs) == ["fold-a", "fold-b"]
     assert loaded.env("fold-a") == {}
+    assert loaded.run("fold-a") == "fold 'in/a.fasta'"
     assert loaded.why("gpu=") == "only chose the card"
+    assert loaded.why("GPUS=") == "read by no command that is left"
 
 
 def test_a_counter_that_the_command_uses_is_told_rather_than_wrong(base: Path) -> None:
@@ -266,6 +268,30 @@ def test_directories_and_environments_are_remembered(base: Path) -> None:
     assert b.cwd == str(base)
     assert c.venv is None
     assert loaded.run("c") == "RUN=$(date +%F)\npython c.py $RUN"
+
+
+def test_what_only_the_shell_can_know_stays_exported_and_assigned(base: Path) -> None:
+    loaded = load(
+        "export HF_HOME=$HOME/hf MODE=offline\nexport PATH=$PATH:/x\nRUN=$(date)\n"
+        "python a.py &\npython b.py $RUN &\nUNUSED=3\n",
+        base,
+    )
+    assert loaded.run("a") == "export HF_HOME=$HOME/hf\nexport PATH=$PATH:/x\npython a.py"
+    assert loaded.run("b").endswith("RUN=$(date)\npython b.py $RUN")
+    assert loaded.env("a") == {"MODE": "offline"}
+    assert "read by no command" in loaded.why("UNUSED=3")
+
+
+def test_as_many_cards_as_processes_where_the_script_has_no_mask(base: Path) -> None:
+    loaded = load("torchrun --nproc_per_node=2 a.py &\n", base)
+    assert loaded.jobs["a"].demand.gpus == 2
+
+
+def test_a_mask_inside_quotes_is_pointed_at(base: Path) -> None:
+    loaded = load("ls in | xargs -I{} bash -c 'CUDA_VISIBLE_DEVICES=0 fold {}'\n", base)
+    (job,) = loaded.jobs.values()
+    assert job.demand.gpus == 1
+    assert "override" in loaded.why("CUDA_VISIBLE_DEVICES")
 
 
 def test_conda_is_named_without_its_shell_functions(base: Path, tmp_path: Path) -> None:
