@@ -83,26 +83,33 @@ class Loop:
     def turn(self, block: bool = True) -> None:
         """Wait until something happens (not at all unless `block`), and call back for it."""
         ready = self._selector.select(self._patience() if block else 0)
+        woken = time.monotonic()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
             if self._still(key):
                 key.data()
-        self._fire()
+        # What a callback puts off, even by nothing, waits for the next turn.
+        self._fire(woken)
 
     def _still(self, key: selectors.SelectorKey) -> bool:
         current = self._selector.get_map().get(key.fd)
         return current is not None and current.data is key.data
 
-    def _patience(self) -> float | None:
+    def _next(self) -> float | None:
+        """When the next timer is due; those that were replaced or forgotten are dropped."""
         while self._timers:
             at, sequence, key = self._timers[0]
             if self._due.get(key, (0,))[0] == sequence:
-                return max(0.0, at - time.monotonic())
+                return at
             heapq.heappop(self._timers)
         return None
 
-    def _fire(self) -> None:
-        while self._patience() == 0.0:
+    def _patience(self) -> float | None:
+        at = self._next()
+        return None if at is None else max(0.0, at - time.monotonic())
+
+    def _fire(self, now: float) -> None:
+        while (at := self._next()) is not None and at <= now:
             _, _, key = heapq.heappop(self._timers)
             self._due.pop(key)[2]()
 

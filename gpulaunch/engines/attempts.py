@@ -50,7 +50,7 @@ class Context:
     machine: Machine
     base: Mapping[str, str]
     force_uuid: bool = False
-    warn: Callable[[str, str], None] = field(default=lambda job, text: None)
+    warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
 
 
 class Attempts:
@@ -108,6 +108,8 @@ class Attempts:
         for live in self._live.values():
             # Its keepers end the attempt, as they do when we were killed.
             self._dismiss(live.pair)
+            self._let_go(live)
+        self._live.clear()
         if self._nursery:
             self._nursery.close()
 
@@ -187,12 +189,15 @@ class Attempts:
     def _over(self, live: _Live) -> _Live:
         attempt = live.launch.attempt
         del self._live[attempt]
-        self._end_readiness(live)
         self._addresses.pop(attempt.job, None)
-        for port in live.ports:
-            port.close()
+        self._let_go(live)
         tidy(self._context.run, attempt)
         return live
+
+    def _let_go(self, live: _Live) -> None:
+        self._end_readiness(live)
+        for port in live.ports:
+            port.close()
 
     def _gone(self, pair: Pair) -> None:
         """Both keepers are gone, and with them everything they kept."""

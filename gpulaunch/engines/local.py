@@ -11,6 +11,7 @@ from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Post
+from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
 from gpulaunch.loop import Loop
@@ -63,8 +64,15 @@ class Local:
 
     def _settle_left(self) -> None:
         """Post the ends that are recorded; all others once no old keeper is alive."""
+        if self._left and not self._keepers:
+            count = kill_stragglers(self._context.run_id)
+            if count:
+                self._context.warn(None, f"{count} processes had outlived their keepers: killed")
         for attempt in list(self._left):
-            end = read_end(self._context.run.end(attempt))
+            try:
+                end = read_end(self._context.run.end(attempt))
+            except OSError:  # it was killed between the intent and the launch
+                end = None
             if end is None and self._keepers:
                 continue
             self._left.remove(attempt)
