@@ -1,0 +1,173 @@
+"""Commands of the script to one entry of the job list: name, cards, environment, what it awaits."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.emit import escaped
+from gpulaunch.starter.entry import Entry, Loop
+from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
+from gpulaunch.starter.mask import MASK, cards
+from gpulaunch.starter.memory import PRINTS
+from gpulaunch.starter.notes import Notes
+from gpulaunch.starter.render import Rendered, Renderer, mask_value
+from gpulaunch.starter.scope import Made, Order, Scope
+from gpulaunch.starter.shell import Script, variables_in, walk
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_FILES = "mkdir cp mv rm ln cat ls touch chmod tar gzip gunzip zip unzip diff md5sum sha256sum find"
+_TEXTS = "grep sed awk sort uniq head tail cut tr wc tee paste xargs basename dirname seq test ["
+_OTHERS = "wget curl git rsync scp pip aws gsutil cd exit continue true : set source export read"
+_NO_CARD = frozenset({*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split()})
+_PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
+_PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
+
+
+class Launcher:
+    def __init__(self, script: Script, renderer: Renderer, notes: Notes) -> None:
+        self.script = script
+        self.renderer = renderer
+        self.notes = notes
+        self.entries: list[Entry] = []
+        self.bases: set[str] = set()
+
+    def launch(
+        self,
+        groups: Sequence[Sequence[Node]],
+        background: bool,
+        scope: Scope,
+        order: Order,
+        must: bool,
+        comments: Sequence[str],
+    ) -> None:
+        loops = arranged(scope.loops)
+        before = self._preamble(groups, scope)
+        rendered = self.renderer.render([*before, *groups], loops)
+        if not rendered.text:
+            raise Untranslatable("nothing is left to run")
+        nodes = [node for group in [*before, *groups] for node in group]
+        self.notes.read |= {name for node in nodes for name in variables_in(self.script, node)}
+        gpus, remarks = self._gpus(nodes, rendered, scope)
+        base = self._base(nodes)
+        name = base + name_suffix(loops)
+        needs, after, in_turn = _waits_for(order, scope)
+        entry = Entry(
+            name=name,
+            run=rendered.text,
+            gpus=gpus,
+            loops=loops,
+            needs=needs,
+            after=after,
+            cwd=_escaped(scope.cwd),
+            env=self._env(nodes, rendered.variables, scope),
+            venv=_escaped(scope.venv),
+            conda=_escaped(scope.conda),
+            comments=(*comments, *remarks),
+            in_turn=in_turn,
+        )
+        self.entries.append(entry)
+        self.notes.remarks += rendered.remarks
+        covered = frozenset().union(*(one.made.before | {one.made.base} for one in order.ended)) - {
+            base
+        }
+        order.started(Made(base, name, scope.loops, covered), background, must or scope.errexit)
+
+    def _preamble(self, groups: Sequence[Sequence[Node]], scope: Scope) -> list[list[Node]]:
+        """The remembered lines that these commands need, in the script's order."""
+        wanted = {v for group in groups for node in group for v in variables_in(self.script, node)}
+        chosen: list[list[Node]] = []
+        for name, node in reversed(scope.preamble):
+            if name is None or name in wanted:
+                wanted |= variables_in(self.script, node)
+                chosen.append([node])
+        return chosen[::-1]
+
+    def _env(self, nodes: Iterable[Node], items: Sequence[Loop], scope: Scope) -> dict[str, str]:
+        read = {name for node in nodes for name in variables_in(self.script, node)}
+        env = {name: escaped(value) for name, value in scope.exported.items()}
+        for name, value in scope.literals.items():
+            if name in read:
+                env[name] = escaped(value)
+        for loop in items:
+            env[loop.variable] = f"{{{{{loop.placeholder}}}}}"
+        return env
+
+    def _gpus(
+        self, nodes: Sequence[Node], rendered: Rendered, scope: Scope
+    ) -> tuple[int, tuple[str, ...]]:
+        masks = dict.fromkeys(rendered.masks) or ([] if scope.mask is None else [scope.mask])
+        spelt = [mask_value(mask, scope.literals) for mask in masks]
+        counted = [cards(mask) for mask in spelt]
+        for mask, (_, odd) in zip(spelt, counted, strict=True):
+            if odd:
+                self.notes.remark(nodes[0], odd, f"{MASK}={mask}")
+        if counted:
+            return max(count for count, _ in counted), ()
+        text = rendered.text
+        if self._without_card(nodes) and MASK not in text:
+            return 0, ()
+        if (several := _PROCESSES.search(text)) and int(several.group(1)) > 1:
+            return int(several.group(1)), ()
+        return 1, (f"No {MASK} in the script: it saw every card. Here it gets one; 0 hides them.",)
+
+    def _without_card(self, nodes: Sequence[Node]) -> bool:
+        names = [self._program(inner) for node in nodes for inner in walk(node)]
+        return all(name in _NO_CARD for name in names if name)
+
+    def _program(self, node: Node) -> str:
+        if node.type != "command" or not (words := self.script.words(node)):
+            return ""
+        return posixpath.basename(words[0])
+
+    def _base(self, nodes: Sequence[Node]) -> str:
+        """A name from the command: the script that python runs, or the program."""
+        found = "job"
+        for command in (inner for node in nodes for inner in walk(node)):
+            program = self._program(command)
+            if not program:
+                continue
+            words = self.script.words(command)
+            found = _called([word for word in words if word not in ("nohup", "time", "env")])
+            if program not in _NO_CARD:
+                break
+        if any(_shadows(found, other) for other in self.bases):
+            found = found.replace("-", "_")
+        base, number = found, 1
+        while base in self.bases or any(_shadows(base, other) for other in self.bases):
+            number += 1
+            base = f"{found}{number}"
+        self.bases.add(base)
+        return base
+
+
+def _called(words: Sequence[str]) -> str:
+    words = [word for word in words if "=" not in word] or ["job"]
+    name = words[0]
+    if _PYTHONS.fullmatch(name):
+        plain = [word.strip("'\"") for word in words[1:] if not word.startswith("-")]
+        scripts = [word for word in plain if re.search(r"\.(py|sh|R)$", word)]
+        name = (scripts or [word for word in plain if word not in ("run", "launch")] or [name])[0]
+    name = posixpath.basename(name.strip("'\"").rstrip("/"))
+    name = re.sub(r"\.(py|sh|R)$", "", name)
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:60] or "job"
+
+
+def _shadows(base: str, other: str) -> bool:
+    """The pattern `base-*` of one would name jobs of the other as well."""
+    return base.startswith(f"{other}-") or other.startswith(f"{base}-")
+
+
+def _waits_for(order: Order, scope: Scope) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    needs = [one.made.seen_from(scope.loops) for one in order.ended if one.must]
+    after = [one.made.seen_from(scope.loops) for one in order.ended if not one.must]
+    in_turn = any(not one.waited for one in order.ended)
+    return tuple(dict.fromkeys(needs)), tuple(dict.fromkeys(after)), in_turn
+
+
+def _escaped(text: str | None) -> str | None:
+    return None if text is None else escaped(text)
