@@ -7,7 +7,7 @@ from typing import Any
 
 from gpulaunch.core.model import Job
 from gpulaunch.spec import tree
-from gpulaunch.spec.expand import Context, Draft, Entry
+from gpulaunch.spec.expand import MAX_JOBS, Context, Draft, Entry
 from gpulaunch.spec.fields import Entry as EntryFields
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.needs import Index, Names, Resolver, find_cycle, spell_cycle
@@ -40,6 +40,8 @@ class Drafts:
             mistakes.add((), "jobs: is missing: a list of jobs, each with run:")
         elif not isinstance(jobs.value, list) or not jobs.value:
             mistakes.add(("jobs",), "expected a list of jobs, each with run:")
+        elif len(jobs.value) > MAX_JOBS:
+            mistakes.add(("jobs",), f"more than {MAX_JOBS:,} jobs; run them in parts")
         else:
             for group, node in enumerate(jobs.value):
                 self._entry(group, node, defaults)

@@ -28,7 +28,7 @@ from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
 from gpulaunch.spec.tree import Path as Steps
 
-MAX_JOBS = 1_000_000
+MAX_JOBS = 500_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from gpulaunch.spec.placeholders import Piece, pieces, text_of
 
 _MARK = "\0"
 _WORD = re.compile(r"[\w./,:=+@%^~-]+", re.ASCII)
+_WORDS = re.compile(r"(?:[ \t]*(?!case[ \t\n])[\w./,:=+@%^~-]+)+[ \t]*", re.ASCII)
 _QUOTED = re.compile(r"[\w./,:=+@%^~ \t\n-]+")
 _DEEPEST = 50
 _META = frozenset(" \t\n;&|()<>")
@@ -121,6 +122,11 @@ class _Scanner:
     # ── one step in each kind of frame ──────────────────────────────────────────────────────────
 
     def _bare(self) -> None:
+        plain = _WORDS.match(self.script, self.at)
+        if plain:
+            self.at = plain.end()
+            self.word_start = self.script[self.at - 1] in _META
+            return
         char = self.script[self.at]
         starts_word, self.word_start = self.word_start, char in _META
         if char == _MARK:

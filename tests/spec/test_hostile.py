@@ -66,6 +66,11 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "huge anchor": (f"jobs: &{'a' * 2_000_000} x\n", "1:7: jobs: expected a list of jobs"),
     "directive": ("%YAML 9.9\n---\n" + JOBS, "1:1: not YAML: found incompatible YAML document"),
     "many values": ("jobs: [" + ",".join(["a"] * 3_200_000) + "]", "more than 3,000,000 values"),
+    "many jobs": ("jobs: [" + "{run: x}," * 600_000 + "]", "more than 500,000 jobs"),
+    "many items": (
+        "jobs: [{run: x, foreach: {values: [" + "a," * 900_000 + "]}}]",
+        "more than 500,000 jobs",
+    ),
     "many anchors": ("".join(f"- &a{i} x\n" for i in range(50_000)), "expected a mapping"),
 }
 
