@@ -25,6 +25,7 @@ _TEXTS = "grep sed awk sort uniq head tail cut tr wc tee paste xargs basename di
 _OTHERS = "wget curl git rsync scp pip aws gsutil cd exit continue true : set source export read"
 _NO_CARD = frozenset({*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split()})
 _PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
+_BEFORE = frozenset({"nohup", "time", "env", "timeout", "nice", "ionice", "stdbuf", "taskset"})
 _PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
 
 
@@ -132,7 +133,7 @@ class Launcher:
             if not program:
                 continue
             words = self.script.words(command)
-            found = _called([word for word in words if word not in ("nohup", "time", "env")])
+            found = _called(words)
             if program not in _NO_CARD:
                 break
         if any(_shadows(found, other) for other in self.bases):
@@ -148,6 +149,13 @@ class Launcher:
 def _called(words: Sequence[str]) -> str:
     words = [word for word in words if "=" not in word] or ["job"]
     name = words[0]
+    while posixpath.basename(name) in _BEFORE and len(words) > 1:
+        words = [word for i, word in enumerate(words) if i and not re.match(r"-|\d", word)] or [
+            "job"
+        ]
+        name = words[0]
+    if "-c" in words[1:-1] and _PYTHONS.fullmatch(name):
+        return _called(words[-1].strip("'\"").split() or ["job"])
     if _PYTHONS.fullmatch(name):
         plain = [word.strip("'\"") for word in words[1:] if not word.startswith("-")]
         scripts = [word for word in plain if re.search(r"\.(py|sh|R)$", word)]

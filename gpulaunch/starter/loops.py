@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _GLOB = re.compile(r"[*?\[]")
 _COUNT = re.compile(r"\s*(\w+)=(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1|\1\+=1)\s*")
+_FILE = re.compile(r"\$\((?:cat |<\s*)([\w./-]+)\)")
 _MOST = 10_000
 _OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
 _OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
@@ -32,6 +33,8 @@ def for_loop(script: Script, node: Node, scope: Scope) -> Loop:
     words = node.children_by_field_name("value")
     if not words:
         raise Untranslatable("loops over the script's own arguments, which a job file has not")
+    if len(words) == 1 and (file := _FILE.fullmatch(script.text(words[0]))):
+        return Loop(script.text(name), "lines", (_placed(file.group(1), scope),))
     values = [value for word in words for value in _values(script, word, scope)]
     globs = [isinstance(value, _Pattern) for value in values]
     texts = tuple(str(value) for value in values)

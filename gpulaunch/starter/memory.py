@@ -212,7 +212,8 @@ class Memory:
 
     def _wait(self, rest: list[str], scope: Scope, order: Order) -> None:
         if scope.loops:
-            raise Untranslatable("waits inside a loop: gpulaunch keeps every card busy by itself")
+            order.waited(made for made in order.running if made.loops)
+            raise Untranslatable("waits for one turn of a loop: other turns start meanwhile")
         if not rest:
             order.waited(order.running)
             return

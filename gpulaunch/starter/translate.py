@@ -110,6 +110,8 @@ class _Translator:
             self._list(node, background, scope, order, must)
         elif self._throttles(node):
             raise Untranslatable("only waits: gpulaunch starts a job when a card is free for it")
+        elif kind in ("if_statement", "case_statement") and self._leaves_traces(node):
+            raise Untranslatable("changes directory, environment or order under a condition")
         elif not self.memory.builtin(node, background, scope, order):
             self.comments = comments
             self._launch([[node]], background, scope, order, must)
@@ -163,6 +165,16 @@ class _Translator:
         words = self.script.words(node) if node.type == "command" else []
         activates = words[:1] and words[0] in CONDA and words[1:2] == ["activate"]
         return bool(activates) or words[:1] in (["cd"], ["source"], ["."], ["set"])
+
+    def _leaves_traces(self, node: Node) -> bool:
+        """Whether what follows depends on which way it went."""
+        return any(
+            inner.type == "declaration_command" or self._is(inner, "wait") or self._moves(inner)
+            for inner in walk(node)
+        )
+
+    def _moves(self, node: Node) -> bool:
+        return node.type == "command" and self._remembers(node)
 
     def _group(self, node: Node, background: bool, scope: Scope, order: Order, must: bool) -> None:
         if self.script.text(node).startswith("(("):
@@ -245,6 +257,8 @@ class _Translator:
         while rest and self._remembers(rest[0][0]) and not self._assigns(rest[0][0]):
             self._block(rest[:1], scope, order)
             rest = rest[1:]
+        waits = [one for one, _ in rest if self._is(one, "wait")]
+        everything, rest = rest, [pair for pair in rest if pair[0] not in waits]
         rest = self._chose_no_card(rest, counters)
         beside = [forks for _, forks in rest]
         nested = any(one.type.endswith(("for_statement", "while_statement")) for one, _ in rest)
@@ -253,12 +267,14 @@ class _Translator:
             work = [one for one, _ in rest]
             if not all(self._assigns(one) for one in work):
                 self._launch([[one] for one in work], background or beside[-1], scope, order, False)
+                self._block([(one, False) for one in waits], scope, order)
                 if not (background or beside[-1]):
                     why = "its turns ran one after another; as jobs, as many run as have cards"
                     self.notes.remark(node, why, self._head(node))
                 return
         forked = order.copy() if background else order
-        self._block(rest, scope, forked)
+        left = [pair for pair in everything if pair in rest or pair[0] in waits]
+        self._block(left, scope, forked)
         if background:
             order.joined(forked)
 
@@ -315,7 +331,7 @@ class _Translator:
                 return False
             return self.script.text(name) in variables_in(self.script, value)
         words = self.script.words(node) if node.type == "command" else []
-        return bool(words) and (words[0] in ("wait", "sleep") or words[0] in PRINTS)
+        return bool(words) and (words[0] == "sleep" or words[0] in PRINTS)
 
     def _launch(
         self,

@@ -229,6 +229,35 @@ def test_a_counter_that_the_command_uses_is_told_rather_than_wrong(base: Path) -
     assert "{{index}}" in loaded.why("for f in")
 
 
+def test_a_wait_inside_a_loop_is_item_by_item_and_ends_the_loop(base: Path) -> None:
+    loaded = load(
+        "for x in p q; do\n  CUDA_VISIBLE_DEVICES=0 python a.py $x &\n"
+        "  CUDA_VISIBLE_DEVICES=1 python b.py $x &\n  wait\n  python c.py $x\ndone\n"
+        "for x in p q; do python d.py $x & wait; done\npython e.py\n",
+        base,
+    )
+    assert loaded.jobs["c-q"].after == ("a-q", "b-q")
+    assert loaded.jobs["d-p"].after == ("c-p", "c-q")
+    assert loaded.jobs["e"].after == ("d-p", "d-q")
+    assert "one turn" in loaded.why("wait")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m pkg.tool x", "pkg.tool"),
+        ("nohup timeout 1h nice -n 5 python a.py", "a"),
+        ("bash -c 'python b.py && x'", "b"),
+        ("torchrun --nproc_per_node=1 train.py", "train"),
+        ("accelerate launch run/big.py", "big"),
+        ("/opt/bin/fold x", "fold"),
+        ("X=1 ./go.sh", "go"),
+    ],
+)
+def test_a_job_is_called_after_its_program(base: Path, command: str, name: str) -> None:
+    assert list(load(f"{command} &\n", base).jobs) == [name]
+
+
 def test_nested_loops_become_a_matrix(base: Path) -> None:
     loaded = load(
         "for lr in 1e-3 1e-4; do for seed in {0..2}; do\n"
@@ -238,6 +267,17 @@ def test_nested_loops_become_a_matrix(base: Path) -> None:
     assert len(loaded.jobs) == 6
     assert "matrix:" in loaded.text
     assert "1e-4" in loaded.run("t-1e-4-2")
+
+
+def test_the_words_of_a_file_are_its_lines_and_a_condition_goes_along(base: Path) -> None:
+    loaded = load(
+        "for x in $(cat list.txt); do python a.py $x & done\n"
+        "if [ ! -e m.pt ]; then CUDA_VISIBLE_DEVICES=0,1 python b.py; fi\n",
+        base,
+    )
+    assert loaded.run("a-1") == "python a.py 'z'"
+    assert loaded.jobs["b"].demand.gpus == 2
+    assert loaded.run("b") == "if [ ! -e m.pt ]; then python b.py; fi"
 
 
 def test_lines_of_a_file_and_counting_loops(base: Path) -> None:
@@ -359,6 +399,8 @@ def test_a_literal_ordinal_in_the_command_is_pointed_at(base: Path) -> None:
         ("for f in $(find . -name x); do python a.py $f; done", "only the shell can know"),
         ('for f in "$@"; do python a.py $f; done', "only the shell can know"),
         ("module load cuda", "environment modules"),
+        ("if true; then export CUDA_VISIBLE_DEVICES=1; fi", "under a condition"),
+        ("ssh host 'python a.py'", "another machine"),
         ("while [ $(jobs -r | wc -l) -ge 4 ]; do sleep 1; done", "only waits"),
     ],
 )
