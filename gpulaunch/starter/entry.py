@@ -26,13 +26,15 @@ class Loop:
     """What gives an entry its items.
 
     `variable` is the script's name for it and `placeholder` the job file's. `kind` is how the job
-    file says it: glob, values, lines (all under foreach) or matrix.
+    file says it: glob, values, lines (all under foreach) or matrix. `at` is its place in the
+    script: two loops that look alike are two.
     """
 
     variable: str
     kind: str
     values: tuple[str, ...]
     placeholder: str = "item"
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class Launcher:
         self.notes = notes
         self.entries: list[Entry] = []
         self.bases: set[str] = set()
+        self.prefixes: set[str] = set()
+        self.numbers: dict[str, int] = {}
 
     def launch(
         self,
@@ -136,23 +138,35 @@ class Launcher:
             found = _called(words)
             if program not in _NO_CARD:
                 break
-        if any(_shadows(found, other) for other in self.bases):
+        return self._distinct(found)
+
+    def _distinct(self, found: str) -> str:
+        """No name twice, and none that another's pattern `base-*` would match as well."""
+        if self._matched(found):
             found = found.replace("-", "_")
-        base, number = found, 1
-        while base in self.bases or any(_shadows(base, other) for other in self.bases):
+        base, number = found, self.numbers.get(found, 1)
+        while base in self.bases or self._matched(base):
             number += 1
             base = f"{found}{number}"
+        self.numbers[found] = number
         self.bases.add(base)
+        self.prefixes |= _prefixes(base)
         return base
+
+    def _matched(self, base: str) -> bool:
+        return base in self.prefixes or not self.bases.isdisjoint(_prefixes(base))
+
+
+def _prefixes(base: str) -> set[str]:
+    """What stands before each `-` in it."""
+    return {base[: match.start()] for match in re.finditer("-", base)}
 
 
 def _called(words: Sequence[str]) -> str:
     words = [word for word in words if "=" not in word] or ["job"]
     name = words[0]
     while posixpath.basename(name) in _BEFORE and len(words) > 1:
-        words = [word for i, word in enumerate(words) if i and not re.match(r"-|\d", word)] or [
-            "job"
-        ]
+        words = [word for word in words[1:] if not re.match(r"-|\d", word)] or ["job"]
         name = words[0]
     if "-c" in words[1:-1] and _PYTHONS.fullmatch(name):
         return _called(words[-1].strip("'\"").split() or ["job"])
@@ -163,11 +177,6 @@ def _called(words: Sequence[str]) -> str:
     name = posixpath.basename(name.strip("'\"").rstrip("/"))
     name = re.sub(r"\.(py|sh|R)$", "", name)
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-")[:60] or "job"
-
-
-def _shadows(base: str, other: str) -> bool:
-    """The pattern `base-*` of one would name jobs of the other as well."""
-    return base.startswith(f"{other}-") or other.startswith(f"{base}-")
 
 
 def _waits_for(order: Order, scope: Scope) -> tuple[tuple[str, ...], tuple[str, ...], bool]:

@@ -166,8 +166,10 @@ def name_suffix(loops: tuple[Loop, ...]) -> str:
         if loop.kind == "matrix":
             parts.append(loop.placeholder)
         elif loop.kind == "glob":
-            spread = len(loop.values) > 1 or _GLOB.search(posixpath.dirname(loop.values[0]))
-            parts.append("index" if spread or "." not in loop.values[0] else "stem")
+            folder, name = posixpath.split(loop.values[0])
+            ending = posixpath.splitext(name)[1]
+            alike = len(loop.values) == 1 and not _GLOB.search(folder + ending)
+            parts.append("stem" if alike and ending else "index")
         else:
             short = all(0 < len(value) < 40 and value.isascii() for value in loop.values)
             plain = short and not any(re.search(r"[^\w.=+-]", value) for value in loop.values)

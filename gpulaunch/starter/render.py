@@ -278,7 +278,7 @@ class Renderer:
         )
         if "/dev/null" in name:
             return errors
-        alone = self.script.source.decode("utf-8", "replace").count(name) == 1
+        alone = self.script.source.count(name.encode()) == 1
         stage = any(inner.type == "variable_name" for inner in walk(target))
         return (alone or stage) and bool(errors or _LOG.search(name))
 

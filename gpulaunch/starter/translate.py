@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter import loops as lp
@@ -235,7 +236,7 @@ class _Translator:
                 self.notes.read |= variables_in(self.script, child)
         inner = scope.copy()
         inner.forget(loop.variable)
-        inner.loops = (*scope.loops, loop)
+        inner.loops = (*scope.loops, replace(loop, at=node.start_byte))
         lp.arranged(inner.loops)
         self._body(node, _statements(body), background, inner, order)
 

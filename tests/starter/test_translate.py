@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.spec.convert import MASKS
+from gpulaunch.starter.mask import OWNED
 from tests.starter.helpers import load
 
 
@@ -366,6 +368,22 @@ def test_a_subshell_on_two_cards_is_two_jobs_in_turn(base: Path) -> None:
     )
     assert loaded.jobs["b"].after == ("a",)
     assert loaded.jobs["c"].after == ("b",)
+
+
+def test_no_variable_that_a_job_file_may_not_set_gets_into_one(base: Path) -> None:
+    assert OWNED == MASKS
+    script = "".join(f"export {name}=0\n{name}=1 python a.py &\n" for name in sorted(OWNED))
+    loaded = load(script, base)
+    assert len(loaded.jobs) == len(OWNED)
+    assert all(not loaded.env(name) for name in loaded.jobs)
+    assert all(loaded.run(name) == "python a.py" for name in loaded.jobs)
+
+
+def test_items_whose_stems_may_be_alike_are_told_apart_by_number(base: Path) -> None:
+    for name in ("a.fa", "a.fb"):
+        (base / name).touch()
+    loaded = load("for f in a.f*; do python a.py $f & done\n", base)
+    assert list(loaded.jobs) == ["a-0", "a-1"]
 
 
 def test_env_and_an_assignment_before_the_command(base: Path) -> None:
