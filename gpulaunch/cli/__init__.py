@@ -81,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return result if isinstance(result, int) else 0
     except GpulaunchError as error:
         return _complain(str(error), error.status)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
     except click.ClickException as error:
         return _complain(_usage(error), USAGE)
     except click.Abort:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,10 @@ def _job(run: list[str], items: list[str]) -> dict[str, Any]:
     if not files:
         run = [word.replace("{{path}}", "{{item}}") for word in run]
     foreach = [glob.escape(item) for item in items] if files else {"values": items}
-    return {"run": run[0] if len(run) == 1 else run, "foreach": foreach}
+    stems = Counter(Path(item).stem for item in items)
+    name = "{{stem}}-{{index}}" if files and max(stems.values()) > 1 else None
+    named = {"name": name} if name else {}
+    return {**named, "run": run[0] if len(run) == 1 else run, "foreach": foreach}
 
 
 def _yaml(tree: dict[str, Any]) -> bytes:

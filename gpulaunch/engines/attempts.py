@@ -122,9 +122,10 @@ class Attempts:
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
             held = self._lend(leases)
-            with suppress(NurseryGoneError):
-                if self._nursery:
+            if self._nursery:
+                with suppress(NurseryGoneError):
                     return self._nursery.pair(held, alive.fileno())
+                self._nursery.close()
             self._nursery = Nursery()
             return self._nursery.pair(held, alive.fileno())
 
@@ -152,11 +153,10 @@ class Attempts:
                     live = self._over(self._of(pair))
                     self._rest(live)
                     self._post(Ended(live.launch.attempt, outcome, leftovers))
-                case client.Unkillable(pids=pids):
-                    live = self._of(pair)
+                case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
-                        live.launch.job.name,
-                        f"{live.launch.attempt}: process {', '.join(map(str, pids))} cannot be "
+                        None,
+                        f"{attempt or 'an attempt'}: process {', '.join(map(str, pids))} cannot be "
                         "killed; its cards are not used again before it is gone",
                     )
                 case client.Gone():

@@ -88,6 +88,8 @@ def delta(
     unset = set(chosen_above)
     if not job.inherit_ranks:
         unset.update(RANKS)
+    if not isinstance(job.run, tuple):
+        unset.add("BASH_ENV")  # a start-up file, which even `bash -c` reads
     unset.update(name for name, value in own.items() if value is None)
     stays = {name for name in base if name not in unset}
     wishes = {name: value for name, value in own.items() if value is not None}

@@ -6,7 +6,9 @@ or NotPreparedError, and the attempt counts as not started.
 
 from __future__ import annotations
 
+import glob
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,7 +54,7 @@ def prepare(
         timeout=job.timeout,
         idle_timeout=job.idle_timeout,
         grace=job.grace,
-        outputs=tuple(os.path.join(job.cwd, render(text, values)) for text in job.outputs),
+        outputs=_outputs(job, values),
         success_codes=job.success_codes,
     )
 
@@ -64,6 +66,12 @@ def wants_port(job: Job) -> bool:
     if job.service:
         texts.append(job.service.ready)
     return any(slot.name == "port" for text in texts for slot in slots(text))
+
+
+def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Absolute patterns, in which only what the user wrote as one is one."""
+    plain = {name: glob.escape(value) for name, value in values.items()}
+    return tuple(os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs)
 
 
 def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
@@ -118,8 +126,10 @@ def _batch(job: Job, run: RunDir) -> Path:
     assert job.batch is not None
     directory = run.batch(job.name)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for item in job.batch:
-        link = directory / os.path.basename(item)
+    names = Counter(os.path.basename(item) for item in job.batch)
+    for number, item in enumerate(job.batch):
+        name = os.path.basename(item)
+        link = directory / (name if names[name] == 1 else f"{number}-{name}")
         if not link.is_symlink():
             link.symlink_to(item)
     return directory

@@ -194,10 +194,10 @@ def user_namespaces() -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("note", f"user namespaces could not be tried: {error}")
     if tried.returncode == 0:
-        return Finding("ok", "user namespaces can be made (`isolation: strict` works)")
+        return Finding("ok", "user namespaces can be made")
     return Finding(
         "note",
-        "user namespaces cannot be made here: `isolation: strict` will be refused",
+        "user namespaces cannot be made here, which strict isolation will need",
         "sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, "
         "kernel.apparmor_restrict_unprivileged_userns",
     )

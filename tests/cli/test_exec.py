@@ -23,7 +23,7 @@ def test_exec_becomes_the_command(launcher: Launcher) -> None:
 
 def test_exec_keeps_pid_and_standard_input(launcher: Launcher) -> None:
     with launcher.begun(
-        "exec", "--simulate", "1", "--", "sh", "-c", "echo $$; sleep 60"
+        "exec", "--simulate", "1", "--", "sh", "-c", "echo $$; exec sleep 60"
     ) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) == process.pid
