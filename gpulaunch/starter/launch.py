@@ -13,7 +13,7 @@ from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
-from gpulaunch.starter.render import Rendered, Renderer, mask_value
+from gpulaunch.starter.render import WRAPPERS, Rendered, Renderer, mask_value
 from gpulaunch.starter.scope import Made, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in, walk
 
@@ -25,7 +25,6 @@ _TEXTS = "grep sed awk sort uniq head tail cut tr wc tee paste xargs basename di
 _OTHERS = "wget curl git rsync scp pip aws gsutil cd exit continue true : set source export read"
 _NO_CARD = frozenset({*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split()})
 _PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
-_BEFORE = frozenset({"nohup", "time", "env", "timeout", "nice", "ionice", "stdbuf", "taskset"})
 _PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
 
 
@@ -165,7 +164,7 @@ def _prefixes(base: str) -> set[str]:
 def _called(words: Sequence[str]) -> str:
     words = [word for word in words if "=" not in word] or ["job"]
     name = words[0]
-    while posixpath.basename(name) in _BEFORE and len(words) > 1:
+    while posixpath.basename(name) in WRAPPERS and len(words) > 1:
         words = [word for word in words[1:] if not re.match(r"-|\d", word)] or ["job"]
         name = words[0]
     if "-c" in words[1:-1] and _PYTHONS.fullmatch(name):

@@ -35,6 +35,9 @@ _LOG = re.compile(r"(?i)\.(log|out|err|stdout|stderr)\W*$|\blogs?\b|log_|_log|no
 _MASKED = re.compile(rf"\b{MASK}=")
 _OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
 _GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
+WRAPPERS = frozenset(
+    {"env", "time", "nohup", "nice", "ionice", "timeout", "stdbuf", "taskset", "sudo", "exec"}
+)
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 
@@ -78,6 +81,9 @@ class Renderer:
                 self._collect(node, edits, [loop for loop in loops if loop not in by_env])
         lines = [self._line(group, edits) for group in groups]
         text = "\n".join(line for line in lines if line)
+        if found := _MASKED.search(text):
+            why = "sets a mask that cannot be cut here: it would override the job's card"
+            edits.remarks.append(Remark(line_of(nodes[-1]), f"{found.group()}...", why))
         return Rendered(text, edits.masks, edits.remarks, by_env)
 
     def _line(self, group: Sequence[Node], edits: _Edits) -> str:
@@ -145,11 +151,6 @@ class Renderer:
                 edits.cuts.append((node.start_byte, node.end_byte, ""))
             elif kind in ("simple_expansion", "expansion"):
                 self._expansion(node, edits, loops)
-            elif kind in ("raw_string", "string", "heredoc_body") and _MASKED.search(
-                self.script.text(node)
-            ):
-                why = "sets a mask that cannot be cut here: it would override the job's card"
-                edits.remarks.append(Remark(line_of(node), f"{MASK}=...", why))
             elif kind in ("word", "string_content") and (
                 match := _OTHER_CARD.search(self.script.text(node))
             ):
@@ -191,14 +192,14 @@ class Renderer:
         edits.cuts.append((node.start_byte, node.end_byte, ":"))
 
     def _env_mask(self, command: Node) -> tuple[Node, str] | None:
-        """`env CUDA_VISIBLE_DEVICES=1 cmd`."""
-        words = words_of(command)
-        if not words or self.script.text(words[0]) != "env":
-            return None
-        for word in words[1:]:
-            name, equals, value = self.script.text(word).partition("=")
+        """The mask among a command's words: `env CUDA_VISIBLE_DEVICES=1 cmd`, `time ...`."""
+        for word in words_of(command):
+            text = self.script.text(word)
+            name, equals, value = text.partition("=")
             if name == MASK and equals:
                 return word, value
+            if not (text in WRAPPERS or re.match(r"-|\d|\w+=", text)):
+                return None
         return None
 
     def _command(self, node: Node, edits: _Edits) -> None:
@@ -208,13 +209,8 @@ class Renderer:
             return
         name = self.script.text(words[0])
         if (spelt := self._env_mask(node)) is not None:
-            edits.masks.append(spelt[1])
-            bare = len(words) > 2 and not re.match(r"-|\w+=", self.script.text(words[2]))
-            start = words[0] if bare and words[1] == spelt[0] else spelt[0]
-            after = spelt[0].next_sibling
-            end = after.start_byte if after is not None else spelt[0].end_byte
-            edits.cuts.append((start.start_byte, end, ""))
-        elif name == "nohup" and len(words) > 1:
+            self._cut_env_mask(spelt, words, edits)
+        if name == "nohup" and len(words) > 1:
             self._cut_before_next(words[0], edits)
             why = "nohup: `gpulaunch run --detach` goes on when the terminal is closed"
             edits.remarks.append(Remark(line_of(node), "nohup", why))
@@ -226,6 +222,17 @@ class Renderer:
             if name == "break":
                 raise Untranslatable("break: jobs do not end each other; see --fail-fast")
             edits.cuts.append((node.start_byte, node.end_byte, "exit 0"))
+
+    def _cut_env_mask(self, spelt: tuple[Node, str], words: list[Node], edits: _Edits) -> None:
+        """With the `env` before it, where that has nothing else to do."""
+        edits.masks.append(spelt[1])
+        start, at = spelt[0], words.index(spelt[0])
+        rest = self.script.text(words[at + 1]) if at + 1 < len(words) else "-"
+        if at and self.script.text(words[at - 1]) == "env" and not re.match(r"-|\w+=", rest):
+            start = words[at - 1]
+        after = spelt[0].next_sibling
+        end = after.start_byte if after is not None else spelt[0].end_byte
+        edits.cuts.append((start.start_byte, end, ""))
 
     def _inside_loop(self, node: Node, edits: _Edits) -> bool:
         """A loop that stays in the text, as against the one that became foreach."""

@@ -329,6 +329,27 @@ def test_as_many_cards_as_processes_where_the_script_has_no_mask(base: Path) -> 
     assert loaded.jobs["a"].demand.gpus == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "run"),
+    [
+        ("time CUDA_VISIBLE_DEVICES=0,1 python a.py", "time python a.py"),
+        ("nohup env CUDA_VISIBLE_DEVICES=0,1 python a.py &", "python a.py"),
+        ("env X=1 CUDA_VISIBLE_DEVICES=0,1 python a.py", "env X=1 python a.py"),
+        ("timeout 1h env CUDA_VISIBLE_DEVICES=0,1 python a.py", "timeout 1h python a.py"),
+        ("X=1 nice -n 5 env CUDA_VISIBLE_DEVICES=0,1 python a.py", "X=1 nice -n 5 python a.py"),
+    ],
+)
+def test_a_mask_behind_wrappers_never_stays_in_the_command(base: Path, line: str, run: str) -> None:
+    loaded = load(line, base)
+    assert loaded.run("a") == run
+    assert loaded.jobs["a"].demand.gpus == 2
+
+
+def test_a_mask_that_is_another_programs_word_is_pointed_at(base: Path) -> None:
+    loaded = load("docker run -e CUDA_VISIBLE_DEVICES=1 image\n", base)
+    assert "override" in loaded.why("CUDA_VISIBLE_DEVICES")
+
+
 def test_a_mask_inside_quotes_is_pointed_at(base: Path) -> None:
     loaded = load("ls in | xargs -I{} bash -c 'CUDA_VISIBLE_DEVICES=0 fold {}'\n", base)
     (job,) = loaded.jobs.values()
