@@ -15,6 +15,7 @@ from gpulaunch.starter import translate
 MASKS = ["CUDA_VISIBLE_DEVICES=0 ", "CUDA_VISIBLE_DEVICES=0,1 ", "CUDA_VISIBLE_DEVICES= ", ""]
 ENDS = ["", " &", " > run.log 2>&1 &", " > table.tsv", " | sort", "; sleep 1", " && true"]
 WORDS = ["python MARK.py", "MARK $X $f", "python -m MARK '{{x}}'", "MARK"]
+STEPS = ["run", "run &", "(run) &", "wait", "wait $LAST", "loop", "loop &"]
 BETWEEN = [
     "wait",
     "sleep 3",
@@ -85,6 +86,7 @@ def test_every_command_is_in_the_job_list_or_told_exactly_once(given: tuple[str,
     translation = translate(script, "run.sh")
     jobs = yaml.load(translation.yaml_text, Loader=yaml.BaseLoader)["jobs"]
     told = "\n".join([job["run"] for job in jobs] + [one.text for one in translation.untranslated])
+    assert not any("CUDA_VISIBLE_DEVICES=" in job["run"] for job in jobs)
     for number in range(count):
         assert told.count(f"mark{number}mark") == 1, f"{script}\n{translation.yaml_text}"
 
@@ -103,3 +105,42 @@ def test_every_job_file_loads_where_the_scripts_files_are(
 def test_any_text_at_all_is_translated_to_something_that_reads_as_yaml(script: str) -> None:
     translation = translate("CUDA_VISIBLE_DEVICES=0 " + script, "run.sh")
     assert yaml.load(translation.yaml_text, Loader=yaml.BaseLoader)["jobs"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.sampled_from(["run", "run &", "(run) &", "wait", "wait $LAST", "loop", "loop &"]))
+)
+def test_a_job_waits_for_exactly_what_had_ended_in_the_script(base: Path, steps: list[str]) -> None:
+    lines, ended, running = [], set[str](), list[str]()
+    expected: dict[str, set[str]] = {}
+    for number, step in enumerate(steps):
+        name = f"j{number}"
+        if step == "wait":
+            lines.append("wait")
+            ended |= set(running)
+        elif step == "wait $LAST":
+            lines.append("wait $!" if running else "true")
+            ended |= set(running[-1:])
+        else:
+            expected[name] = set(ended)
+            command = f"CUDA_VISIBLE_DEVICES=0 python {name}.py"
+            loop = f"for i in 0 1; do {command} $i; done"
+            lines.append(step.replace("run", command).replace("loop", loop))
+            if step.endswith("&"):
+                running.append(name)
+            else:
+                ended.add(name)
+    text = translate("\n".join(lines) + "\n", "run.sh").yaml_text
+    jobs = {
+        job.name: job
+        for job in load_text(text.encode(), name="jobs.yaml", base=base, environ={}).jobs
+    }
+
+    def before(name: str) -> set[str]:
+        direct = {*jobs[name].after, *jobs[name].needs}
+        return direct.union(*(before(one) for one in direct))
+
+    for name in jobs:
+        if name != "nothing":
+            assert {one.split("-")[0] for one in before(name)} == expected[name.split("-")[0]]
