@@ -47,7 +47,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why does each waiting job wait? Answered by {"reasons": {job: words}}."""
+    """Why do jobs wait? Answered by {"reasons": {job: words}}, for the first of them."""
 
 
 Asking: TypeAlias = Request | Hello | Reasons

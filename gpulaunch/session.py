@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
@@ -30,6 +31,9 @@ from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.supervisor import STOPPING, Supervisor, View
+
+EXPLAINED = 1000
+"""Of so many waiting jobs it is said why; a hundred thousand would hold the run up for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,8 @@ class _Control:
                     "counts": dict(ledger.counts),
                 }
             case Reasons():
-                waiting = [job.name for job in ledger.jobs.values() if job.state == "waiting"]
+                waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
                 why = self._supervisor.why_waiting
-                return {"reasons": {name: why(name) for name in waiting}}
+                return {"reasons": {name: why(name) for name in islice(waiting, EXPLAINED)}}
         self._supervisor.post(Asked(asking))
         return {"done": True}

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], deadline: float = 20.0, what: str = "") -> T:
-    """The first true value of `condition`, asked every few milliseconds; fails after `deadline` s."""
+    """The first true value of `condition`, asked every few ms; fails after `deadline` seconds."""
     end = time.monotonic() + deadline
     pause = 0.001
     while True:

@@ -32,7 +32,7 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     pool = open_pool(gpus or None, simulate, os.environ, "check")
     if pool.gpus:
         pool = open_pool(gpus or plan.selection, simulate, os.environ, "check")
-        if mistakes := plan.unplaceable(pool.gpus, pool.size, pool.machine.cpus):
+        if mistakes := plan.unplaceable(pool.gpus, pool.size):
             raise JobFileError(mistakes)
     else:
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")

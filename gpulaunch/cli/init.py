@@ -30,7 +30,7 @@ def command(script: Path | None, output: Path) -> None:
         translation = translate(_read(script), script.stem)
         text = translation.yaml_text
         for number, line, why in translation.untranslated:
-            say(f"{script}:{number}: not translated: {why}\n    {line}")
+            say(f"{script}:{number}: {why}\n    {line}")
     if str(output) == "-":
         click.echo(text, nl=False)
         return

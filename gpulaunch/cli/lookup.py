@@ -13,6 +13,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, find
+from gpulaunch.session import EXPLAINED
 
 
 class Found:
@@ -33,10 +34,13 @@ class Found:
             why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
             return {job.name: why for job in self.ledger.jobs.values() if job.state == "waiting"}
         try:
-            reasons: dict[str, str] = call(self.id, Reasons())["reasons"]
+            told: dict[str, str] = call(self.id, Reasons())["reasons"]
         except NoAnswerError:
             return {}
-        return reasons
+        if len(told) < EXPLAINED:
+            return told
+        waiting = [job.name for job in self.ledger.jobs.values() if job.state == "waiting"]
+        return {name: told.get(name, f"waits behind {len(told):,} others") for name in waiting}
 
 
 def found(run: str | None) -> Found:

@@ -207,7 +207,7 @@ def _pool(plan: Plan, options: Options, run_id: str) -> Pool:
     pool = open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
     if not pool.gpus:
         require(pool, max((job.demand.gpus for job in plan.jobs), default=0))
-    if mistakes := plan.unplaceable(pool.gpus, pool.size, pool.machine.cpus):
+    if mistakes := plan.unplaceable(pool.gpus, pool.size):
         raise JobFileError(mistakes)
     return pool
 

@@ -29,6 +29,7 @@ class Template:
 
 Text: TypeAlias = str | Template
 
+
 def quote(value: str, quoting: Quoting) -> str:
     """`value` as POSIX shell text that stands for exactly itself at a place quoted that way.
 

@@ -53,13 +53,13 @@ class Plan:
     def _root(self) -> tree.Node:
         return tree.parse(self.source)[0]
 
-    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int, cpus: int) -> list[str]:
+    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[str]:
         """Mistakes for jobs that could never run on these cards; one per entry and reason.
 
-        `gpus` are the cards the run may use, `pool_size` how many of them at once, `cpus` how
-        many CPUs this process may use.
+        `gpus` are the cards the run may use, `pool_size` how many of them at once. More `cpus`
+        than there are is no mistake: such a job runs alone.
         """
-        machine = _Machine(gpus, pool_size, cpus, self.limits)
+        machine = _Machine(gpus, pool_size, self.limits)
         seen: set[tuple[int, str]] = set()
         mistakes: Mistakes | None = None
         for job in self.jobs:
@@ -80,7 +80,6 @@ class Plan:
 class _Machine:
     gpus: Sequence[Gpu]
     pool_size: int
-    cpus: int
     limits: Mapping[str, int]
 
     def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
@@ -103,8 +102,6 @@ class _Machine:
                     f"needs {_cards(demand.gpus)} with {_size(demand.gpu_memory)} each; {large} of"
                     f" {len(self.gpus)} have that much, the largest has {_size(most)}",
                 )
-        if not demand.gpus and (demand.cpus or 1) > self.cpus:
-            yield "cpus", f"needs {demand.cpus} CPUs, {self.cpus} are allowed here"
         for token, count in Counter(demand.uses).items():
             if count > self.limits.get(token, count):
                 yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
@@ -137,12 +134,6 @@ class _Machine:
                     f"{job.name} and the services it needs ({names}) hold {count} of {token} at"
                     f" once, its limit is {self.limits[token]}"
                 )
-        cpus = sum(one.demand.cpus or 1 for one in together if not one.demand.gpus)
-        if not job.demand.gpus and cpus > self.cpus:
-            return (
-                f"{job.name} and the services it needs ({names}) reserve {cpus} CPUs at once,"
-                f" {self.cpus} are allowed here"
-            )
         return ""
 
 

@@ -118,7 +118,10 @@ def test_one_lost_card_leaves_the_others_in_use(launcher: Launcher, driver: Fake
     driver.card(2, error_memory=15, error_processes=15, error_uuid=15)
     launcher.file(
         "jobs.yaml",
-        "jobs: [{name: 'j-{{n}}', matrix: {n: [1, 2, 3, 4, 5, 6]}, run: echo $GPULAUNCH_GPU_INDEX}]",
+        """
+        jobs:
+          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3, 4, 5, 6]}, run: echo $GPULAUNCH_GPU_INDEX}
+        """,
     )
     result = launcher("run", "jobs.yaml")
     assert result.status == 0, result.err

@@ -14,8 +14,8 @@ def cards(*memory: int, mig: bool = False) -> list[Gpu]:
     ]
 
 
-def never(text: str, gpus: list[Gpu], pool: int | None = None, cpus: int = 4) -> list[str]:
-    found = plan_of(text).unplaceable(gpus, len(gpus) if pool is None else pool, cpus)
+def never(text: str, gpus: list[Gpu], pool: int | None = None) -> list[str]:
+    found = plan_of(text).unplaceable(gpus, len(gpus) if pool is None else pool)
     return [block.split("\n")[0].removeprefix("jobs.yaml:") for block in found]
 
 
@@ -52,12 +52,6 @@ def test_one_process_uses_one_mig_instance() -> None:
     assert "the run has 0 that are not MIG instances" in line
 
 
-def test_more_cpus_than_are_allowed() -> None:
-    assert never("jobs: [{run: x, gpus: 0, cpus: 9}]", [], cpus=8) == [
-        "1:32: jobs[0].cpus: needs 9 CPUs, 8 are allowed here (job job-1)"
-    ]
-
-
 def test_more_tokens_than_there_are() -> None:
     (line,) = never("{limits: {t: 1}, jobs: [{run: x, gpus: 0, uses: [t, t]}]}", [])
     assert "needs 2 of t, its limit is 1" in line
@@ -90,13 +84,10 @@ def test_jobs_that_share_a_card_with_their_service_need_one() -> None:
     assert never(text, cards(16)) == []
 
 
-def test_services_hold_their_tokens_and_cpus_meanwhile() -> None:
+def test_services_hold_their_tokens_meanwhile() -> None:
     text = SERVICE.format(server="uses: t", beyond="gpus: 0", wide="uses: t")
     (line,) = never(text, cards(16, 16))
     assert "hold 2 of t at once, its limit is 1" in line
-    text = SERVICE.format(server="gpus: 0", beyond="gpus: 0", wide="gpus: 0, cpus: 3")
-    (line,) = never(text, cards(16), cpus=4)
-    assert "reserve 5 CPUs at once, 4 are allowed here" in line
 
 
 def test_a_later_mistake_can_be_pointed_at_its_line() -> None:
