@@ -54,35 +54,55 @@ def test_killed_at_random_moments_the_list_is_completed_exactly_once(
         """,
     )
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))
-    settled: Counter[str] = Counter()
-    rounds = 0
     for kill in range(KILLS):
-        command = ("resume",) if rounds else ("run", "jobs.yaml", "--simulate", "4")
-        before = len(launcher.events())
-        with launcher.begun(*command, "--quiet") as process:
-            wait_until(
-                lambda b=before, p=process: len(launcher.events()) > b + 1 or p.poll() is not None
-            )
-            try:
-                status = process.wait(generator.uniform(0, 0.6))
-            except subprocess.TimeoutExpired:
-                status = None
-                process.kill()
-                process.wait()
+        status, said = _run_for(launcher, generator.uniform(0, 0.6))
         run = launcher.events()[0]["run"]
-        wait_until(lambda run=run: not alive(run), GRACE + 2, f"survivors of kill {kill}")
-        rounds += 1
+        wait_until(
+            lambda run=run: not (alive(run) or executing(nasty)),
+            GRACE + 2,
+            f"survivors of kill {kill}",
+        )
         if status is not None:
-            assert status == 0
+            assert status == 0, said
             _check_exactly_once(launcher)
             shutil.rmtree(launcher.path / "gpulaunch-runs")
             (launcher.path / "done").unlink()
-            settled["completed"] += 1
-            rounds = 0
-    if rounds:
+    if launcher.events():
         result = launcher("resume", "--quiet")
         assert result.status == 0, result.err
         _check_exactly_once(launcher)
+
+
+def _run_for(launcher: Launcher, seconds: float) -> tuple[int | None, str]:
+    """Begin or resume the run and kill it so long after it has begun to work.
+
+    Its exit status and words where it was done before that, else (None, "").
+    """
+    before = len(launcher.events())
+    command = ("resume",) if before else ("run", "jobs.yaml", "--simulate", "4")
+    with launcher.begun(*command, "--quiet") as process:
+        wait_until(lambda: len(launcher.events()) > before + 1 or process.poll() is not None)
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None, ""
+        assert process.stderr is not None
+        return status, process.stderr.read()
+
+
+def executing(program: Path) -> list[int]:
+    """Processes that execute this program, whatever they did to their names and environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.readlink(entry / "exe") == str(program):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
 
 
 def _check_exactly_once(launcher: Launcher) -> None:
