@@ -18,6 +18,7 @@ from gpulaunch.journal.read import read
 from gpulaunch.views.progress import ProgressView
 
 COLUMNS, ROWS = 92, 30
+COMMAND = "examples/antibodies/jobs.yaml --simulate 2"
 
 
 def picture(run: Path, seconds: float) -> str:
@@ -26,7 +27,7 @@ def picture(run: Path, seconds: float) -> str:
         file=io.StringIO(), record=True, width=COLUMNS, height=ROWS, force_terminal=True
     )
     view, ledger = ProgressView(console), Ledger()
-    console.print("[bold]$[/bold] gpulaunch run jobs.yaml", highlight=False)
+    console.print(f" [bold]$[/bold] gpulaunch run {COMMAND}\n", highlight=False)
     until = None
     for fact, at in read(run / "events.jsonl"):
         until = until or Instant(at.mono + seconds, at.utc + seconds)
