@@ -38,7 +38,8 @@ from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
 from gpulaunch.session import Ending, Session, supervise
 from gpulaunch.spec import Plan, load, load_text
-from gpulaunch.views.terminal import View, choose_view
+from gpulaunch.views.choose import choose_view
+from gpulaunch.views.terminal import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ may stop a run that works: what cannot be encoded is escaped, and a stream that 
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol, TextIO, cast
@@ -143,25 +142,6 @@ def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
         highlight=False,
         _environ=known,
     )
-
-
-def choose_view(
-    stream: TextIO,
-    environ: Mapping[str, str] = os.environ,
-    quiet: bool = False,
-    no_progress: bool = False,
-    json: bool = False,
-) -> View:
-    """The view that fits: live on a terminal that can redraw, else a line per event."""
-    if json:
-        return SilentView()
-    from gpulaunch.views.lines import LineView
-
-    if quiet or no_progress or not can_redraw(stream, environ):
-        return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
-    from gpulaunch.views.progress import ProgressView
-
-    return ProgressView(console_for(stream, environ))
 
 
 def _columns(environ: Mapping[str, str]) -> int:

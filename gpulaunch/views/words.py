@@ -6,25 +6,15 @@ Pure: values in, strings out. Nothing here knows a terminal; colours and widths 
 from __future__ import annotations
 
 import re
-import signal
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone, tzinfo
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import (
-    Cancelled,
-    Exited,
     Gpu,
-    Interrupted,
-    Lost,
-    MissingOutput,
-    NotStarted,
-    Outcome,
-    Signaled,
-    Stopped,
-    TimedOut,
 )
+from gpulaunch.core.retry import reason
 
 FAILURES = {
     "gpu_oom": "out of GPU memory",
@@ -142,45 +132,11 @@ def _short(gpu: Gpu) -> str:
 # ── How attempts end ────────────────────────────────────────────────────────────────────────────
 
 
-def signal_name(number: int) -> str:
-    """`SIGKILL`; a number without a name is `signal 77`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def outcome(ended: Outcome) -> str:
-    """How an attempt ended, in words that follow `failed:`."""
-    match ended:
-        case Exited(code):
-            return f"exit status {code}"
-        case Signaled(number):
-            return f"killed by {signal_name(number)}"
-        case TimedOut("idle_timeout", seconds):
-            return f"nothing in its log for {limit(seconds)} (idle_timeout)"
-        case TimedOut(_, seconds):
-            return f"ran longer than {limit(seconds)} (timeout)"
-        case MissingOutput(paths):
-            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-            return f"missing output: {paths[0] if paths else '?'}{more}"
-        case NotStarted(error):
-            return f"could not be started: {error}"
-        case Cancelled():
-            return "cancelled"
-        case Interrupted(by):
-            return f"interrupted: {by}"
-        case Stopped():
-            return "stopped, nothing needs it any more"
-        case Lost(why):
-            return f"nobody saw its end: {why}"
-
-
 def ending(attempt: AttemptRecord) -> str:
     """An ended attempt in words: the failure class where it says more, with the bare outcome."""
     if attempt.outcome is None:
         return "running"
-    words = outcome(attempt.outcome)
+    words = reason(attempt.outcome)
     better = FAILURES.get(attempt.failure or "")
     return f"{better} ({words})" if better else words
 

@@ -72,7 +72,7 @@ class History:
 
     def fail(self, name: str, code: int = 1) -> History:
         self.end(name, Exited(code), "exit")
-        return self.add(f.JobSettled(name, "failed", f"exit status {code}"))
+        return self.add(f.JobSettled(name, "failed", f"exited with status {code}"))
 
     def skip(self, name: str, reason: str) -> History:
         return self.add(f.JobSettled(name, "skipped", reason))

@@ -35,7 +35,7 @@ def test_a_run_reads_as_one_line_per_event_with_its_time() -> None:
         "2026-11-20 07:42:15  started               a  simulated GPU 0",
         "2026-11-20 07:42:15  started               b  simulated GPU 1",
         "2026-11-20 07:42:57  succeeded       0:42  a  simulated GPU 0",
-        "2026-11-20 08:44:18  failed       1:02:03  b  simulated GPU 1, exit status 1",
+        "2026-11-20 08:44:18  failed       1:02:03  b  simulated GPU 1, exited with status 1",
         "2026-11-20 08:44:18  failed                nanobodies  1 succeeded, 1 failed",
     ]
 
@@ -46,7 +46,7 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
     run.add(f.JobDelayed("a", "retry", 30)).pass_(30).start("a", 1).pass_(9).succeed("a")
     assert text(run, stream)[2:] == [
         "started               a  GPU 0",
-        "failed          0:05  a  out of GPU memory (exit status 1), attempt 1; "
+        "failed          0:05  a  out of GPU memory (exited with status 1), attempt 1; "
         "tries again in 30 s",
         "started               a  GPU 1, attempt 2",
         "succeeded       0:09  a  GPU 1, attempt 2",
@@ -84,7 +84,7 @@ def test_ten_thousand_jobs_skipped_for_one_cause_are_one_line() -> None:
         run.skip(name, "needs first, which failed")
     run.add(f.RunClosed("failed"))
     assert text(run, stream)[3:] == [
-        "failed          0:00  first  GPU 0, exit status 2",
+        "failed          0:00  first  GPU 0, exited with status 2",
         "skipped               10,000 jobs  needs first, which failed",
         "failed                nanobodies  1 failed, 10,000 skipped",
     ]
@@ -131,7 +131,7 @@ def test_quiet_says_only_what_failed() -> None:
     run, stream = watched(quiet=True)
     run.open().jobs("a", "b").start("a", 0).start("b", 1).succeed("a").fail("b")
     run.add(f.GpuChanged("GPU-0", "aside", "sick")).add(f.RunClosed("succeeded"))
-    assert text(run, stream) == ["failed          0:00  b  GPU 1, exit status 1"]
+    assert text(run, stream) == ["failed          0:00  b  GPU 1, exited with status 1"]
 
 
 def test_hostile_names_and_reasons_stay_text() -> None:

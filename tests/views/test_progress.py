@@ -85,7 +85,7 @@ def test_at_the_end_only_the_lines_remain() -> None:
     assert w.close() == [
         " ·           nanobodies  run 20261120-074215-a1b2c3 on box, 1 card",
         " ✓     0:00  a  GPU 0",
-        " ✗     0:00  b  GPU 0, exit status 1",
+        " ✗     0:00  b  GPU 0, exited with status 1",
     ]
     assert w.screen.cursor_visible
     assert w.view.next_tick(w.run.now) is None
@@ -196,7 +196,7 @@ def test_retries_skips_and_notes_are_lines_above() -> None:
     w.run.add(f.JobSettled("b", "skipped", "needs a, which failed"))
     w.run.add(f.StopAsked("Ctrl-C", now=True))
     assert w.close()[1:] == [
-        " !     0:03  a  exit status 1, attempt 1; tries again in 30 s",
+        " !     0:03  a  exited with status 1, attempt 1; tries again in 30 s",
         " !           note: a  3 processes were left behind",
         " !           b  skipped: needs a, which failed",
         " !           stopping: running jobs are killed  Ctrl-C",

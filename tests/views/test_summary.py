@@ -35,7 +35,7 @@ def mixed(simulated: bool = False) -> History:
 def test_a_run_with_a_failure_ends_with_why_where_and_what_next() -> None:
     summary = summary_of(mixed(simulated=True), ["Traceback ...", "ValueError: no [bold] chain"])
     assert rendered(lambda console: print_summary(console, summary)) == (
-        "    failed  b  exit status 3, 2 attempts, simulated GPU 0\n"
+        "    failed  b  exited with status 3, 2 attempts, simulated GPU 0\n"
         "            gpulaunch-runs/nanobodies-20261120-074215/logs/b.2.log\n"
         "            │ Traceback ...\n"
         "            │ ValueError: no [bold] chain\n"

@@ -8,9 +8,10 @@ from typing import TextIO
 
 import pytest
 
+from gpulaunch.views.choose import choose_view
 from gpulaunch.views.lines import LineView
 from gpulaunch.views.progress import ProgressView
-from gpulaunch.views.terminal import SilentView, choose_view, console_for, wants_color
+from gpulaunch.views.terminal import SilentView, console_for, wants_color
 from tests.views.history import History
 from tests.views.screen import Tty
 
@@ -97,7 +98,7 @@ def test_choosing_a_view_for_lines_imports_nothing_heavy() -> None:
     code = (
         "import io, sys\n"
         "from gpulaunch.views import events, gpus, plan, progress, runs, status, summary, tail\n"
-        "from gpulaunch.views.terminal import choose_view\n"
+        "from gpulaunch.views.choose import choose_view\n"
         "choose_view(io.StringIO(), {})\n"
         "heavy = {'rich', 'pydantic', 'psutil', 'pynvml', 'click'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.model import Exited, Gpu, Lost, MissingOutput, Outcome, Signaled, TimedOut
+from gpulaunch.core.model import Gpu
 from gpulaunch.views import words
 from tests.views.history import START, gpus
 
@@ -79,22 +79,6 @@ def test_simulated_cards_always_say_so() -> None:
 def test_mig_instances_of_one_card_can_be_told_apart() -> None:
     one = Gpu("MIG-5f3c9a12-0000", 0, "k", "A100", 1, mig=True)
     assert words.card(one) == "GPU 0 MIG-5f3c9a12"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (Exited(3), "exit status 3"),
-        (Signaled(9), "killed by SIGKILL"),
-        (Signaled(77), "killed by signal 77"),
-        (TimedOut("timeout", 7200), "ran longer than 2 h (timeout)"),
-        (TimedOut("idle_timeout", 600), "nothing in its log for 10 min (idle_timeout)"),
-        (MissingOutput(("a.cif", "b.cif")), "missing output: a.cif and 1 more"),
-        (Lost("gone at resume"), "nobody saw its end: gone at resume"),
-    ],
-)
-def test_outcomes_in_words(outcome: Outcome, text: str) -> None:
-    assert words.outcome(outcome) == text
 
 
 def test_json_times_are_utc_with_fractions() -> None:

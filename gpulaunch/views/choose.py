@@ -1,0 +1,26 @@
+"""Which view a run gets: live on a terminal that can redraw, else a line per event."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TextIO
+
+from gpulaunch.views.lines import LineView
+from gpulaunch.views.progress import ProgressView
+from gpulaunch.views.terminal import SilentView, View, can_redraw, console_for, wants_color
+
+
+def choose_view(
+    stream: TextIO,
+    environ: Mapping[str, str] = os.environ,
+    quiet: bool = False,
+    no_progress: bool = False,
+    json: bool = False,
+) -> View:
+    """The view that fits: live on a terminal that can redraw, else a line per event."""
+    if json:
+        return SilentView()
+    if quiet or no_progress or not can_redraw(stream, environ):
+        return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
+    return ProgressView(console_for(stream, environ))
