@@ -68,7 +68,7 @@ def supervise(
     session: Session,
     server: ControlServer,
     journal: Journal,
-    make_view: Callable[[Ledger, Journal], View],
+    view: View,
     begun: Callable[[], None] = lambda: None,
 ) -> Ending:
     """Run to the end. `begun` is called once the run is being recorded."""
@@ -91,7 +91,6 @@ def supervise(
         joblog = JobLog(session.run.joblog, lambda name: command_line(commands.get(name, "")))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
-        view = make_view(ledger, journal)
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()

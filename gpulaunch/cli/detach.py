@@ -48,7 +48,8 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
             if channel.read():
                 return Detached.Parent(errors.OK)
         _, status = os.waitpid(pid, 0)
-        return Detached.Parent(os.waitstatus_to_exitcode(status) or errors.SOME_JOB_FAILED)
+        code = os.waitstatus_to_exitcode(status)
+        return Detached.Parent(code if code >= 0 else errors.SOME_JOB_FAILED)
     os.close(read)
     os.setsid()
     return Detached.Child(write, log)

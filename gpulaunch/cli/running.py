@@ -10,11 +10,12 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 
@@ -63,6 +64,9 @@ class Options:
     recorded: bool = False
 
 
+Begun: TypeAlias = Callable[[], None]
+"""Called once the run is being recorded."""
+
 # ── A new run ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -76,22 +80,30 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         echo_plan(plan, jobs, pool, options.as_json)
         return errors.OK
     run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
-    run.jobs_file(1).write_bytes(plan.text)
-    manifests.write(
-        run.manifest,
-        manifests.collect(
-            run_id,
-            plan.name,
-            started=iso(now().utc),
-            command=sys.argv,
-            job_file=job_file,
-            gpus=pool.gpus,
-            driver=pool.driver,
-        ),
-    )
     say(f"{pool.echo}; run directory {_short(run.path)}", options)
     session = Session(run, run_id, plan.name, pool, plan.limits, Submitted(tuple(jobs)), Ledger())
-    return _supervise(session, lambda: Journal.create(run), options)
+
+    def supervised(begun: Begun) -> int:
+        with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
+            _describe(session, plan, job_file)
+            return _supervise(session, server, journal, options, begun)
+
+    return _here_or_detached(run, options, supervised)
+
+
+def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
+    """The job file as it was read, and the manifest."""
+    session.run.jobs_file(1).write_bytes(plan.text)
+    manifest = manifests.collect(
+        session.run_id,
+        plan.name,
+        started=iso(now().utc),
+        command=sys.argv,
+        job_file=job_file,
+        gpus=session.pool.gpus,
+        driver=session.pool.driver,
+    )
+    manifests.write(session.run.manifest, manifest)
 
 
 def refuse_unfinished(job_file: Path) -> None:
@@ -113,7 +125,7 @@ def refuse_unfinished(job_file: Path) -> None:
 
 # ── Going on with a run ─────────────────────────────────────────────────────────────────────────
 
-Choose = Callable[[Ledger, Sequence[Job]], Again]
+Choose: TypeAlias = Callable[[Ledger, Sequence[Job]], Again]
 
 
 def resume(run: RunDir, options: Options) -> int:
@@ -137,37 +149,47 @@ def retry(run: RunDir, options: Options) -> int:
 
 def go_on(run: RunDir, options: Options, choose: Choose) -> int:
     """Take a run up again with what `choose` picks; returns the exit status."""
+
+    def supervised(begun: Begun) -> int:
+        # The lock comes first: what is read after it changes under nobody's hands.
+        with ControlServer(run.read_manifest().run) as server:
+            return _go_on(run, options, choose, server, begun)
+
+    return _here_or_detached(run, options, supervised)
+
+
+def _go_on(
+    run: RunDir, options: Options, choose: Choose, server: ControlServer, begun: Begun
+) -> int:
     manifest = run.read_manifest()
-    with ExitStack() as stack:
-        # The lock comes first: what is read below changes under nobody's hands.
-        server = stack.enter_context(ControlServer(manifest.run))
-        refuse_elsewhere(run)
-        ledger = replay(run.events)
-        plan = _plan_again(run, manifest, options)
-        pool = _pool(plan, _as_before(options, ledger), manifest.run)
-        chosen = choose(ledger, plan.jobs)
-        say(str(chosen), options)
-        if options.dry_run:
-            to_run = [job for job in chosen.jobs if job.name not in chosen.left]
-            echo_plan(plan, to_run, pool, options.as_json)
-            return errors.OK
-        _mend(run, ledger)
-        if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
-            return _status_of(ledger)
-        run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
-        epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
-        manifests.write(run.manifest, manifest.again(epoch))
-        session = Session(
-            run,
-            manifest.run,
-            manifest.name,
-            pool,
-            plan.limits,
-            Submitted(chosen.jobs, chosen.requeue, chosen.left),
-            ledger,
-            left=[attempt.id for attempt in ledger.open_attempts()],
-        )
-        return _supervise(session, lambda: Journal.reopen(run), options, server)
+    refuse_elsewhere(run)
+    ledger = replay(run.events)
+    plan = _plan_again(run, manifest, options)
+    pool = _pool(plan, _as_before(options, ledger), manifest.run)
+    chosen = choose(ledger, plan.jobs)
+    say(str(chosen), options)
+    if options.dry_run:
+        to_run = [job for job in chosen.jobs if job.name not in chosen.left]
+        echo_plan(plan, to_run, pool, options.as_json)
+        return errors.OK
+    _mend(run, ledger)
+    if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
+        return _status_of(ledger)
+    run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
+    epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
+    manifests.write(run.manifest, manifest.again(epoch))
+    session = Session(
+        run,
+        manifest.run,
+        manifest.name,
+        pool,
+        plan.limits,
+        Submitted(chosen.jobs, chosen.requeue, chosen.left),
+        ledger,
+        left=[attempt.id for attempt in ledger.open_attempts()],
+    )
+    with closing(Journal.reopen(run)) as journal:
+        return _supervise(session, server, journal, options, begun)
 
 
 def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
@@ -197,6 +219,17 @@ def _mend(run: RunDir, ledger: Ledger) -> None:
     for job in ledger.jobs.values():
         if job.state == "succeeded" and not os.path.lexists(run.result(job.name)):
             link_result(run, ledger, job.name)
+
+
+def _here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int]) -> int:
+    """Supervise in this process, or in one of its own that outlives the terminal."""
+    if not options.detach:
+        return work(lambda: None)
+    detached = detach(run.path / "supervisor.log")
+    if isinstance(detached, Detached.Parent):
+        click.echo(run.path)
+        return detached.status
+    return work(detached.begun)
 
 
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
@@ -237,11 +270,9 @@ def _only(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[
 
 
 def _supervise(
-    session: Session,
-    open_journal: Callable[[], Journal],
-    options: Options,
-    server: ControlServer | None = None,
+    session: Session, server: ControlServer, journal: Journal, options: Options, begun: Begun
 ) -> int:
+    """Drive the run to its end and show it; returns the exit status."""
     session = replace(
         session,
         fail_fast=options.fail_fast,
@@ -249,35 +280,18 @@ def _supervise(
         wait=options.wait,
         detached=options.detach,
     )
-    with ExitStack() as stack:
-        detached = detach(session.run.path / "supervisor.log") if options.detach else None
-        if isinstance(detached, Detached.Parent):
-            click.echo(session.run.path)
-            return detached.status
-        server = server or stack.enter_context(ControlServer(session.run_id))
-        journal = open_journal()
-        stack.callback(journal.close)
-        views: list[View] = []
-
-        def make_view(ledger: Ledger, journal: Journal) -> View:
-            view = (
-                JsonView(sys.stdout, journal.next)
-                if options.as_json
-                else choose_view(sys.stderr, os.environ, options.quiet, options.no_progress)
-            )
-            views.append(view)
-            return view
-
-        try:
-            ending = supervise(
-                session, server, journal, make_view, detached.begun if detached else lambda: None
-            )
-        finally:
-            for view in views:
-                view.close(session.ledger)
-        if not options.as_json:
-            show_summary(ending.ledger, session.run)
-        return _exit_status(ending)
+    view: View
+    if options.as_json:
+        view = JsonView(sys.stdout, journal.next)
+    else:
+        view = choose_view(sys.stderr, os.environ, options.quiet, options.no_progress)
+    try:
+        ending = supervise(session, server, journal, view, begun)
+    finally:
+        view.close(session.ledger)
+    if not options.as_json:
+        show_summary(ending.ledger, session.run)
+    return _exit_status(ending)
 
 
 def _exit_status(ending: Ending) -> int:
