@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,9 @@ from importlib import import_module
 import click
 
 from gpulaunch import __version__
-from gpulaunch.errors import USAGE, GpulaunchError
+from gpulaunch.errors import NOT_RECORDED, USAGE, GpulaunchError
+
+DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 # Name, module and one line each, so that no command's module is imported before it is needed.
 COMMANDS = {
@@ -92,6 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`); nothing more is to be said there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in DISK_TROUBLE:
+            raise
+        return _complain(f"{error.filename or 'writing'}: {error.strerror}", NOT_RECORDED)
 
 
 def _usage(error: click.ClickException) -> str:
