@@ -17,7 +17,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
-from gpulaunch.engines.ready import Readiness
+from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
@@ -68,6 +68,11 @@ class Attempts:
         self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
         self._live: dict[AttemptId, _Live] = {}
         self._addresses: dict[str, str] = {}
+
+    @property
+    def on_cards(self) -> bool:
+        """Whether any attempt runs on a card."""
+        return any(live.launch.gpus for live in self._live.values())
 
     # ── Instructions ────────────────────────────────────────────────────────────────────────────
 
@@ -170,9 +175,10 @@ class Attempts:
         service = live.launch.job.service
         if service is None:
             return
-        attempt, port = live.launch.attempt, str(live.place.port or "")
-        live.readiness = readiness = Readiness(render(service.ready, {"port": port}))
-        self._addresses[attempt.job] = f"127.0.0.1:{port}" if port else ""
+        attempt = live.launch.attempt
+        ready_at = render(service.ready, {"port": str(live.place.port or "")})
+        live.readiness = readiness = Readiness(ready_at)
+        self._addresses[attempt.job] = address_of(ready_at)
 
         def ready() -> None:
             self._end_readiness(live)

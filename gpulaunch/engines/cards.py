@@ -11,8 +11,7 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.core.events import (
     Acquire,
@@ -41,7 +40,10 @@ DRAIN_PAUSE = 0.2
 
 
 class Cards:
-    """The leases this run holds or waits for. Never chooses which card to take."""
+    """The leases this run holds or waits for. Never chooses which card to take.
+
+    `working` says whether anything of ours runs on a card.
+    """
 
     def __init__(
         self,
@@ -49,13 +51,15 @@ class Cards:
         loop: Loop,
         post: Post,
         eyes: Eyes,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str],
+        working: Callable[[], bool] = lambda: True,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
         self._post = post
         self._eyes = eyes
-        self._scope = scope_of(os.environ if environ is None else environ)
+        self._working = working
+        self._scope = scope_of(environ)
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
@@ -89,7 +93,7 @@ class Cards:
                     return
         self._stop_waiting(uuid)
         self._leases[uuid] = lease
-        self._say_want()
+        self.say_want()
         self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
 
     def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
@@ -118,7 +122,7 @@ class Cards:
         for fd in lease.selectables():
             self._loop.unwatch(fd)
         lease.hand_over()
-        self._say_want()
+        self.say_want()
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
         """What keepers and jobs on these cards must hold open."""
@@ -135,7 +139,7 @@ class Cards:
         """Be told when the card's lease is let go. False: it already was."""
         if uuid in self._waiters:
             return True
-        waiter = Waiter.connect(self._gpus[uuid].key, self._scope, want=not self._leases)
+        waiter = Waiter.connect(self._gpus[uuid].key, self._scope, want=self._in_need())
         if waiter is None:
             return False
         self._waiters[uuid] = waiter
@@ -162,9 +166,15 @@ class Cards:
             self._loop.unwatch(waiter.fileno())
             waiter.close()
 
-    def _say_want(self) -> None:
+    def _in_need(self) -> bool:
+        """Whether others are to give way to us: we hold no card, or only such as wait for more."""
+        gathering = isinstance(self._gathering, Lease)
+        return not self._leases or (gathering and not self._working())
+
+    def say_want(self) -> None:
+        """Tell those whose cards we wait for whether we are in need; to be called on a change."""
         for waiter in self._waiters.values():
-            waiter.want(not self._leases)
+            waiter.want(self._in_need())
 
     # ── The right to gather ─────────────────────────────────────────────────────────────────────
 
@@ -185,6 +195,7 @@ class Cards:
                 self._gathering = waiter
                 self._loop.watch(waiter.fileno(), self._gather_news)
                 return
+            self.say_want()
             self._post(GatherGranted())
             return
 
@@ -200,6 +211,7 @@ class Cards:
         if self._gathering is not None:
             self._gathering.close()
         self._gathering = None
+        self.say_want()
 
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 

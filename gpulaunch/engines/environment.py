@@ -26,6 +26,7 @@ RANKS = (
     "SLURM_LOCALID",
 )
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENMM_CPU_THREADS")
+MASTER = ("MASTER_ADDR", "MASTER_PORT")
 CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
@@ -98,6 +99,11 @@ def delta(
         for name, value in _choices(job, place, machine).items()
         if name not in stays and name not in own
     }
+    known = {**chosen, **{n: base[n] for n in stays if n in MASTER}, **wishes}
+    for name in MASTER:
+        # torchrun follows the PET_ variables: what the user said of the others holds there too.
+        if f"PET_{name}" in chosen and name in known:
+            chosen[f"PET_{name}"] = known[name]
     set_ = {
         **chosen,
         **wishes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.core.events import Ended, Instruction, Launch, Release, StopAttempt
+from gpulaunch.core.events import Ended, Event, Instruction, Launch, Release, StopAttempt
 from gpulaunch.core.model import AttemptId, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
@@ -25,8 +25,10 @@ class Local:
         self._context = context
         self._loop = loop
         self._post = post
-        self._cards = Cards(pool.gpus, loop, post, pool.eyes(loop), context.base)
-        self._attempts = Attempts(context, loop, post, self._cards.descriptors)
+        self._cards = Cards(
+            pool.gpus, loop, post, pool.eyes(loop), context.base, lambda: self._attempts.on_cards
+        )
+        self._attempts = Attempts(context, loop, self._posted, self._cards.descriptors)
         self._left: list[AttemptId] = []
         self._keepers: dict[str, Waiter] = {}
 
@@ -34,6 +36,7 @@ class Local:
         match instruction:
             case Launch():
                 self._attempts.launch(instruction)
+                self._cards.say_want()
             case StopAttempt():
                 self._attempts.stop(instruction)
             case Release(gpu):
@@ -41,6 +44,11 @@ class Local:
                 self._cards.carry_out(instruction)
             case _:
                 self._cards.carry_out(instruction)
+
+    def _posted(self, event: Event) -> None:
+        if isinstance(event, Ended):
+            self._cards.say_want()
+        self._post(event)
 
     # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
 

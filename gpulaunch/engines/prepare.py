@@ -85,6 +85,17 @@ def _directories(job: Job, attempt: AttemptId, place: Place, run: RunDir) -> Non
     run.log(attempt).parent.mkdir(mode=0o700, exist_ok=True)
     if not os.path.isdir(job.cwd):
         raise NotPreparedError(f"its directory {job.cwd} does not exist")
+    _interpreter(job)
+
+
+def _interpreter(job: Job) -> None:
+    """What another job should have made may not be there: never run in some other Python."""
+    if job.python and not os.access(job.python, os.X_OK):
+        raise NotPreparedError(f"its python {job.python} does not exist, or cannot be executed")
+    if job.venv and not os.path.exists(os.path.join(job.venv, "bin", "python")):
+        raise NotPreparedError(f"its venv {job.venv} has no bin/python")
+    if job.conda and not os.path.isdir(os.path.join(job.conda, "conda-meta")):
+        raise NotPreparedError(f"its conda environment {job.conda} has no conda-meta")
 
 
 def tidy(run: RunDir, attempt: AttemptId) -> None:

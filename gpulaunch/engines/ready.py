@@ -12,17 +12,28 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from urllib.parse import urlsplit
 
 PAUSE = 0.25
 PATIENCE = 5.0
 
 
+def address_of(ready: str) -> str:
+    """HOST:PORT of a service, from what it is asked at: `tcp:8000`, `http://127.0.0.1:8000/up`."""
+    if ready.startswith("tcp:"):
+        host, _, port = ready[4:].rpartition(":")
+        return f"{host or '127.0.0.1'}:{port}"
+    url = urlsplit(ready)
+    default = 443 if url.scheme == "https" else 80
+    return f"{url.hostname or '127.0.0.1'}:{url.port or default}"
+
+
 def answers(address: str) -> bool:
     """Whether the service answers now. An HTTP answer below 500 counts, as for load balancers."""
     if address.startswith("tcp:"):
-        host, _, port = address[4:].rpartition(":")
+        host, _, port = address_of(address).rpartition(":")
         try:
-            socket.create_connection((host or "127.0.0.1", int(port)), PATIENCE).close()
+            socket.create_connection((host, int(port)), PATIENCE).close()
         except (OSError, ValueError):
             return False
         return True

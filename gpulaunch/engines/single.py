@@ -48,7 +48,12 @@ class Single:
         self._inbox: deque[Event] = deque()
         self._asked: set[str] = set()
         self._cards = Cards(
-            pool.gpus, self._loop, self._inbox.append, pool.eyes(self._loop), environ
+            pool.gpus,
+            self._loop,
+            self._inbox.append,
+            pool.eyes(self._loop),
+            environ,
+            working=lambda: False,
         )
 
     def take(
