@@ -80,6 +80,16 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
+class FastaRecord:
+    """One record of a file: where its bytes lie, and their digest when the job file was read."""
+
+    file: str
+    offset: int
+    length: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job, expanded and checked. Start-time placeholders are still slots inside `Text`s.
 
@@ -111,7 +121,7 @@ class Job:
     grace: float = 10.0
     outputs: tuple[Text, ...] = ()
     batch: tuple[str, ...] | None = None
-    fasta: tuple[str, int, int] | None = None
+    fasta: FastaRecord | None = None
     service: Service | None = None
     visible: Literal["index", "uuid"] = "index"
     inherit_ranks: bool = False

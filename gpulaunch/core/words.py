@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 GIB = 1 << 30
+_ESCAPED = re.compile(r"\[([*?[])\]")
 
 # Linux's numbers, the same on every architecture that has CUDA; `signal` itself would not be pure.
 _SIGNALS = {
@@ -50,3 +53,8 @@ def memory(amount: int) -> str:
 
 def cards(count: int) -> str:
     return "a card" if count == 1 else f"{count} cards"
+
+
+def unescaped(pattern: str) -> str:
+    """A glob pattern as people read it: what `glob.escape` made of inserted values is undone."""
+    return _ESCAPED.sub(r"\1", pattern)

@@ -18,6 +18,7 @@ from gpulaunch.engines.environment import Machine, Place, delta, placeholders, s
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command
+from gpulaunch.spec.fasta import digest_of
 from gpulaunch.spec.places import read_env_file
 
 
@@ -120,13 +121,14 @@ def materialise(job: Job, run: RunDir) -> dict[str, str]:
 
 def _record(job: Job, run: RunDir) -> Path:
     assert job.fasta is not None
-    file, offset, length = job.fasta
-    with open(file, "rb") as source:
-        source.seek(offset)
-        record = source.read(length)
-    header = record[:1] + record[1:].split(None, 1)[0] if record[1:2].strip() else b""
-    if header.decode(errors="replace") != ">" + job.params.get("id", ""):
-        raise NotPreparedError(f"{file} changed since the run began: its record {job.name} moved")
+    with open(job.fasta.file, "rb") as source:
+        source.seek(job.fasta.offset)
+        record = source.read(job.fasta.length)
+    if digest_of(record) != job.fasta.digest:
+        raise NotPreparedError(
+            f"{job.fasta.file} changed since the run began: record {job.params.get('id', '')} is"
+            " no longer what it was, or where it was; `gpulaunch resume` reads the file again"
+        )
     path = run.record(job.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_bytes(record)

@@ -27,6 +27,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.words import unescaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
     if record["error"] is not None or status is None:
         return NotStarted(record["error"] or "no process could be started")
     if record["missing"]:
-        return MissingOutput(tuple(record["missing"]), status)
+        return MissingOutput(tuple(unescaped(path) for path in record["missing"]), status)
     return status
 
 

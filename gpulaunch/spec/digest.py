@@ -14,8 +14,8 @@ from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text
 
 
-def digest(job: Job, content: str = "") -> str:
-    """16 hex digits. `content`: what stands for the bytes of the job's own record."""
+def digest(job: Job) -> str:
+    """16 hex digits."""
     parts: list[Any] = [
         _command(job),
         job.cwd,
@@ -25,7 +25,7 @@ def digest(job: Job, content: str = "") -> str:
         [_plain(text) for text in job.outputs],
         sorted(job.success_codes),
         job.batch,
-        [job.fasta[0], content] if job.fasta else None,
+        [job.fasta.file, job.fasta.digest] if job.fasta else None,
         _plain(job.service.ready) if job.service else None,
         job.inherit_ranks,
     ]

@@ -81,7 +81,10 @@ class Entry:
             if known is None or "batch" in self.fields:
                 return
             items = known
-        texts = Texts(self.fields, items, self.group, self.context.scripts, self._add)
+        context = self.context
+        texts = Texts(
+            self.fields, items, self.group, context.scripts, context.places.home, self._add
+        )
         if not texts.check():
             self.broken = True
         if self.broken:
@@ -242,7 +245,7 @@ class Entry:
             visible=resolved.get("visible", "index"),
             inherit_ranks=resolved.get("inherit_ranks", False),
         )
-        return _with_digest(job, item.content)
+        return _with_digest(job)
 
     def _resolve(self, texts: Texts, values: Values, gather: Gather) -> dict[str, Any]:
         """The fields of this job, with Deferred ones filled and converted."""
@@ -307,9 +310,9 @@ _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
 
 
-def _with_digest(job: Job, content: str) -> Job:
+def _with_digest(job: Job) -> Job:
     # Set once, on a value nobody else has seen yet: `replace` would build every field again.
-    object.__setattr__(job, "digest", digest(job, content))
+    object.__setattr__(job, "digest", digest(job))
     return job
 
 

@@ -49,6 +49,15 @@ class _Reading:
         )
 
 
+def digest_of(record: bytes) -> str:
+    """What changes with a record's bytes; as in `Record.digest`."""
+    return _hash(record).hexdigest()
+
+
+def _hash(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=8)
+
+
 def records(path: Path) -> list[Record]:
     """All records, in order. Raises Bad with file and line."""
     try:
@@ -101,7 +110,7 @@ def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
     words = header.split() if not line[1:2].isspace() else []
     if not words:
         raise Bad(f"{where}:{number}: a record without an id; expected >ID")
-    return _Reading(words[0], header, offset, number, hashlib.blake2b(digest_size=8))
+    return _Reading(words[0], header, offset, number, _hash())
 
 
 def _check_blank(line: bytes, number: int, where: str) -> None:

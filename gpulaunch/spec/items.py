@@ -6,7 +6,6 @@ Reads what the job file names, below its directory. Knows nothing of jobs.
 from __future__ import annotations
 
 import csv
-import glob
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,9 +15,11 @@ from typing import Protocol
 
 from natsort import natsorted, ns
 
+from gpulaunch.core.model import FastaRecord
 from gpulaunch.errors import UsageError
 from gpulaunch.spec.fasta import records
 from gpulaunch.spec.forms import ForEach, check_free
+from gpulaunch.spec.globs import home_expanded, matches_of
 from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.placeholders import OF_PATHS
 from gpulaunch.spec.source import read_bytes
@@ -37,8 +38,7 @@ class Item:
     """One item: what its placeholders stand for, and what a name gets appended.
 
     `params` is what people are shown of it, `where` how messages call it. `path` is a file's
-    absolute path (glob items), `batch` those of many; `record` a FASTA record's (file, byte
-    offset, byte length), and `content` then changes with that record's bytes.
+    absolute path (glob items), `batch` those of many, `record` is a FASTA record.
     """
 
     values: Mapping[str, str]
@@ -47,8 +47,7 @@ class Item:
     where: str
     path: str | None = None
     batch: tuple[str, ...] | None = None
-    record: tuple[str, int, int] | None = None
-    content: str = ""
+    record: FastaRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +118,12 @@ def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
     """Every match once, sorted naturally (a2 before a10), directories before what is in them."""
     found: dict[str, None] = {}
     for i, pattern in enumerate(patterns):
-        matches = _glob(pattern, base, home)
-        if not matches:
-            raise Bad(f"{pattern} matches no file below {base}", (i,))
+        try:
+            matches = matches_of(home_expanded(pattern, home), str(base))
+        except Bad as bad:
+            raise bad.under(i) from None
         found.update(dict.fromkeys(matches))
     return natsorted(found, alg=ns.PATH)
-
-
-def _glob(pattern: str, base: Path, home: str) -> list[str]:
-    if pattern == "~" or pattern.startswith("~/"):
-        pattern = home + pattern[1:]
-    matches = [match for match in glob.glob(pattern, root_dir=base, recursive=True) if match]
-    if not matches and os.path.lexists(os.path.join(base, pattern)):
-        return [pattern]  # a name that merely looks like a pattern: input[1].fasta
-    return matches
 
 
 def _of_paths(items: Iterable[str], base: Path, are_files: bool) -> Iterator[Item]:
@@ -271,8 +262,7 @@ def _of_records(file: Path) -> Items:
             r.id,
             {"id": r.id, "length": str(r.length)},
             f"record {r.id}",
-            record=(str(file), r.offset, r.size),
-            content=r.digest,
+            record=FastaRecord(str(file), r.offset, r.size, r.digest),
         )
         for i, r in enumerate(found)
     )

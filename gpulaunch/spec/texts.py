@@ -6,14 +6,16 @@ own idea of which placeholders it knows and how a value goes in.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import Job
-from gpulaunch.core.template import Text, fill
+from gpulaunch.core.template import Text, fill, slots
 from gpulaunch.spec.convert import UNFIT
 from gpulaunch.spec.fields import Deferred, compiled_names
 from gpulaunch.spec.forms import Matrix
+from gpulaunch.spec.globs import home_expanded
 from gpulaunch.spec.items import Items
 from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.needs import Pattern, is_constant, pattern_of
@@ -44,7 +46,7 @@ class Texts:
     """An entry's texts with their slots, made once for all its jobs."""
 
     def __init__(
-        self, fields: Fields, items: Items, group: int, scripts: Scripts, add: Add
+        self, fields: Fields, items: Items, group: int, scripts: Scripts, home: str, add: Add
     ) -> None:
         self.fields = fields
         self.group = group
@@ -72,7 +74,9 @@ class Texts:
         self.run_list: tuple[Text, ...] = ()
         self.script: Text | None = None
         self.fine = True
-        self.outputs = tuple(compile_raw(text) for text in fields.get("outputs", ()))
+        self.outputs = tuple(
+            compile_raw(home_expanded(text, home)) for text in fields.get("outputs", ())
+        )
         self.ready = compile_raw(fields.get("service") or "")
         self.waits = {
             field: tuple(compile_raw(text) for text in fields.get(field, ()))
@@ -198,7 +202,16 @@ class Texts:
         return {key: v if v is None else _short(fill(v, values)) for key, v in self.env.items()}
 
     def files(self, values: Values) -> tuple[Text, ...]:
-        return tuple(_short(fill(text, values)) for text in self.outputs)
+        """Patterns, in which only what the user wrote as one is one."""
+        if not self.outputs:
+            return ()
+        plain = {
+            slot.name: glob.escape(values[slot.name])
+            for text in self.outputs
+            for slot in slots(text)
+            if slot.name in values
+        }
+        return tuple(_short(fill(text, plain)) for text in self.outputs)
 
     def _script(self, run: str, shell: tuple[str, ...]) -> Text:
         kind = dialect(shell)

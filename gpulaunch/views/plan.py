@@ -14,6 +14,7 @@ from gpulaunch.core.model import Gpu, Job
 from gpulaunch.core.selection import Selection, choose, describe
 from gpulaunch.core.template import Text as Command
 from gpulaunch.core.template import slots
+from gpulaunch.core.words import unescaped
 from gpulaunch.views import words
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,
         "retries": job.retry.times,
-        "outputs": [_shown(text) for text in job.outputs],
+        "outputs": [unescaped(_shown(text)) for text in job.outputs],
         "service": job.service is not None,
     }
 

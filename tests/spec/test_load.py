@@ -13,6 +13,7 @@ from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.core.template import Slot, Template, render
 from gpulaunch.errors import UsageError
 from gpulaunch.spec import load
+from gpulaunch.spec.fasta import digest_of
 from tests.spec.helpers import GOOD, job_of, jobs_of, mistakes_of, plan_of
 
 
@@ -102,10 +103,12 @@ def test_fasta_records_are_jobs(everything: dict[str, Job]) -> None:
     assert [job.cost for job in (s1, s2)] == [6, 1]
     assert s1.fasta is not None
     assert s2.fasta is not None
-    assert s1.fasta[0] == str(file)
+    assert s1.fasta.file == str(file)
     data = file.read_bytes()
-    assert data[s1.fasta[1] :][: s1.fasta[2]] == b">s1 first\nACD\nEF G\n\n"
-    assert data[s2.fasta[1] :][: s2.fasta[2]] == b">s2\nA\n"
+    first = data[s1.fasta.offset :][: s1.fasta.length]
+    assert first == b">s1 first\nACD\nEF G\n\n"
+    assert data[s2.fasta.offset :][: s2.fasta.length] == b">s2\nA\n"
+    assert s1.fasta.digest == digest_of(first) != s2.fasta.digest
     assert render(s1.run, {"path": "/r/s1.fasta"}) == "fold '/r/s1.fasta' --id 's1'"  # type: ignore[arg-type]
     assert s1.needs == ("lines-one", "lines-two words")
     assert s1.demand.gpu_memory == 20 << 30

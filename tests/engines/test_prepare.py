@@ -1,0 +1,57 @@
+"""What is made just before a start: a record's own file, and the outputs to look for."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import FastaRecord, Job
+from gpulaunch.core.template import render
+from gpulaunch.core.words import unescaped
+from gpulaunch.engines.prepare import NotPreparedError, materialise
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.spec import load_text
+from gpulaunch.spec.fasta import digest_of
+
+
+def jobs_of(text: str, base: Path) -> tuple[Job, ...]:
+    return load_text(text.encode(), name="j.yaml", base=base, environ={"HOME": "/h[1]"}).jobs
+
+
+def test_a_job_gets_its_record_as_it_was_when_the_file_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "s.fa"
+    file.write_text(">a x\nACD\n>b\nEFG\n")
+    a, b = jobs_of("jobs: [{run: 'x {{path}}', foreach: {fasta: s.fa}}]", tmp_path)
+    assert b.fasta == FastaRecord(str(file), 9, 7, digest_of(b">b\nEFG\n"))
+    run = RunDir(tmp_path / "run")
+    assert Path(materialise(a, run)["path"]).read_text() == ">a x\nACD\n"
+    for torn in (">a x\nAC\n>b\nEFGH\n", ">a x\nACD\n>b\nEFK\n", ">a x\nACD\n>b\nE", ""):
+        file.write_text(torn)
+        with pytest.raises(NotPreparedError, match=r"s\.fa changed since the run began: record b"):
+            materialise(b, run)
+    file.write_text(">a x\nACK\n>b\nEFG\n")
+    assert Path(materialise(b, run)["path"]).read_text() == ">b\nEFG\n"
+
+
+def test_in_outputs_only_what_was_typed_is_a_pattern(tmp_path: Path) -> None:
+    names = ["a[1].in", "a1.in", "b*.in", "bb.in", "c?.in"]
+    for name in names:
+        (tmp_path / name).touch()
+    jobs = jobs_of("jobs: [{run: x, foreach: '*.in', outputs: ['{{stem}}.re[s]']}]", tmp_path)
+    for name in names:
+        (tmp_path / name).with_suffix(".res").touch()
+    for job in jobs:
+        stem = job.name.removeprefix("job-")
+        pattern = render(job.outputs[0], {})
+        assert glob.glob(pattern, root_dir=tmp_path) == [f"{stem}.res"]
+        assert unescaped(pattern) == f"{stem}.re[s]"
+
+
+def test_the_home_directory_in_outputs_is_the_home_directory(tmp_path: Path) -> None:
+    (job,) = jobs_of("jobs: [{run: x, outputs: ['~/a*', '~', 'b/~', '~b']}]", tmp_path)
+    assert job.outputs == ("/h[[]1]/a*", "/h[[]1]", "b/~", "~b")
+    assert [unescaped(str(text)) for text in job.outputs][:2] == ["/h[1]/a*", "/h[1]"]
+    assert os.path.join(tmp_path, str(job.outputs[0])) == job.outputs[0]
