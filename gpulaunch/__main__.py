@@ -1,6 +1,21 @@
-"""`python -m gpulaunch`."""
+"""The command's door: `gpulaunch`, and `python -m gpulaunch`."""
 
-from gpulaunch.cli import main
+import signal
+import sys
+
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    # Ctrl-C while modules are imported ends the process as it ends any other: without a traceback.
+    # Where it is ignored (`gpulaunch run ... &` in a script), it stays so.
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from gpulaunch.cli import main as cli_main
+
+    signal.signal(signal.SIGINT, handler)
+    return cli_main()
+
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

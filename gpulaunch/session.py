@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
-from gpulaunch.core.events import Asked, Stop, Submitted
+from gpulaunch.core.events import Asked, Submitted
 from gpulaunch.core.facts import RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId
@@ -54,14 +54,14 @@ class Session:
     left: Sequence[AttemptId] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How the supervisor's turn ended. `unrecorded`: why the run could not be recorded."""
-
-    ledger: Ledger
-    stopped_by: signal.Signals | None
-    unrecorded: str
-    no_card: bool
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Put off what stops a run until `supervise` hears it: a run directory is made in between."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def supervise(
@@ -70,8 +70,12 @@ def supervise(
     journal: Journal,
     view: View,
     begun: Callable[[], None] = lambda: None,
-) -> Ending:
-    """Run to the end. `begun` is called once the run is being recorded."""
+) -> str:
+    """Run to the end; the ledger tells how it came out. Why it could not be recorded, or "".
+
+    `begun` is called once the run is being recorded. Signals that stop a run may be blocked by
+    the caller (`held_signals`); they are heard from here on.
+    """
     with ExitStack() as stack:
         loop = Loop()
         stack.callback(loop.close)
@@ -94,14 +98,14 @@ def supervise(
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
-        supervisor = Supervisor(run, recorder, view, loop, now)
+        supervisor = Supervisor(run, recorder, view, loop, now, session.wait)
+        loop.on_signals(_signals(session.detached), supervisor.on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         engine = Local(_context(session, ledger, supervisor), session.pool, loop, supervisor.post)
         stack.callback(engine.close)
-        loop.on_signals(_signals(session.detached), supervisor.on_signal)
         _Control(server, loop, supervisor, session.run)
-        ran_out = _limit_wait(session, loop, supervisor)
         supervisor.serve(engine, session.submitted, session.left)
-        return Ending(ledger, supervisor.stopped_by, supervisor.unrecorded, bool(ran_out))
+        return supervisor.unrecorded
 
 
 def _opened(session: Session) -> RunOpened:
@@ -131,25 +135,9 @@ def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> Contex
 
 
 def _signals(detached: bool) -> list[signal.Signals]:
-    """SIGHUP only where it means a closed terminal: not detached, not under nohup."""
-    numbers = list(STOPPING)
-    if detached or signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        numbers.remove(signal.SIGHUP)
-    return numbers
-
-
-def _limit_wait(session: Session, loop: Loop, supervisor: Supervisor) -> list[bool]:
-    """Stop the run when no card came in the time that `--wait` gave."""
-    ran_out: list[bool] = []
-
-    def check() -> None:
-        if not supervisor.had_card:
-            ran_out.append(True)
-            supervisor.post(Asked(Stop("no card came free in the time that --wait gave")))
-
-    if session.wait is not None:
-        loop.call_after("session:wait", session.wait, check)
-    return ran_out
+    """Those that stop the run, less what is ignored (nohup, `&` in a script) or means nothing."""
+    heard = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    return [number for number in heard if not (detached and number == signal.SIGHUP)]
 
 
 class _Control:

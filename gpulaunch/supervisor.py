@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpulaunch.core.events import (
+    Acquire,
     Asked,
     Ended,
     Event,
@@ -31,9 +32,10 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import AttemptLaunched, Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, Instant, Interrupted, RunState
 from gpulaunch.core.run import Run
 from gpulaunch.engines.protocol import Engine
+from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
 from gpulaunch.loop import Loop
 
 RECORD_PATIENCE = 60.0
@@ -69,25 +71,36 @@ class Record(Protocol):
 
 
 class Supervisor:
-    """Drives one Run to its end through an engine."""
+    """Drives one Run to its end through an engine.
+
+    `wait`: seconds after which a run that asked for a card, and started nothing yet, gives up.
+    """
 
     _engine: Engine
 
     def __init__(
-        self, run: Run, record: Record, view: View, loop: Loop, clock: Callable[[], Instant]
+        self,
+        run: Run,
+        record: Record,
+        view: View,
+        loop: Loop,
+        clock: Callable[[], Instant],
+        wait: float | None = None,
     ) -> None:
         self._run = run
         self._record = record
         self._view = view
         self._loop = loop
         self._clock = clock
+        self._wait = wait
+        self._launched = False
         self._inbox: deque[Event] = deque()
         self._held: dict[AttemptId, Launch] = {}
         self._recording = True
         self._syncing = False
         self.stopped_by: signal.Signals | None = None
         self.unrecorded = ""
-        self.had_card = False
+        self.no_card = False
 
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
@@ -126,8 +139,18 @@ class Supervisor:
             self._loop.turn()
             self._drain_inbox()
         state, reason = self._run.outcome()
-        self._add(RunClosed(state, reason))
+        self._add(RunClosed(state, reason, self._exit_status(state)))
         self._record.sync()
+
+    def _exit_status(self, state: RunState) -> int:
+        """The first that holds, in the contract's order."""
+        if self.no_card:
+            return NO_CARDS
+        if self.unrecorded:
+            return NOT_RECORDED
+        if self.stopped_by:
+            return 128 + self.stopped_by
+        return OK if state == "succeeded" else SOME_JOB_FAILED
 
     def _finished(self) -> bool:
         return self._run.finished and not self._inbox and (self._recording or bool(self.unrecorded))
@@ -148,6 +171,10 @@ class Supervisor:
         match instruction:
             case SetTimer(key, at):
                 self._loop.call_at("core:" + key, at, lambda: self.post(TimerFired(key)))
+            case Acquire() if self._wait is not None:
+                self._loop.call_after("wait", self._wait, self._wait_is_over)
+                self._wait = None
+                self._engine.carry_out(instruction)
             case Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
             case StopAttempt(attempt, by=by) if attempt in self._held:
@@ -155,6 +182,12 @@ class Supervisor:
                 self.post(Ended(attempt, Interrupted(by)))
             case _:
                 self._engine.carry_out(instruction)
+
+    def _wait_is_over(self) -> None:
+        """The first card was asked for so long ago: go on only if something has started."""
+        if not self._launched:
+            self.no_card = True
+            self.post(Asked(Stop("no card came free in the time that --wait gave")))
 
     def _add(self, fact: Fact) -> None:
         """A fact that is the supervisor's own, not the core's."""
@@ -168,7 +201,7 @@ class Supervisor:
         if not self._record.append([(fact, now) for fact in facts]) and self._recording:
             self._recording_failed(now)
         for fact in facts:
-            self.had_card = self.had_card or (isinstance(fact, AttemptLaunched) and bool(fact.gpus))
+            self._launched = self._launched or isinstance(fact, AttemptLaunched)
             self._view.see(fact, now, self._run.ledger)
         if not self._syncing:
             self._syncing = True

@@ -11,7 +11,7 @@ from importlib import import_module
 import click
 
 from gpulaunch import __version__
-from gpulaunch.errors import NOT_RECORDED, USAGE, GpulaunchError
+from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, USAGE, GpulaunchError
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
@@ -76,10 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     if not sys.platform.startswith("linux"):
         return _complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
+    _open_streams()
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        result = cli.main(
-            list(sys.argv[1:] if argv is None else argv), "gpulaunch", standalone_mode=False
-        )
+        result = cli.main(list(argv), "gpulaunch", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except GpulaunchError as error:
@@ -88,17 +88,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
-        return _complain(_usage(error), USAGE)
+        # `exec` has the statuses of its command: its own mistakes must not look like one of them.
+        is_exec = bool(argv) and argv[0] == "exec"
+        return _complain(_usage(error), EXEC_OWN_FAILURE if is_exec else USAGE)
     except click.Abort:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); nothing more is to be said there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()  # its reader has gone (`| head`); nothing more is to be said there
         return 141
     except OSError as error:
         if error.errno not in DISK_TROUBLE:
             raise
-        return _complain(f"{error.filename or 'writing'}: {error.strerror}", NOT_RECORDED)
+        if error.filename is None:
+            _silence_stdout()
+            return _complain(f"standard output: {error.strerror}", USAGE)
+        return _complain(f"{error.filename}: {error.strerror}", NOT_RECORDED)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _open_streams() -> None:
+    """Standard streams that the caller closed (`>&-`) go to /dev/null, before a file gets them."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, os.O_RDWR)
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _silence_stdout() -> None:
+    """What is left in the buffer would fail once more, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage(error: click.ClickException) -> str:

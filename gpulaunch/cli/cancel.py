@@ -31,7 +31,7 @@ def command(run: str | None, everything: bool, jobs: tuple[str, ...]) -> None:
         left = [n for n in names if one.ledger.jobs[n].state not in SETTLED]
         if not left:
             state = one.ledger.jobs[names[0]].state
-            raise UsageError(f"nothing to cancel: {names[0]} has {state} already")
+            raise UsageError(f"nothing to cancel: {names[0]} is over already ({state})")
         names = left
     call(one.id, Cancel(None if names is None else tuple(names)))
     say(f"cancelled {'every job' if names is None else ', '.join(names)} of {one.run.path}")

@@ -24,16 +24,16 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     gpulaunch check jobs.yaml
     """
     from gpulaunch.cli.output import echo_plan, say
+    from gpulaunch.cli.running import Options, pool_for
     from gpulaunch.engines.pool import open_pool
-    from gpulaunch.errors import JobFileError
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
-    pool = open_pool(gpus or None, simulate, os.environ, "check")
-    if pool.gpus:
-        pool = open_pool(gpus or plan.selection, simulate, os.environ, "check")
-        if mistakes := plan.unplaceable(pool.gpus, pool.size):
-            raise JobFileError(mistakes)
+    pool = open_pool(gpus, simulate, os.environ, "check")
+    if pool.here:
+        pool = pool_for(plan, plan.jobs, Options(gpus=gpus, simulate=simulate), "check")
     else:
+        for note in pool.notes:
+            say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
     echo_plan(plan, plan.jobs, pool, as_json)

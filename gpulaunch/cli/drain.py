@@ -36,4 +36,5 @@ def command(run: str | None, gpus: str, now: bool, off: bool) -> None:
     which = None if selection.which is None else tuple(gpu.uuid for gpu in chosen)
     call(one.id, DrainGpus(which, now, off))
     cards = "every card" if which is None else f"GPU {', '.join(str(g.index) for g in chosen)}"
-    say(f"{cards} of {one.run.path}: " + ("used again" if off else "no new starts"))
+    what = "used again" if off else "no new starts there"
+    say(f"{cards} of {one.run.path}: {what}{', what runs is interrupted' if now else ''}")

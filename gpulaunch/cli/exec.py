@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
 import click
 
-from gpulaunch.cli.options import DURATION, pool_options
+from gpulaunch.cli.options import DURATION, pool_options, refuse_option_as_command
 from gpulaunch.errors import (
     EXEC_CANNOT_EXECUTE,
     EXEC_NOT_FOUND,
@@ -49,6 +50,7 @@ def command(
     from gpulaunch.engines.single import WaitRanOut
 
     try:
+        refuse_option_as_command(argv)
         environment = _take(count, 0.0 if no_wait else wait, gpus, simulate, share_busy)
     except KeyboardInterrupt:
         return 130
@@ -63,20 +65,25 @@ def _take(
     count: int, wait: float | None, spec: str | None, simulate: int | None, share_busy: bool
 ) -> dict[str, str]:
     """Take the cards; returns the environment under which CMD finds exactly them."""
-    from gpulaunch.engines.pool import open_pool
+    from gpulaunch.engines.pool import open_pool, require
     from gpulaunch.engines.single import exec_environment
 
     pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)
+    require(pool, count)
     return exec_environment(pool, count, wait, os.environ, _tell)
 
 
 def _become(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and that outlives an exec
     try:
+        if not argv[0]:
+            raise FileNotFoundError
         os.execvpe(argv[0], argv, environment)
     except FileNotFoundError:
-        raise SystemExit(_say(f"{argv[0]}: not found", EXEC_NOT_FOUND)) from None
+        raise SystemExit(_say(f"{argv[0] or repr(argv[0])}: not found", EXEC_NOT_FOUND)) from None
     except OSError as error:
         text = f"{argv[0]}: cannot be executed: {error.strerror}"
         raise SystemExit(_say(text, EXEC_CANNOT_EXECUTE)) from None

@@ -15,6 +15,8 @@ from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, find
 from gpulaunch.session import EXPLAINED
 
+PATIENCE = 2.0
+
 
 class Found:
     """A run as it stands now."""
@@ -30,22 +32,28 @@ class Found:
 
     def reasons(self) -> dict[str, str]:
         """Why each waiting job waits: the live run knows; of another, why it went no further."""
+        waiting = [job.name for job in self.ledger.jobs.values() if job.state == "waiting"]
         if self.state != "running":
-            why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
-            return {job.name: why for job in self.ledger.jobs.values() if job.state == "waiting"}
+            why = self.ledger.reason or f"the run was {self.state}"
+            return dict.fromkeys(waiting, f"not started: {why}")
         try:
-            told: dict[str, str] = call(self.id, Reasons())["reasons"]
-        except NoAnswerError:
-            return {}
+            told: dict[str, str] = call(self.id, Reasons(), PATIENCE)["reasons"]
+        except NoAnswerError as error:
+            return dict.fromkeys(waiting, str(error))
         if len(told) < EXPLAINED:
             return told
-        waiting = [job.name for job in self.ledger.jobs.values() if job.state == "waiting"]
         return {name: told.get(name, f"waits behind {len(told):,} others") for name in waiting}
 
 
 def found(run: str | None) -> Found:
-    """The run of that directory, name or id; the newest here where none is named."""
-    return Found(find(run, Path.cwd()))
+    """The run of that directory, name or id: here, else among the live ones; or the newest here."""
+    try:
+        return Found(find(run, Path.cwd()))
+    except UsageError:
+        alive = [info for info in live_runs() if run is not None and run in (info.id, info.name)]
+        if len(alive) != 1 or alive[0].dir is None:
+            raise
+        return Found(RunDir(alive[0].dir))
 
 
 def alive(run: str | None) -> Found:
@@ -58,7 +66,7 @@ def alive(run: str | None) -> Found:
     mine = [info for info in live_runs() if info.dir is not None]
     if len(mine) != 1 or mine[0].dir is None:
         have = ", ".join(str(info.dir) for info in mine) or "none is"
-        raise UsageError(f"-r RUN is needed unless exactly one run is alive (alive: {have})")
+        raise UsageError(f"name the run (-r RUN), unless exactly one is alive (alive: {have})")
     return Found(RunDir(mine[0].dir))
 
 

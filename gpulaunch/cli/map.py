@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from natsort import natsorted
 
-from gpulaunch.cli.options import pool_options, run_options
+from gpulaunch.cli.options import pool_options, refuse_option_as_command, run_options
 from gpulaunch.errors import UsageError
 
 SEPARATOR = ":::"
@@ -55,6 +55,9 @@ def command(
 
     items = _items(words)
     run = list(words[: words.index(SEPARATOR)] if SEPARATOR in words else words)
+    refuse_option_as_command(run)
+    if not run:
+        raise UsageError("no command: it stands before :::")
     job = {
         "gpus": str(cards),
         "per_gpu": str(per_gpu),
@@ -70,6 +73,8 @@ def command(
 def _items(words: Sequence[str]) -> list[str]:
     if SEPARATOR in words:
         given = list(words[words.index(SEPARATOR) + 1 :])
+        if SEPARATOR in given:
+            raise UsageError("one ::: only: for every combination of items write a job file")
     elif sys.stdin.isatty():
         raise UsageError("no items: write them after :::, or pipe them in, one a line")
     else:
@@ -77,30 +82,38 @@ def _items(words: Sequence[str]) -> list[str]:
     items = [found for item in given for found in _expand(item)]
     if not items:
         raise UsageError("no items: nothing stands after :::, or standard input was empty")
-    return list(dict.fromkeys(items))
+    for item in items:
+        if any("\udc80" <= character <= "\udcff" for character in item):
+            raise UsageError(f"{item!a}: expected UTF-8; rename it, or use a job file's glob")
+    return items
 
 
 def _expand(item: str) -> list[str]:
-    if os.path.exists(item) or not glob.has_magic(item):
+    if os.path.lexists(item) or not glob.has_magic(item):
         return [item]
-    found = sorted(glob.glob(item, recursive=True))
+    found = natsorted(glob.glob(item, recursive=True))
     if not found:
         raise UsageError(f"{item} matches no file")
     return found
 
 
 def _job(run: list[str], items: list[str]) -> dict[str, Any]:
-    """The entry of the job file: `run` and `foreach`."""
-    files = all(os.path.exists(item) for item in items)
+    """The entry of the job file: `run`, `foreach` and a name that tells the jobs apart.
+
+    Items are values: as such each is taken as it is, whatever characters are in it, and
+    `{{path}}`, `{{stem}}` and so on are those of the path that it names.
+    """
     if not any("{{" in word for word in run):
         run = [f"{run[0]} {{{{path}}}}"] if len(run) == 1 else [*run, "{{path}}"]
-    if not files:
+    if not all(os.path.lexists(item) for item in items):
         run = [word.replace("{{path}}", "{{item}}") for word in run]
-    foreach = [glob.escape(item) for item in items] if files else {"values": items}
-    stems = Counter(Path(item).stem for item in items)
-    name = "{{stem}}-{{index}}" if files and max(stems.values()) > 1 else None
-    named = {"name": name} if name else {}
-    return {**named, "run": run[0] if len(run) == 1 else run, "foreach": foreach}
+    stems = [Path(item).stem[:100] for item in items]
+    told_apart = len(set(stems)) == len(items) and all(stems)
+    return {
+        "name": "{{stem}}" if told_apart else "{{stem}}-{{index}}" if all(stems) else "{{index}}",
+        "run": run[0] if len(run) == 1 else run,
+        "foreach": {"values": items},
+    }
 
 
 def _yaml(tree: dict[str, Any]) -> bytes:

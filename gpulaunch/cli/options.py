@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+
+from gpulaunch.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +39,15 @@ DURATION = Duration()
 run_argument = click.argument("run", required=False)
 job_file = click.argument("jobs", type=click.Path(path_type=Path))
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+
+
+def refuse_option_as_command(words: Sequence[str]) -> None:
+    """A mistyped option must not become the command. Raises UsageError.
+
+    Whoever means a command of such a name writes `--` before it.
+    """
+    if words and words[0].startswith("-") and "--" not in sys.argv:
+        raise UsageError(f"there is no option {words[0]}; a command of that name goes after --")
 
 
 def pool_options(command: F) -> F:

@@ -32,12 +32,16 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
     """
     from gpulaunch.cli import running
-    from gpulaunch.journal.rundir import newest_of
+    from gpulaunch.errors import UsageError
+    from gpulaunch.journal.rundir import RunDir, newest_of
     from gpulaunch.spec import load
 
     opts = running.Options(**options)
-    if go_on and opts.run_dir is None and (newest := newest_of(jobs, Path.cwd())):
-        return running.resume(newest, opts)
+    if go_on and new:
+        raise UsageError("--new starts afresh and --continue goes on: choose one")
+    last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, Path.cwd())
+    if go_on and last and last.holds_run:
+        return running.resume(last, opts)
     plan = load(jobs, environ=os.environ)
     if not (new or opts.dry_run or opts.run_dir):
         running.refuse_unfinished(jobs)

@@ -28,8 +28,14 @@ from gpulaunch.core.again import Again
 from gpulaunch.core.events import Retry, Submitted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
-from gpulaunch.engines.pool import Pool, open_pool, require
-from gpulaunch.errors import JobFileError, NoCardsError, UnfinishedRunError, UsageError
+from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
+from gpulaunch.errors import (
+    JobFileError,
+    NoCardsError,
+    NotRecordedError,
+    UnfinishedRunError,
+    UsageError,
+)
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
@@ -37,7 +43,7 @@ from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
-from gpulaunch.session import Ending, Session, supervise
+from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan, load, load_text
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
@@ -74,21 +80,23 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
-    pool = _pool(plan, options, run_id)
     jobs = _only(plan.jobs, options.only, Ledger())
+    pool = pool_for(plan, jobs, options, run_id)
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json)
         return errors.OK
-    run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
-    say(f"{pool.echo}; run directory {_short(run.path)}", options)
-    session = Session(run, run_id, plan.name, pool, plan.limits, Submitted(tuple(jobs)), Ledger())
+    with held_signals():
+        run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
+        say(f"{pool.echo}; run directory {_short(run.path)}", options)
+        submitted = Submitted(tuple(jobs))
+        session = Session(run, run_id, plan.name, pool, plan.limits, submitted, Ledger())
 
-    def supervised(begun: Begun) -> int:
-        with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
-            _describe(session, plan, job_file)
-            return _supervise(session, server, journal, options, begun)
+        def supervised(begun: Begun) -> int:
+            with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
+                _describe(session, plan, job_file)
+                return _supervise(session, server, journal, options, begun)
 
-    return _here_or_detached(run, options, supervised)
+        return _here_or_detached(run, options, supervised)
 
 
 def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
@@ -141,10 +149,19 @@ def resume(run: RunDir, options: Options) -> int:
 def retry(run: RunDir, options: Options) -> int:
     """Only what failed; on a live run it is put back into it."""
     if state_of(run) == "running":
-        call(run.read_manifest().run, Retry(None))
-        say(f"requeued what failed in {_short(run.path)}, which is running", options)
-        return errors.OK
+        return _retry_alive(run, options)
     return go_on(run, options, again.retry)
+
+
+def _retry_alive(run: RunDir, options: Options) -> int:
+    failed = sum(job.state == "failed" for job in replay(run.events).jobs.values())
+    where = f"{_short(run.path)}, which is running"
+    if not failed or options.dry_run:
+        say(f"{failed:,} failed so far in {where}", options)
+        return errors.OK
+    call(run.read_manifest().run, Retry(None))
+    say(f"requeued {failed:,} that failed in {where}", options)
+    return errors.OK
 
 
 def go_on(run: RunDir, options: Options, choose: Choose) -> int:
@@ -165,16 +182,21 @@ def _go_on(
     refuse_elsewhere(run)
     ledger = replay(run.events)
     plan = _plan_again(run, manifest, options)
-    pool = _pool(plan, _as_before(options, ledger), manifest.run)
     chosen = choose(ledger, plan.jobs)
+    to_run = [job for job in chosen.jobs if job.name not in chosen.left]
+    pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
     say(str(chosen), options)
     if options.dry_run:
-        to_run = [job for job in chosen.jobs if job.name not in chosen.left]
         echo_plan(plan, to_run, pool, options.as_json)
         return errors.OK
     _mend(run, ledger)
     if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
-        return _status_of(ledger)
+        if chosen.left:
+            say(
+                f"nothing to do; the rest goes on with: gpulaunch resume {_short(run.path)}",
+                options,
+            )
+        return ledger.exit_status
     run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
     manifests.write(run.manifest, manifest.again(epoch))
@@ -235,14 +257,21 @@ def _here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _pool(plan: Plan, options: Options, run_id: str) -> Pool:
-    """The cards, and whether every job could run on them."""
-    asked = options.gpus or plan.selection
-    pool = open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
+def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:
+    """The cards, and whether each of these jobs could run on them."""
+    asked = options.gpus if options.gpus is not None else plan.selection
+    try:
+        pool = open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
+    except SelectionError as error:
+        if options.gpus is not None:
+            raise
+        raise JobFileError([plan.point(("gpus",), error.text)]) from None
     if not pool.gpus:
-        require(pool, max((job.demand.gpus for job in plan.jobs), default=0))
-    if mistakes := plan.unplaceable(pool.gpus, pool.size):
+        require(pool, max((job.demand.gpus for job in jobs), default=0))
+    if mistakes := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
         raise JobFileError(mistakes)
+    for note in pool.notes if pool.gpus else ():
+        say(note, options)
     return pool
 
 
@@ -284,30 +313,22 @@ def _supervise(
     if options.as_json:
         view = JsonView(sys.stdout, journal.next)
     else:
-        view = choose_view(sys.stderr, os.environ, options.quiet, options.no_progress)
+        # Detached, standard error is about to become a file: no display that redraws, no colours.
+        environ = {**os.environ, "NO_COLOR": "1"} if options.detach else os.environ
+        lines = options.no_progress or options.detach
+        view = choose_view(sys.stderr, environ, options.quiet, lines)
+    ledger = session.ledger
     try:
-        ending = supervise(session, server, journal, view, begun)
+        unrecorded = supervise(session, server, journal, view, begun)
     finally:
-        view.close(session.ledger)
+        view.close(ledger)
     if not options.as_json:
-        show_summary(ending.ledger, session.run)
-    return _exit_status(ending)
-
-
-def _exit_status(ending: Ending) -> int:
-    if ending.no_card:
+        show_summary(ledger, session.run)
+    if ledger.exit_status == errors.NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
-    if ending.unrecorded:
-        raise errors.NotRecordedError(
-            f"the run could not be recorded ({ending.unrecorded}) and was stopped"
-        )
-    if ending.stopped_by:
-        return 128 + ending.stopped_by
-    return _status_of(ending.ledger)
-
-
-def _status_of(ledger: Ledger) -> int:
-    return errors.OK if ledger.state == "succeeded" else errors.SOME_JOB_FAILED
+    if unrecorded:
+        raise NotRecordedError(f"the run could not be recorded ({unrecorded}) and was stopped")
+    return ledger.exit_status
 
 
 def _short(path: Path) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import click
 
 from gpulaunch import errors
@@ -33,24 +31,15 @@ def command(run: str | None) -> int:
                 ledger.apply(fact, at)
             if ledger.closed:
                 say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
-                return exit_status(ledger)
+                return ledger.exit_status
             if supervisor is None:
-                say(f"{one.run.path}: interrupted, its supervisor is gone; gpulaunch resume")
+                say(
+                    f"{one.run.path}: interrupted, its supervisor is gone; go on with it:"
+                    f" gpulaunch resume {one.run.path}"
+                )
                 return errors.SOME_JOB_FAILED
             with supervisor:
                 follower.wait(also=[supervisor])
-
-
-def exit_status(ledger: Ledger) -> int:
-    """What `run` exited with when it closed this ledger."""
-    from gpulaunch.supervisor import STOPPING
-
-    if ledger.state == "succeeded":
-        return errors.OK
-    if ledger.state != "stopped":
-        return errors.SOME_JOB_FAILED
-    by = {why: number for number, why in STOPPING.items()}.get(ledger.stopping or "")
-    return 128 + (by or signal.SIGTERM) if by else errors.NOT_RECORDED
 
 
 def _because(ledger: Ledger) -> str:

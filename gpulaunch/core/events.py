@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.model import AttemptId, Gpu, Job, Outcome
+from gpulaunch.core.model import AttemptId, Gpu, Instant, Job, Outcome
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -85,7 +85,10 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A launcher that holds no card waits for this one, which we hold (`wanted`), or gave up."""
+    """A launcher waits for this card, which we hold (`wanted`), or gave up waiting.
+
+    One that holds no card that runs anything, or one that gathers cards for a wide job.
+    """
 
     gpu: str
     wanted: bool
@@ -119,11 +122,16 @@ class BecameReady:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end."""
+    """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end.
+
+    `started` and `ended` are its keeper's own times, None where it told none.
+    """
 
     attempt: AttemptId
     outcome: Outcome
     leftovers: int = 0
+    started: Instant | None = None
+    ended: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)

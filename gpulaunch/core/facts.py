@@ -14,6 +14,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Gpu,
     GpuState,
+    Instant,
     JobState,
     Outcome,
     RunState,
@@ -92,7 +93,8 @@ class ServiceReady:
 class AttemptEnded:
     """`failure` is the failure class, None for success or no failure of the job's own.
 
-    `charged`: it spent one of the job's retries' budget.
+    `charged`: it spent one of the job's retries' budget. `started` and `ended` are its keeper's
+    own times: the supervisor may hear of an end long after it.
     """
 
     attempt: AttemptId
@@ -100,6 +102,8 @@ class AttemptEnded:
     failure: str | None
     charged: bool
     leftovers: int = 0
+    started: Instant | None = None
+    ended: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +165,11 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """The supervisor ended the run in good order."""
+    """The supervisor ended the run in good order. `status` is what it exits with."""
 
     state: RunState
     reason: str = ""
+    status: int = 0
 
 
 Fact: TypeAlias = (

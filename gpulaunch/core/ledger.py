@@ -113,6 +113,7 @@ class Ledger:
     taken: Instant | None = None  # by the present epoch's supervisor; `opened` is the first's
     last: Instant | None = None
     closed: Instant | None = None
+    exit_status: int = 0
     paused: str | None = None
     stopping: str | None = None
     jobs: dict[str, JobRecord] = field(default_factory=dict)
@@ -171,8 +172,9 @@ class Ledger:
                 self.stopping = why
             case f.Noted(text):
                 self.notes.append(text)
-            case f.RunClosed(run_state, reason):
+            case f.RunClosed(run_state, reason, status):
                 self.state, self.reason, self.closed = run_state, reason, at
+                self.exit_status = status
 
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
@@ -207,7 +209,8 @@ class Ledger:
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)
-        record.ended, record.outcome = at, fact.outcome
+        record.started = fact.started or record.started
+        record.ended, record.outcome = fact.ended or at, fact.outcome
         record.failure, record.charged = fact.failure, fact.charged
         record.leftovers = fact.leftovers
         record.state = _attempt_state(fact)

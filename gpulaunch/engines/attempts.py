@@ -18,6 +18,7 @@ from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
+from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
@@ -154,10 +155,18 @@ class Attempts:
             match report:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
-                case client.Ended(outcome=outcome, leftovers=leftovers):
+                case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
-                    self._post(Ended(live.launch.attempt, outcome, leftovers))
+                    self._post(
+                        Ended(
+                            live.launch.attempt,
+                            report.outcome,
+                            report.leftovers,
+                            report.started,
+                            report.ended,
+                        )
+                    )
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
                         None,
@@ -213,8 +222,15 @@ class Attempts:
             with suppress(ValueError):
                 pairs.remove(pair)
         for live in [live for live in self._live.values() if live.pair is pair]:
+            attempt = live.launch.attempt
+            # Whoever killed all its keepers at once left the attempt itself alive.
+            count = kill_stragglers(self._context.run_id, attempt)
+            if count:
+                self._context.warn(
+                    attempt.job, f"{count} processes had outlived their keepers: killed"
+                )
             self._over(live)
-            self._post(Ended(live.launch.attempt, Lost("its keeper was killed")))
+            self._post(Ended(attempt, Lost("its keeper was killed")))
 
     # ── Places ──────────────────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,7 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.core.events import (
@@ -65,6 +66,8 @@ class Cards:
         self._handed: dict[str, Lease] = {}
         self._before: dict[str, Seen] = {}
         self._gathering: Lease | Waiter | None = None
+        self._given_back: set[str] = set()
+        self._returning: set[str] = set()
 
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -83,15 +86,21 @@ class Cards:
 
     def acquire(self, uuid: str) -> None:
         gpu = self._gpus[uuid]
+        self._returning.discard(uuid)
         lease = self._handed.pop(uuid, None)
         while lease is None:
             try:
                 lease = take(gpu.key, self._scope)
             except Held as held:
+                if uuid in self._given_back and held.holder.pid == os.getpid():
+                    # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
+                    self._returning.add(uuid)
                 if self._wait_for(uuid):
-                    self._post(Refused(uuid, Elsewhere(str(held.holder))))
+                    if uuid not in self._returning:
+                        self._post(Refused(uuid, Elsewhere(str(held.holder))))
                     return
         self._stop_waiting(uuid)
+        self._given_back.discard(uuid)
         self._leases[uuid] = lease
         self.say_want()
         self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
@@ -122,6 +131,7 @@ class Cards:
         for fd in lease.selectables():
             self._loop.unwatch(fd)
         lease.hand_over()
+        self._given_back.add(uuid)
         self.say_want()
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
@@ -151,6 +161,10 @@ class Cards:
         if news == "still":
             return
         self._stop_waiting(uuid)
+        if uuid in self._returning:
+            self._returning.discard(uuid)
+            self.acquire(uuid)
+            return
         if isinstance(news, Lease):
             self._handed[uuid] = news
             # The core takes it with Acquire while it handles Freed, or has no use for it.

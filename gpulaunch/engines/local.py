@@ -87,7 +87,7 @@ class Local:
             if end is None:
                 self._post(Ended(attempt, Lost("nobody saw its end")))
             else:
-                self._post(Ended(attempt, end.outcome, end.leftovers))
+                self._post(Ended(attempt, end.outcome, end.leftovers, end.started, end.ended))
 
     def close(self) -> None:
         for waiter in self._keepers.values():

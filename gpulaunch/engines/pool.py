@@ -6,21 +6,30 @@ machine (NVML, or --simulate N) ─▶ inherited mask ─▶ --gpus / gpus: ─�
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
 from gpulaunch.engines.eyes import DriverEyes, Eyes, PretendEyes
 from gpulaunch.errors import NoCardsError, UsageError
+from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import find
 from gpulaunch.gpus.lease import scope_of
-from gpulaunch.gpus.machine import Fault, Machine
 from gpulaunch.gpus.mask import pool as inherited
 from gpulaunch.gpus.simulated import pool_name, simulated
 from gpulaunch.gpus.visible import Style, style_for
 from gpulaunch.loop import Loop
+
+
+class SelectionError(UsageError):
+    """What `--gpus` or the file's `gpus:` says cannot be; `text` is that without its place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"--gpus: {text}")
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,6 @@ class Pool:
     selection: Selection
     here: tuple[Gpu, ...]
     driver: str | None = None
-    faults: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
     share_busy: bool = False
 
@@ -68,69 +76,82 @@ def open_pool(
     run_id: str,
     share_busy: bool = False,
 ) -> Pool:
-    """Look for cards. Raises UsageError for a card that is not there, NoCardsError for none.
+    """Look for cards. Raises SelectionError for a card that is not there, NoCardsError for too few.
 
     No card at all is no error yet where nothing was asked for by name: a list may need none.
     """
     selection = parse(spec)
-    found, style, notes = _found(simulate, environ, run_id)
-    here = found.gpus
+    here, driver, style, notes = _here(simulate, environ, run_id)
     try:
         chosen = choose(selection, here)
     except LookupError as error:
-        raise UsageError(f"--gpus: {error}") from None
+        raise SelectionError(str(error)) from None
     limit = selection.count
     if limit is not None and limit > len(here):
-        raise NoCardsError(f"{limit} cards were asked for, {_none_or(len(here), found.faults)}")
+        raise NoCardsError(f"{limit} cards were asked for, {_none_or(len(here), notes)}")
     return Pool(
-        chosen,
-        limit,
-        style,
-        environment.Machine(
+        gpus=chosen,
+        limit=limit,
+        style=style,
+        machine=environment.Machine(
             cpus=len(os.sched_getaffinity(0)),
             pool=len(chosen) if limit is None else limit,
             cache=cache_directory(environ),
         ),
-        selection,
-        here,
-        found.driver,
-        found.faults,
-        notes,
+        selection=selection,
+        here=here,
+        driver=driver,
+        notes=notes,
         # Inside a job of gpulaunch, the outer job's own processes are no strangers.
-        share_busy or bool(scope_of(environ)),
+        share_busy=share_busy or bool(scope_of(environ)),
     )
 
 
-def _found(
+def _here(
     simulate: int | None, environ: Mapping[str, str], run_id: str
-) -> tuple[Machine, Style, tuple[str, ...]]:
-    """The machine with the cards that we may use at all, how the mask names them, and notes."""
+) -> tuple[tuple[Gpu, ...], str | None, Style, tuple[str, ...]]:
+    """The cards that we may use at all, the driver, how the mask names them, and notes."""
     if simulate:
-        return Machine(simulated(simulate, pool_name(run_id, environ))), "index", ()
+        return simulated(simulate, pool_name(run_id, environ)), None, "index", ()
+    if outer := _pretend_cards_of_the_job(environ):
+        return outer, None, "index", ()
+    lockfile.check(environ)
     machine = find(environ)
     ours = inherited(machine, environ)
     style, why = style_for(machine)
     notes = [f"the cards are those of {ours.why}"] if ours.why else []
     notes += [f"the mask names cards by UUID: {why}"] if ours.gpus and why else []
-    return replace(machine, gpus=ours.gpus), style, (*notes, *ours.notes)
+    notes += [*ours.notes, *map(str, machine.faults)]
+    return ours.gpus, machine.driver, style, tuple(notes)
+
+
+def _pretend_cards_of_the_job(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Inside a job on pretend cards, those are the pool, as real ones would be by the mask."""
+    scope, uuids = scope_of(environ), environ.get("GPULAUNCH_GPU_UUID", "").split(",")
+    if not scope or not all(re.fullmatch(r"SIM-\d+", uuid) for uuid in uuids):
+        return ()
+    numbers = [int(uuid.removeprefix("SIM-")) for uuid in uuids]
+    return tuple(gpu for gpu in simulated(max(numbers) + 1, scope) if gpu.index in numbers)
 
 
 def parse(spec: str | Selection | None) -> Selection:
     if spec is None:
         return ALL
+    if spec == "":
+        raise SelectionError("expected all, a number of cards, or a list like [0, 2]; it is empty")
     if isinstance(spec, Selection):
         return spec
     try:
         return parse_selection(spec)
     except ValueError as error:
-        raise UsageError(f"--gpus: {error}") from None
+        raise SelectionError(str(error)) from None
 
 
 def require(pool: Pool, count: int) -> None:
     """Raises NoCardsError unless the pool can give `count` cards at once."""
     if count > pool.size:
         raise NoCardsError(
-            f"{count} card{'s' if count > 1 else ''} needed, {_none_or(pool.size, pool.faults)}"
+            f"{count} card{'s' if count > 1 else ''} needed, {_none_or(pool.size, pool.notes)}"
         )
 
 
@@ -142,9 +163,9 @@ def cache_directory(environ: Mapping[str, str]) -> str:
     return os.path.join(base, "gpulaunch")
 
 
-def _none_or(have: int, faults: tuple[Fault, ...]) -> str:
-    because = "".join(f"\n  {fault}" for fault in faults)
+def _none_or(have: int, notes: tuple[str, ...]) -> str:
+    because = "".join(f"\n  {note}" for note in notes)
     if have:
         return f"{have} can be had here{because}"
-    hint = "to try the list without cards: --simulate N; what is wrong here: gpulaunch doctor"
+    hint = "to try without cards: --simulate N; what is wrong here: gpulaunch doctor"
     return f"and there is none here ({hint}){because}"

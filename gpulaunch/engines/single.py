@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gpulaunch.core.events import (
     Acquire,
@@ -124,10 +125,20 @@ def exec_environment(
     single = Single(pool, environ)
     gpus, descriptors = single.take(count, wait, tell)
     port = reserve_port()
+    environ = as_given(environ)
     hold_through_exec([*descriptors, port.fileno()])
     place = Place(gpus, pool.style, f"exec/{os.getpid()}", port.port)
     job = Job(JOB, (), demand=Demand(gpus=count))
     return delta(job, place, pool.machine, environ, {}).over(environ)
+
+
+def as_given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without what the interpreter itself adds to its environment in a C locale (PEP 538)."""
+    given = dict(environ)
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
+            given.pop("LC_CTYPE", None)
+    return given
 
 
 def hold_through_exec(descriptors: Sequence[int]) -> None:

@@ -11,41 +11,46 @@ import select
 import signal
 from contextlib import suppress
 
+from gpulaunch.core.model import AttemptId
+
 PATIENCE = 5.0
 
 
-def kill_stragglers(run_id: str) -> int:
-    """Kill every process of this run; returns how many there were. Waits for their end."""
-    marker = f"GPULAUNCH_RUN_ID={run_id}".encode()
+def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:
+    """Kill every process of this run, or attempt; returns how many. Waits for their end."""
+    markers = {f"GPULAUNCH_RUN_ID={run_id}".encode()}
+    if attempt is not None:
+        markers.add(b"GPULAUNCH_JOB=" + os.fsencode(attempt.job))
+        markers.add(b"GPULAUNCH_ATTEMPT=%d" % attempt.number)
     count = 0
     # Again until none is left: one that is killed may have forked a moment before.
-    while found := _find(marker):
+    while found := _find(markers):
         count += len(found)
-        _kill(found, marker)
+        _kill(found, markers)
         if not _all_gone(found):
             break
     return count
 
 
-def _find(marker: bytes) -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_ours(name, marker)]
+def _find(markers: set[bytes]) -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_ours(name, markers)]
 
 
-def _is_ours(name: str | int, marker: bytes) -> bool:
+def _is_ours(name: str | int, markers: set[bytes]) -> bool:
     try:
         with open(f"/proc/{name}/environ", "rb") as file:
-            return marker in file.read().split(b"\0") and int(name) != os.getpid()
+            return markers.issubset(file.read().split(b"\0")) and int(name) != os.getpid()
     except OSError:
         return False
 
 
-def _kill(pids: list[int], marker: bytes) -> None:
+def _kill(pids: list[int], markers: set[bytes]) -> None:
     for pid in pids:
         with suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
                 # The number may have passed on to a stranger; the handle cannot.
-                if _is_ours(pid, marker):
+                if _is_ours(pid, markers):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)

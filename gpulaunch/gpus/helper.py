@@ -22,7 +22,8 @@ Answer: TypeAlias = dict[str, Any]
 
 START_LIMIT = 60.0
 
-# Not `-m`, nor the file: both put a directory of somebody's files before the standard library.
+# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
+# working directory even, before the standard library.
 _START = "import json, sys; sys.path = json.loads(sys.argv[1]); " + (
     "from gpulaunch.gpus.probe import main; main()"
 )
@@ -138,7 +139,7 @@ class Helper:
             ours.setblocking(False)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _START, json.dumps(sys.path), "gpulaunch-probe"],
+                    [sys.executable, "-I", "-c", _START, json.dumps(sys.path), "gpulaunch-probe"],
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulaunch.core.events import Occupied
+from gpulaunch.gpus import free
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import Look, Machine, Process
@@ -17,7 +19,8 @@ from gpulaunch.gpus.names import Holder
 class Row:
     """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
 
-    `health` is "ok", or what is wrong; `healthy` is False only where no job could run.
+    `health` is "ok", or what is wrong; `healthy` is False only where no job could run. `occupied`
+    says what keeps a launcher off, None where nothing does.
     """
 
     index: int | None
@@ -31,12 +34,16 @@ class Row:
     healthy: bool
     mig: bool = False
     simulated: bool = False
+    occupied: str | None = None
 
 
 def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Row]:
-    """A row for each card of the machine, the unusable ones last. Blocks as `looks` does."""
+    """A row for each card of the machine, the unusable ones last. Blocks as `looks` does.
+
+    `scope`: that of the job in which this process runs, whose leases are below the machine's.
+    """
     seen = looks(client, [gpu for gpu in machine.gpus if not gpu.simulated])
-    leased = holders(scope)
+    leased = holders() | holders(scope)
     rows = []
     for gpu in machine.gpus:
         look = seen.get(gpu.uuid, Look(gpu.uuid))
@@ -53,6 +60,7 @@ def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Ro
                 look.sick is None,
                 gpu.mig,
                 gpu.simulated,
+                occupied(look),
             )
         )
     return rows + [
@@ -60,6 +68,11 @@ def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Ro
         for fault in machine.faults
         if fault.card
     ]
+
+
+def occupied(look: Look) -> str | None:
+    why = free.is_free(look)
+    return why.by if isinstance(why, Occupied) else None
 
 
 def health(look: Look) -> str:

@@ -9,10 +9,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Mapping
 
 from gpulaunch.errors import UsageError
 
 VARIABLE = "GPULAUNCH_LEASE_DIR"
+
+
+def check(environ: Mapping[str, str]) -> None:
+    """Raises UsageError where a directory is named that cannot be used."""
+    directory = environ.get(VARIABLE)
+    if directory and not (os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)):
+        raise UsageError(
+            f"{VARIABLE}={directory}: expected a directory that everybody who uses the cards may "
+            "write to (mode 1777)"
+        )
 
 
 def lock(directory: str, key: str) -> int | None:

@@ -67,11 +67,12 @@ class Journal:
     def create(cls, rundir: RunDir) -> Journal:
         """A new journal. Raises UsageError where the directory already holds a run."""
         try:
-            fd = os.open(rundir.events, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise UsageError(rundir.taken()) from None
+            fd = os.open(rundir.events, _FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise UsageError(f"{rundir.events} cannot be made: {error.strerror}") from None
+        if os.fstat(fd).st_size:
+            os.close(fd)
+            raise UsageError(rundir.taken())
         try:
             _lock(rundir.events, fd)
             return cls(rundir.events, fd)

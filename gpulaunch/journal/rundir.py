@@ -145,7 +145,13 @@ class RunDir:
 
     @property
     def holds_run(self) -> bool:
-        return os.path.lexists(self.events) or os.path.lexists(self.manifest)
+        """Something was recorded; a launcher killed before its first event leaves no run."""
+        try:
+            return os.stat(self.events).st_size > 0
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            return True
 
     def taken(self) -> str:
         """What to say when a new run was to be put here."""

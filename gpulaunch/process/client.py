@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
-from gpulaunch.core.model import Outcome
+from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import End, end_from, read_end
@@ -50,6 +50,8 @@ class Ended:
     attempt: str
     outcome: Outcome
     leftovers: int
+    started: Instant | None = None
+    ended: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,7 @@ class Pair:
 
     def _ended(self, end: End) -> Ended:
         attempt, self._attempt = self._attempt, None
-        return Ended(attempt or end.attempt, end.outcome, end.leftovers)
+        return Ended(attempt or end.attempt, end.outcome, end.leftovers, end.started, end.ended)
 
     def _last_words(self) -> Iterator[Report]:
         """A keeper may have been killed between writing the end and telling it."""

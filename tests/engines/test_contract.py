@@ -198,7 +198,11 @@ def test_a_launch_is_answered_by_started_and_one_end(bench: Bench) -> None:
     bench.hold(bench.gpus[1])
     attempt = bench.launch(sh("echo $CUDA_VISIBLE_DEVICES; exit 3"), bench.gpus[1])
     assert bench.expect(Started).attempt == attempt
-    assert bench.expect(Ended) == Ended(attempt, Exited(3), 0)
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome, ended.leftovers) == (attempt, Exited(3), 0)
+    assert ended.started is not None
+    assert ended.ended is not None
+    assert ended.started < ended.ended
     assert bench.run.log(attempt).read_text() == "1\n"
     bench.loop.turn(block=False)
     assert not bench.events

@@ -20,6 +20,7 @@ from gpulaunch.journal import codec
 from gpulaunch.journal.append import BusyJournalError, Journal
 from gpulaunch.journal.read import DamagedJournalError, read
 from gpulaunch.journal.rundir import RunDir
+from tests.journal.facts import opened
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,8 +54,10 @@ def test_a_journal_that_goes_on_counts_on(rundir: RunDir) -> None:
 
 
 def test_a_directory_that_holds_a_run_is_not_made_another_s(rundir: RunDir) -> None:
-    with Journal.create(rundir), pytest.raises(UsageError, match="already holds a run"):
-        Journal.create(rundir)
+    with Journal.create(rundir) as journal:
+        journal.append([(opened(), codec.now())])
+        with pytest.raises(UsageError, match="already holds a run"):
+            Journal.create(rundir)
 
 
 def test_a_second_writer_is_refused_as_long_as_the_first_lives(rundir: RunDir) -> None:
@@ -196,6 +199,7 @@ import resource, signal, sys
 from pathlib import Path
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RunDir
+from tests.journal.facts import opened
 from tests.journal.test_append import notes
 journal = Journal.create(RunDir(Path(sys.argv[1])))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))

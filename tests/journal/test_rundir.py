@@ -12,6 +12,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec, manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RUNS, RunDir, file_name, find, new_run_id, newest_of, runs
+from tests.journal.facts import opened
 
 WHEN = datetime(2026, 11, 20, 7, 42, 15)
 
@@ -20,7 +21,8 @@ def made(cwd: Path, name: str = "fold", seconds: int = 0, job_file: str = "jobs.
     """A run as `run` leaves it: directory, manifest, journal."""
     when = WHEN + timedelta(seconds=seconds)
     run = RunDir.create(cwd, name, when)
-    Journal.create(run).close()
+    with Journal.create(run) as journal:
+        journal.append([(opened(), codec.now())])
     collected = manifest.collect(
         new_run_id(when),
         name,
@@ -87,10 +89,15 @@ def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     run = made(tmp_path)
     with pytest.raises(UsageError, match="already holds a run"):
         RunDir.create(tmp_path, "fold", WHEN, explicit=run.path)
-    other = RunDir.create(tmp_path, "x", WHEN, explicit=tmp_path / "x")
-    other.manifest.write_text("{}")
-    with pytest.raises(UsageError, match="already holds a run"):
-        RunDir.create(tmp_path, "fold", WHEN, explicit=other.path)
+
+
+def test_what_died_before_its_first_event_is_no_run(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "x", WHEN, explicit=tmp_path / "x")
+    run.manifest.write_text("{}")
+    run.events.touch()
+    assert not run.holds_run
+    again = RunDir.create(tmp_path, "x", WHEN, explicit=run.path)
+    Journal.create(again).close()
 
 
 def test_where_no_directory_can_be_made_the_reason_is_said(tmp_path: Path) -> None:
@@ -240,7 +247,8 @@ def test_the_link_to_the_newest_leads_to_the_run_itself(tmp_path: Path) -> None:
 
 def test_a_run_in_a_named_directory_is_found_by_its_path(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "fold", WHEN, explicit=Path("elsewhere"))
-    Journal.create(run).close()
+    with Journal.create(run) as journal:
+        journal.append([(opened(), codec.now())])
     assert find("elsewhere", tmp_path) == run
     assert find(".", run.path) == run
 
