@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.core.template import render, slots
@@ -82,6 +83,10 @@ def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _directories(job: Job, attempt: AttemptId, place: Place, run: RunDir) -> None:
+    for left in (run.log(attempt), run.out(attempt), run.end(attempt)):
+        # A power cut may take the newest events and leave what they led to: it stays, aside.
+        if os.path.lexists(left):
+            os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
     os.mkdir(place.out, 0o700)
     run.log(attempt).parent.mkdir(mode=0o700, exist_ok=True)
     if not os.path.isdir(job.cwd):

@@ -106,6 +106,16 @@ def test_a_finished_run_does_not_stand_in_the_way_of_a_new_one(launcher: Launche
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
 
 
+def test_what_a_power_cut_left_behind_is_put_aside(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: echo {{attempt}} > {{out}}/x; echo ran}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    lines = (launcher.run / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (launcher.run / "events.jsonl").write_bytes(b"".join(lines[:2]))
+    assert launcher("resume").status == 0
+    assert launcher.log("a") == "ran\n"
+    assert len(list((launcher.run / "logs").glob("a.1.log.unrecorded-*"))) == 1
+
+
 def test_a_directory_that_holds_a_run_is_refused(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--run-dir", "here").status == 0
