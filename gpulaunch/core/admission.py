@@ -4,28 +4,24 @@
                           start | ask for cards | blocked
 
 INVARIANT: after a pass no leased card is idle unless it is claimed: by a job that waits for the
-answer to an Acquire, or by the one job that may gather cards.
+answer to an Acquire or for the end of a Drain, or by the one job that may gather cards.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from gpulaunch.core.attempts import Attempts, cpus_of
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
-from gpulaunch.core.events import Gather, SetTimer
+from gpulaunch.core.gathering import Gathering
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import Demand
-from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_when_granted
+from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
-GATHER_TIMER = "gather"
 FOCUSED = ("ready", "asking")
-GATHER_PATIENCE = 600.0
-GATHER_PAUSE = 15.0
 
 
 class Admission:
@@ -56,10 +52,7 @@ class Admission:
         self.blocked: list[Node] = []
         self.reserving: Node | None = None
         self.focus: Node | None = None
-        self.gather: Literal["off", "asked", "granted"] = "off"
-        self._gather_patience = GATHER_PATIENCE
-        self._gather_until = 0.0
-        self._no_gather_before = 0.0
+        self.gathering = Gathering(desk)
 
     def admit(self) -> None:
         """Start what can start. Ends: each round gives cards back or starts something."""
@@ -75,7 +68,7 @@ class Admission:
         self.blocked, self.reserving = [], None
         self._forget_claims()
         self._let_go()
-        self._gather_off()
+        self.gathering.give_up()
 
     def _pass(self) -> bool:
         """One round; True if another may find more."""
@@ -166,16 +159,18 @@ class Admission:
         self._park(node)
 
     def _attainable(self, demand: Demand) -> list[Card]:
-        """Cards that are not ours yet and may be, the surest first, within the run's limit."""
+        """Cards that are not ready and may be, the surest first, within the run's limit.
+
+        Ours that give back their memory come last: another may be had sooner.
+        """
         now = self._desk.now.mono
-        ours = self._cards.held()
-        asked: list[Card] = []
-        others: list[Card] = []
-        for card in self._cards:
-            if suits_when_granted(card, demand, now):
-                (asked if card.state == "asking" else others).append(card)
+        room = max(0, self._cards.limit - self._cards.held())
+        suited = [card for card in self._cards if suits_soon(card, demand, now)]
+        asked = [card for card in suited if card.state == "asking"]
+        draining = [card for card in suited if card.state == "draining"]
+        others = [card for card in suited if not card.held]
         others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.memory, c.gpu.index))
-        return asked + others[: max(0, self._cards.limit - ours)]
+        return asked + others[:room] + draining
 
     def _claim(self, cards: list[Card], demand: Demand) -> None:
         """Keep these cards for a job, and ask for those that are not ours.
@@ -241,13 +236,14 @@ class Admission:
         here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
         if len(here) == demand.gpus:
             self._start(node, here)
-            self._gather_patience = GATHER_PATIENCE
-            self._gather_off()
-        elif demand.gpus == 1 or self.gather == "granted":
+            self.gathering.succeed()
+        elif demand.gpus == 1 or self.gathering.granted:
             chosen = (here + self._attainable(demand))[: demand.gpus]
             self._claim(chosen, demand)
             self._close_shared(demand.gpus - len(chosen), demand)
             self._reserved = True
+            if demand.gpus > 1:
+                self.gathering.keep(here)
 
     def _close_shared(self, count: int, demand: Demand) -> None:
         """Nothing new on so many shared cards, the emptiest first, that they come free."""
@@ -258,23 +254,22 @@ class Admission:
 
     def _choose_reserving(self) -> bool:
         """Whom to reserve for next; True if another round has now more to start."""
-        done = self.reserving is not None and self.reserving.place != "ready"
-        if done:
-            self.reserving = None
-        if self.reserving is None:
-            starved = (node for node in self.blocked if self._should_reserve(node))
-            self.reserving = next(starved, None)
-            if self.reserving is not None and self.reserving.job.demand.gpus > 1:
-                return self._gather_on() or done
-        if self.reserving is None or self.reserving.job.demand.gpus == 1:
-            self._gather_off()
-        return done
+        node = self.reserving
+        done = node is not None and node.place != "ready"
+        if node is None or done or (node.job.demand.gpus > 1 and not self._in_reach()):
+            node = next((n for n in self.blocked if self._should_reserve(n)), None)
+        chosen, self.reserving = node is not self.reserving, node
+        if node is None or node.job.demand.gpus == 1:
+            self.gathering.give_up()
+            return done
+        self.gathering.ask()
+        return done or (chosen and self.gathering.granted)
 
     def _should_reserve(self, node: Node) -> bool:
         demand = node.job.demand
         if node.lacking != "cards" or not self._fits_beside_services(demand):
             return False
-        if demand.gpus > 1 and self._desk.now.mono < self._no_gather_before:
+        if demand.gpus > 1 and (self.gathering.pausing or not self._in_reach()):
             return False
         if node.overtaken >= self._patient_for:
             return True
@@ -284,6 +279,27 @@ class Admission:
         elsewhere = any(card.state == "elsewhere" for card in usable)
         spare = any(card.state == "free" for card in usable)
         return demand.gpus > 1 and elsewhere and spare
+
+    def _in_reach(self) -> bool:
+        """Is there any card to begin with? Else the right to gather is of more use to others."""
+        return any((card.held or card.state == "free") and not card.drained for card in self._cards)
+
+    def gather_timer(self) -> None:
+        """No card has come for long: let go, unless one of ours is certain to come."""
+        if not self.gathering.overdue:
+            return
+        if any(self._comes_free(card) for card in self._cards):
+            self.gathering.wait_on()
+        else:
+            self.reserving = None
+            self.gathering.pause()
+
+    def _comes_free(self, card: Card) -> bool:
+        """It is ours, and will be idle without anybody's help."""
+        lives = [self._attempts.get(attempt) for attempt in card.attempts]
+        if any(live is None or (live.service and not live.wish) for live in lives):
+            return False
+        return bool(lives) or card.state in ("asking", "draining")
 
     def _fits_beside_services(self, demand: Demand) -> bool:
         """Could it run while all services go on? Else reserving for it would starve them all."""
@@ -296,35 +312,6 @@ class Admission:
         usable = [c for c in self._cards if c.state != "aside" and not c.drained]
         usable = [c for c in usable if c.gpu.uuid not in kept and c.gpu.memory >= demand.gpu_memory]
         return demand.gpus <= min(len(usable), self._cards.limit - len(kept))
-
-    def _gather_on(self) -> bool:
-        if self.gather == "off":
-            self.gather = "asked"
-            self._desk.tell(Gather(True))
-        return self.gather == "granted"
-
-    def _gather_off(self) -> None:
-        if self.gather != "off":
-            self.gather = "off"
-            self._desk.tell(Gather(False))
-
-    def gather_granted(self) -> None:
-        if self.gather != "asked":
-            return
-        self.gather = "granted"
-        self._gather_until = self._desk.now.mono + self._gather_patience
-        self._desk.tell(SetTimer(GATHER_TIMER, self._gather_until))
-
-    def gather_timer(self) -> None:
-        """Another run may wait for a card that we keep idle, with its own idle ones kept from us:
-        let go for a while, and be more patient the next time."""
-        now = self._desk.now.mono
-        if self.gather == "granted" and now >= self._gather_until:
-            self._gather_patience *= 2
-            self._no_gather_before = now + GATHER_PAUSE
-            self.reserving = None
-            self._gather_off()
-            self._desk.tell(SetTimer(GATHER_TIMER, self._no_gather_before))
 
     # ── Services ────────────────────────────────────────────────────────────────────────────────
 

@@ -42,6 +42,7 @@ _HELD = ("asking", "leased", "draining")
 class Card:
     """One card as this run knows it. Times are monotonic seconds, memory is in bytes.
 
+    `lost_at`: since when another launcher has it; `turn`: how long one had it before we got it.
     `claims` and `closed` hold for one placement pass: demands that wait for this card, and
     whether it is kept from anything new.
     """
@@ -57,6 +58,8 @@ class Card:
     wanted: bool = False
     drained: bool = False
     used: bool = False
+    lost_at: float | None = None
+    turn: float = 0.0
     attempts: dict[AttemptId, Demand] = field(default_factory=dict)
     claims: list[Demand] = field(default_factory=list)
     closed: bool = False
@@ -79,7 +82,8 @@ class Card:
 
     def memory_expected(self, now: float) -> int:
         """What it has free: the last look while that is fresh, else (hoping) all of it."""
-        if self.memory_free is not None and (self.state == "leased" or now < self.memory_until):
+        ours = self.state in ("leased", "draining")
+        if self.memory_free is not None and (ours or now < self.memory_until):
             return self.memory_free
         return self.gpu.memory
 
@@ -129,7 +133,7 @@ class Cards:
 
     def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
         card.attempts[attempt] = demand
-        card.used, card.backoff = True, FIRST_LOOK
+        card.used, card.backoff, card.turn = True, FIRST_LOOK, 0.0
 
     def look_later(self, card: Card, demand: Demand) -> None:
         """A job would have this card, were it not for strangers: have it looked at again."""
@@ -147,12 +151,15 @@ class Cards:
 
     def granted(self, card: Card, memory_free: int) -> None:
         card.memory_free = memory_free
+        self._end_turn(card)
         self._change(card, "leased")
 
     def refused(self, card: Card, why: Refusal) -> None:
         card.wanted = False
         match why:
             case Elsewhere(holder):
+                if card.lost_at is None:
+                    card.lost_at = self._desk.now.mono
                 self._change(card, "elsewhere", holder)
             case Occupied(by):
                 card.not_before = self._desk.now.mono + card.backoff
@@ -163,6 +170,7 @@ class Cards:
 
     def freed(self, card: Card) -> None:
         card.not_before = card.memory_until = 0.0
+        self._end_turn(card)
         self._change(card, "free")
 
     def timer(self, card: Card) -> None:
@@ -174,10 +182,14 @@ class Cards:
         if card.state == "elsewhere" and card.why == _HANDED:
             self._change(card, "free")
 
+    def _end_turn(self, card: Card) -> None:
+        if card.lost_at is not None:
+            card.turn, card.lost_at = self._desk.now.mono - card.lost_at, None
+
     def _hand_over(self, card: Card) -> None:
         # The lease passes to the launcher that waits. Nothing tells when that one lets go unless
         # we ask for the card again: soon, but not before the other had its chance.
-        card.wanted = False
+        card.wanted, card.lost_at = False, self._desk.now.mono
         self._change(card, "elsewhere", _HANDED)
         card.timer = self._desk.now.mono + HANDED_OVER
         self._desk.tell(SetTimer(TIMER + card.gpu.uuid, card.timer))

@@ -91,8 +91,8 @@ def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
             continue
         name = f"GPU {card.gpu.index}"
         assert card.claims, f"{name} is leased and idle, and nobody's claim is on it"
-        pending = any(c.state == "asking" and c.claims for c in cards)
-        gathering = admission.gather == "granted" and admission.reserving is not None
+        pending = any(c.state in ("asking", "draining") and c.claims for c in cards)
+        gathering = admission.gathering.granted and admission.reserving is not None
         assert pending or gathering, f"{name} is kept idle without the right to gather"
     if admission.focus is not None:
         return

@@ -31,11 +31,13 @@ def suits_now(card: Card, demand: Demand) -> bool:
     return has_room(card, demand, card.memory_free or 0)
 
 
-def suits_when_granted(card: Card, demand: Demand, now: float) -> bool:
-    """The card is not ours yet; as far as is known it would suit once it is."""
-    if card.drained or card.closed or card.state not in ("free", "occupied", "asking"):
+def suits_soon(card: Card, demand: Demand, now: float) -> bool:
+    """The card is not ready for it; as far as is known it would suit once it is ours, and clean."""
+    if card.drained or card.closed or card.wanted:
         return False
-    if card.state != "asking" and now < card.not_before:
+    if card.state in ("free", "occupied") and now < card.not_before:
+        return False
+    if card.state not in ("free", "occupied", "asking", "draining"):
         return False
     return has_room(card, demand, card.memory_expected(now))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.core import check, retry
-from gpulaunch.core.admission import GATHER_TIMER, Admission
+from gpulaunch.core.admission import Admission
 from gpulaunch.core.attempts import Attempts, Live
 from gpulaunch.core.cards import TIMER as CARD_TIMER
 from gpulaunch.core.cards import Card, Cards
@@ -52,6 +52,7 @@ from gpulaunch.core.facts import (
     ServiceReady,
     StopAsked,
 )
+from gpulaunch.core.gathering import TIMER as GATHER_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord, Ledger
@@ -193,7 +194,7 @@ class Run:
             case TimerFired(key):
                 self._timer(key)
             case GatherGranted():
-                self._admission.gather_granted()
+                self._admission.gathering.grant()
             case Asked(Cancel(names)):
                 self._cancel(names)
             case Asked(Retry(names)):
@@ -266,7 +267,13 @@ class Run:
         self._attempts.end(live)
         self._desk.fact(
             AttemptEnded(
-                event.attempt, event.outcome, decision.failure, decision.charged, event.leftovers
+                event.attempt,
+                event.outcome,
+                decision.failure,
+                decision.charged,
+                event.leftovers,
+                event.started,
+                event.ended,
             )
         )
         self._free_cards(live)

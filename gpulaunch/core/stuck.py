@@ -3,6 +3,9 @@
 Services end when nothing needs them, so two of them can keep each other's dependants from the
 last card, and an `after` can wait for a service that waits for its dependants. Each step here
 starts, or settles, at least one job, so every history comes to its end.
+
+Where the cards that are lacking are other launchers', it waits before it takes a service's card
+away: long, or only a moment where others want that card and the service has been of use already.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpulaunch.core.admission import FOCUSED, Admission
-from gpulaunch.core.attempts import Attempts
+from gpulaunch.core.attempts import Attempts, Live
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import SetTimer
@@ -20,6 +23,8 @@ from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 TIMER = "stuck"
 PATIENCE = 600.0
+MORE_PATIENCE = 300.0
+GIVING_WAY = 20.0
 
 
 class Stuck:
@@ -40,12 +45,13 @@ class Stuck:
         self._attempts = attempts
         self._admission = admission
         self._why = why
-        self._patience: float | None = None
+        self._still_since: float | None = None
+        self._due = 0.0
         self._cleared = False
 
     def step(self) -> bool:
         if not self._jobs.unsettled or self._something_moves():
-            self._patience = None
+            self._still_since = None
             return False
         blocked = [node for node in self._admission.blocked if node.place == "ready"]
         if blocked:
@@ -119,14 +125,29 @@ class Stuck:
         return card.state == "free" and card.memory_expected(self._desk.now.mono) < memory
 
     def _patience_is_over(self) -> bool:
-        """Two runs may each keep a card with a service that waits for the other's card."""
-        if not self._attempts.services():
+        """A service on a card of ours, and its dependants' cards with a launcher that waits for
+        ours: two runs with services, or one that gathers cards for a wide job."""
+        services = self._attempts.services()
+        if not services:
             return False
         now = self._desk.now.mono
-        if self._patience is None:
-            self._patience = now + PATIENCE
-            self._desk.tell(SetTimer(TIMER, self._patience))
-        return now >= self._patience
+        if self._still_since is None:
+            self._still_since = now
+        due = self._still_since + PATIENCE + MORE_PATIENCE * self._desk.luck("stuck")
+        wanted = any(card.wanted for live in services for card in live.cards)
+        if wanted and any(self._has_served(live) for live in services):
+            due = self._still_since + GIVING_WAY
+        if now < due != self._due:
+            self._due = due
+            self._desk.tell(SetTimer(TIMER, due))
+        return now >= due
+
+    def _has_served(self, live: Live) -> bool:
+        """A job has run beside it: were it stopped before, the run might never come to anything."""
+        since = self._desk.ledger.attempt(live.id).launched.mono
+        dependants = live.service.dependants if live.service else []
+        last = [attempt for node in dependants for attempt in self._jobs.record(node).attempts[-1:]]
+        return any(attempt.ended and attempt.launched.mono >= since for attempt in last)
 
     def _stop_unneeded(self) -> bool:
         """All others are settled, or come after them: services that nobody needs have served."""

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from gpulaunch.core import admission, attempts, cards, jobs, placement
+from gpulaunch.core import admission, attempts, cards, gathering, jobs, placement
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
 from tests.core.histories import play
@@ -125,11 +125,10 @@ def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: admission.Admission) -> bool:
-        self.gather = "granted"
-        return True
+    def broken(self: gathering.Gathering) -> None:
+        self.state = "granted"
 
-    patch.setattr(admission.Admission, "_gather_on", broken)
+    patch.setattr(gathering.Gathering, "ask", broken)
 
 
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:

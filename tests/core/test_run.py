@@ -186,8 +186,8 @@ def test_cards_taken_for_a_wide_job_are_released_when_another_is_refused() -> No
     table.submit(job("pair", gpus=2))
     table.granted(0)
     assert table.elsewhere(1) == ["release 0", "gather True"]
-    assert table.on(GatherGranted()) == ["at 600 gather", "acquire 0"]
-    assert table.granted(0) == [], "now it may keep the card idle"
+    assert table.on(GatherGranted()) == ["acquire 0"]
+    assert table.granted(0) == ["at 45 gather"], "now it may keep the card idle"
     assert table.on(Wanted("GPU-0", True)) == []
     assert table.freed(1) == ["acquire 1"]
     assert table.granted(1) == ["launch pair.1 on 0 1", "gather False"]
@@ -200,7 +200,8 @@ def test_a_gatherer_in_vain_lets_go_after_a_while() -> None:
     table.elsewhere(1)
     table.on(GatherGranted())
     table.granted(0)
-    assert table.timer("gather", 600) == ["gather False", "at 15 gather", "release 0"]
+    assert table.timer("gather", 44) == []
+    assert table.timer("gather", 1) == ["gather False", "at 14.8 gather", "release 0"]
     assert table.timer("gather", 15) == ["gather True"]
 
 

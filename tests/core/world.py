@@ -83,6 +83,7 @@ class Process:
     ready: bool = False
     asked: str = ""
     by: str = ""
+    until: float = 0.0
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Place:
     taken: int = 0
     carried: set[AttemptId] = field(default_factory=set)
     dead_hold: set[AttemptId] = field(default_factory=set)
-    waiters: list[Side] = field(default_factory=list)
+    waiters: list[Side] = field(default_factory=list)  # in the order in which they began to wait
     handed: Side | None = None
 
 
@@ -128,8 +129,15 @@ class Side:
 class World:
     """Carries out what runs say, strictly, and answers in an order of the seed's choosing."""
 
-    def __init__(self, gpus: Sequence[Gpu], rng: random.Random, calm: bool = False) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[Gpu],
+        rng: random.Random,
+        calm: bool = False,
+        lasting: Callable[[AttemptId], float] = lambda attempt: 0.0,
+    ) -> None:
         self.rng = rng
+        self.lasting = lasting
         self.now = 100.0
         self.cards = {gpu.uuid: Place(gpu) for gpu in gpus}
         self.sides: list[Side] = []
@@ -156,15 +164,15 @@ class World:
     ) -> Side:
         gpus = tuple(place.gpu for place in self.cards.values())
         ledger, replayed = Ledger(), Ledger()
-        self._open(gpus, 1, ledger, replayed)
+        self._open(name, gpus, 1, ledger, replayed)
         run = Run(gpus, limits=limits or {}, cpus=cpus, ledger=ledger, **options)  # type: ignore[arg-type]
         side = Side(name, run, tuple(jobs), limits or {}, cpus, options, replayed)
         self.sides.append(side)
         self.tell(side, Submitted(side.jobs))
         return side
 
-    def _open(self, gpus: Sequence[Gpu], epoch: int, *ledgers: Ledger) -> None:
-        fact = RunOpened("run", "run", epoch, "0", "host", "boot", 1, tuple(gpus))
+    def _open(self, name: str, gpus: Sequence[Gpu], epoch: int, *ledgers: Ledger) -> None:
+        fact = RunOpened(name, name, epoch, "0", "host", "boot", 1, tuple(gpus))
         for ledger in ledgers:
             ledger.apply(fact, self.instant)
 
@@ -202,7 +210,7 @@ class World:
         side.stopped = side.paused = False
         side.crashes += 1
         side.jobs = tuple(jobs)
-        self._open(gpus, ledger.epoch + 1, ledger, side.replayed)
+        self._open(side.name, gpus, ledger.epoch + 1, ledger, side.replayed)
         again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
         side.run = Run(
             gpus,
@@ -348,6 +356,7 @@ class World:
         for uuid in uuids:
             self.cards[uuid].carried.add(attempt)
         process = Process(side, attempt, job, tuple(uuids))
+        process.until = self.now + self.lasting(attempt)
         self.processes[side.name, attempt] = process
         self.launches[f"{side.name}:{job.name}"] += 1
         self._later(side.name, lambda: self._start(process))
@@ -458,12 +467,15 @@ class World:
     def _has(self, side: Side, place: Place) -> bool:
         return place.holder is side and place.granted
 
-    def _holds(self, side: Side) -> bool:
-        return any(place.holder is side for place in self.cards.values())
+    def _wants(self, side: Side) -> bool:
+        """What a launcher tells the holders of the cards that it waits for: it gathers, or nothing
+        runs on any card that it holds."""
+        mine = [uuid for uuid, place in self.cards.items() if place.holder is side]
+        return self.gatherer is side or not any(self._on(uuid) for uuid in mine)
 
     def _hand_over(self, place: Place) -> None:
-        """To a waiter that holds no card, where there is one; else everybody hears of it."""
-        wanting = [waiter for waiter in place.waiters if not self._holds(waiter)]
+        """To a waiter that wants it, where there is one; else everybody hears of it."""
+        wanting = [waiter for waiter in place.waiters if self._wants(waiter)]
         if wanting and not place.dead_hold:
             side = wanting[0]
             place.waiters.remove(side)
@@ -499,7 +511,7 @@ class World:
             side = place.holder
             if side is None or not place.granted:
                 continue
-            wanted = any(not self._holds(w) for w in place.waiters if w is not side)
+            wanted = any(self._wants(w) for w in place.waiters if w is not side)
             if side.told_wanted.get(place.gpu.uuid, False) != wanted:
                 side.told_wanted[place.gpu.uuid] = wanted
                 side.inbox.append(Wanted(place.gpu.uuid, wanted))
@@ -539,7 +551,7 @@ class World:
         if not process.started and not process.asked:
             return False
         if process.job.service is None or process.asked:
-            return True
+            return bool(process.asked) or self.now >= process.until
         return not self.calm and self.rng.random() < 0.03
 
     def _deliver(self, side: Side) -> None:
@@ -556,7 +568,12 @@ class World:
                 self._hand_over(place)
 
     def _fire_timer(self) -> bool:
+        """Nothing else happens: the time comes for the next timer, or for a job's end."""
         timers = [(at, side.name, key) for side in self.sides for key, at in side.timers.items()]
+        ends = [p.until for p in self.processes.values() if self._lasts(p)]
+        if ends and (not timers or min(ends) <= min(timers)[0]):
+            self.now = max(self.now, min(ends))
+            return True
         if not timers:
             return False
         at, name, key = min(timers)
@@ -565,6 +582,9 @@ class World:
         self.now = max(self.now, at) + self.rng.choice([0.0, 0.01])
         self.tell(side, TimerFired(key))
         return True
+
+    def _lasts(self, process: Process) -> bool:
+        return process.job.service is None and self.now < process.until
 
     def disturb(self, side: Side) -> None:
         """Something that people, strangers or the machine do."""
