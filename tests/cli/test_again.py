@@ -107,7 +107,7 @@ def test_a_finished_run_does_not_stand_in_the_way_of_a_new_one(launcher: Launche
 
 
 def test_what_a_power_cut_left_behind_is_put_aside(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: echo {{attempt}} > {{out}}/x; echo ran}]")
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'echo {{attempt}} > {{out}}/x; echo ran'}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
     lines = (launcher.run / "events.jsonl").read_bytes().splitlines(keepends=True)
     (launcher.run / "events.jsonl").write_bytes(b"".join(lines[:2]))
