@@ -35,4 +35,5 @@ class Desk:
 
     def luck(self, about: str) -> float:
         """From 0 to 1: this run's own for each `about`, so that rivals do not go in step."""
-        return zlib.crc32(f"{self.ledger.run}/{about}".encode()) / 2**32
+        own = f"{self.ledger.run} {self.ledger.pid} {about}"
+        return zlib.crc32(own.encode()) / 2**32

@@ -87,7 +87,7 @@ class Freed:
 class Wanted:
     """A launcher waits for this card, which we hold (`wanted`), or gave up waiting.
 
-    One that holds no card that runs anything, or one that gathers cards for a wide job.
+    One that holds no card, or one that gathers cards for a wide job and runs nothing on its own.
     """
 
     gpu: str

@@ -156,14 +156,17 @@ class Run:
             return "stopped", f"{left} waiting jobs were left as they are"
         return "succeeded", ""
 
-    def why_waiting(self, name: str) -> str:
-        """One line that says why a waiting job waits; empty for a job that does not wait."""
+    def why_waiting(self, name: str, now: Instant | None = None) -> str:
+        """One line that says why a waiting job waits; empty for a job that does not wait.
+
+        `now`: for the spans in it; None: that of the last event.
+        """
         closed = self.ledger.stopping and f"not started: stopped by {self.ledger.stopping}"
         if not closed:
             closed = self._halted() and f"not started: {self._halted()}"
         if not closed and self.ledger.paused is not None:
             closed = f"paused: {self.ledger.paused}"
-        return self._why.of(name, closed or "")
+        return self._why.of(name, closed or "", now or self._desk.now)
 
     def check(self) -> None:
         """Raise AssertionError, with words, where an invariant does not hold."""

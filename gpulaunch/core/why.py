@@ -8,7 +8,7 @@ from gpulaunch.core.attempts import Attempts, cpus_of
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
-from gpulaunch.core.model import Demand
+from gpulaunch.core.model import Demand, Instant
 from gpulaunch.core.waiting import Node
 
 
@@ -33,7 +33,7 @@ class Why:
         self._limits = limits
         self._cpus = cpus
 
-    def of(self, name: str, closed: str = "") -> str:
+    def of(self, name: str, closed: str, now: Instant) -> str:
         """One line for a waiting job; empty for one that does not wait. `closed` goes first."""
         node = self._jobs.nodes.get(name)
         if node is None:
@@ -49,14 +49,14 @@ class Why:
             case "blocked":
                 return self._blocked(node)
             case "delayed":
-                left = (self._jobs.record(node).not_before or 0.0) - self._desk.now.mono
+                left = (self._jobs.record(node).not_before or 0.0) - now.mono
                 return f"retries in {words.duration(max(1, round(left)))}"
             case "idle":
                 return "starts when a job that needs it is ready to go"
             case "asking":
                 names = [service.name for service in node.services if not service.ready]
                 return f"waits for its service {', '.join(names)} to be ready"
-        return self._ready(node)
+        return self._ready(node, now)
 
     def _blocked(self, node: Node) -> str:
         open_needs = [need for need in node.needs if need.place != "settled"]
@@ -70,7 +70,7 @@ class Why:
         more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
         return f"{first.name}, which {verb}{more}"
 
-    def _ready(self, node: Node) -> str:
+    def _ready(self, node: Node, now: Instant) -> str:
         demand = node.job.demand
         for token in dict.fromkeys(demand.uses):
             limit, used = self._limits.get(token, 1), self._attempts.tokens[token]
@@ -86,44 +86,35 @@ class Why:
             return f"waits until {self._admission.focus.name} has started"
         if not demand.gpus:
             return "waits for its turn"
-        if demand.gpu_memory and self._short_of_memory(demand):
-            most = max(card.memory_expected(self._desk.now.mono) for card in self._cards)
-            need = words.memory(demand.gpu_memory)
-            return f"waits for {need} free on a card; at most {words.memory(most)} is free"
-        return f"waits for {words.cards(demand.gpus)}: {self._cards_in_words()}"
-
-    def _short_of_memory(self, demand: Demand) -> bool:
-        now = self._desk.now.mono
-        idle = [card for card in self._cards if card.state == "free" and not card.drained]
-        return bool(idle) and all(c.memory_expected(now) < demand.gpu_memory for c in idle)
+        return f"waits for {_wished(demand)}: {self._cards_in_words(demand, now)}"
 
     def _holders(self, token: str) -> str:
         names = [live.id.job for live in self._attempts if token in live.demand.uses]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return ", ".join(names[:3]) + more
 
-    def _cards_in_words(self) -> str:
-        limit = self._cards.limit
-        parts = [self._card(card) for card in self._cards]
-        if self._cards.held() >= limit < len(self._cards.all):
-            parts = [self._card(card) for card in self._cards if card.held]
-            return f"the run may hold {limit} at once; {', '.join(parts)}"
-        return ", ".join(parts)
+    def _cards_in_words(self, demand: Demand, now: Instant) -> str:
+        cards, limit = list(self._cards), self._cards.limit
+        said = ""
+        if self._cards.held() >= limit < len(cards):
+            cards = [card for card in cards if card.held]
+            said = f"the run may hold {limit} at once; "
+        parts = [f"GPU {card.gpu.index} {self._state(card, demand, now)}" for card in cards]
+        return said + ", ".join(parts)
 
-    def _card(self, card: Card) -> str:
-        return f"GPU {card.gpu.index} {self._state(card)}"
-
-    def _state(self, card: Card) -> str:
+    def _state(self, card: Card, demand: Demand, now: Instant) -> str:
         if card.attempts:
             attempt = next(iter(card.attempts))
             since = self._desk.ledger.attempt(attempt).launched.mono
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
-            return f"is busy with {attempt.job}{more} ({words.clock(self._desk.now.mono - since)})"
+            return f"is busy with {attempt.job}{more} ({words.clock(now.mono - since)})"
         if card.drained:
             return "was given back by a person (drain)"
         match card.state:
-            case "elsewhere" | "occupied":
-                return f"belongs to {card.why}"
+            case "elsewhere":
+                return f"is held by {card.why}"
+            case "occupied":
+                return f"is in use: {card.why}"
             case "aside":
                 return f"was set aside ({card.why})"
             case "draining":
@@ -132,7 +123,18 @@ class Why:
                 return "is being looked at"
             case "leased" if self._admission.reserving is not None:
                 return f"is kept for {self._admission.reserving.name}"
+        if demand.gpu_memory:
+            free = card.gpu.memory if card.memory_free is None else card.memory_free
+            return f"has {words.memory(free)} free"
         return "is free"
+
+
+def _wished(demand: Demand) -> str:
+    """`a card`, `2 cards with 79 GiB free each`."""
+    if not demand.gpu_memory:
+        return words.cards(demand.gpus)
+    each = " each" if demand.gpus > 1 else ""
+    return f"{words.cards(demand.gpus)} with {words.memory(demand.gpu_memory)} free{each}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -78,7 +78,7 @@ def test_a_card_elsewhere_is_waited_for_without_polling() -> None:
     table.submit(job("a"))
     assert table.elsewhere(0) == []
     assert table.state("a") == (
-        "waiting: waits for a card: GPU 0 belongs to run fold of alice (pid 7)"
+        "waiting: waits for a card: GPU 0 is held by run fold of alice (pid 7)"
     )
     assert table.freed(0) == ["acquire 0"]
 
@@ -157,12 +157,34 @@ def test_a_card_with_too_little_free_memory_is_released_and_looked_at_later() ->
     table.submit(job("big", gpu_memory=20 * GIB))
     assert table.granted(0, free=12 * GIB) == ["release 0", "at 2 gpu/0"]
     assert table.state("big") == (
-        "waiting: waits for 20 GiB free on a card; at most 12 GiB is free"
+        "waiting: waits for a card with 20 GiB free: GPU 0 has 12 GiB free"
     )
     assert table.timer("gpu/GPU-0", 2) == ["acquire 0"]
     assert table.granted(0, free=12 * GIB) == ["release 0", "at 4 gpu/0"]
     table.timer("gpu/GPU-0", 4)
     assert table.granted(0, free=30 * GIB) == ["launch big.1 on 0"]
+
+
+def test_a_wide_job_with_too_little_memory_on_one_card_says_so() -> None:
+    table = Table(3)
+    table.submit(job("pair", gpus=2, gpu_memory=79 * GIB))
+    table.granted(0, free=80 * GIB)
+    table.granted(1, free=12 * GIB)
+    table.occupied(2)
+    assert table.state("pair") == (
+        "waiting: waits for 2 cards with 79 GiB free each: GPU 0 has 80 GiB free, "
+        "GPU 1 has 12 GiB free, GPU 2 is in use: user bob (pid 123)"
+    )
+
+
+def test_spans_in_reasons_go_on_between_events() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    later = Instant(table.now + 75, table.now + 75)
+    said = "waits for a card: GPU 0 is busy with a "
+    assert table.run.why_waiting("b") == said + "(0:00)"
+    assert table.run.why_waiting("b", later) == said + "(1:15)"
 
 
 def test_more_memory_than_any_card_has_can_never_be_given() -> None:
@@ -201,7 +223,7 @@ def test_a_gatherer_in_vain_lets_go_after_a_while() -> None:
     table.on(GatherGranted())
     table.granted(0)
     assert table.timer("gather", 44) == []
-    assert table.timer("gather", 1) == ["gather False", "at 14.8 gather", "release 0"]
+    assert table.timer("gather", 1) == ["gather False", "at 13.4 gather", "release 0"]
     assert table.timer("gather", 15) == ["gather True"]
 
 

@@ -468,10 +468,10 @@ class World:
         return place.holder is side and place.granted
 
     def _wants(self, side: Side) -> bool:
-        """What a launcher tells the holders of the cards that it waits for: it gathers, or nothing
-        runs on any card that it holds."""
+        """What a launcher tells the holders of the cards that it waits for: it holds none, or it
+        gathers, and nothing of its own runs on those that it holds."""
         mine = [uuid for uuid, place in self.cards.items() if place.holder is side]
-        return self.gatherer is side or not any(self._on(uuid) for uuid in mine)
+        return not mine or (self.gatherer is side and not any(self._on(uuid) for uuid in mine))
 
     def _hand_over(self, place: Place) -> None:
         """To a waiter that wants it, where there is one; else everybody hears of it."""
