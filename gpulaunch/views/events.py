@@ -10,12 +10,14 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import GpuState, Instant, JobState
+from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState
 from gpulaunch.views import words
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 
 BURST = 3
+DRAINING = 2.0
+"""Seconds that a card's memory may take to be given back before it is worth a word."""
 _OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
 _UNUSABLE: dict[GpuState, str] = {
     "elsewhere": "in use by another launcher",
@@ -41,6 +43,8 @@ class Teller:
 
     def __init__(self) -> None:
         self._cards: dict[str, GpuState] = {}
+        self._draining: dict[str, float] = {}
+        self._ended: dict[str, AttemptId] = {}
         self._burst: list[Line] = []
         self._planning = False
 
@@ -70,6 +74,22 @@ class Teller:
         jobs = words.several(len(burst), "job")
         return [Line(first.utc, first.tone, first.verb, jobs, first.detail)]
 
+    def waits(self, now: Instant, ledger: Ledger) -> list[Line]:
+        """Said once of each card whose memory is all that the run waits for."""
+        due = self.waits_at
+        if due is None or now.mono < due or ledger.counts["running"]:
+            return []
+        cards = [gpu for gpu, since in self._draining.items() if since + DRAINING <= now.mono]
+        for gpu in cards:
+            del self._draining[gpu]
+        text = "waits for the memory of its last job to be given back"
+        return [_line(now, "calm", "card", _card(gpu, ledger), text) for gpu in cards]
+
+    @property
+    def waits_at(self) -> float | None:
+        """When `waits` may next have something to say (monotonic)."""
+        return min(self._draining.values()) + DRAINING if self._draining else None
+
     @property
     def holding(self) -> bool:
         return bool(self._burst)
@@ -78,6 +98,7 @@ class Teller:
         match fact:
             case f.RunOpened():
                 self._cards.clear()
+                self._draining.clear()
                 self._planning = True
                 return _opened(fact, at)
             case f.JobVanished(name):
@@ -89,10 +110,12 @@ class Teller:
             case f.ServiceReady(attempt):
                 record = ledger.attempt(attempt)
                 return _line(at, "calm", "ready", attempt.job, "", _since(record, at))
+            case f.AttemptEnded(attempt):
+                self._ended[attempt.job] = attempt
             case f.JobDelayed():
-                return _delayed(fact, at, ledger)
+                return _delayed(fact, at, self._attempt_of(fact.name, ledger))
             case f.JobSettled():
-                return _settled(fact, at, ledger)
+                return _settled(fact, at, ledger, self._attempt_of(fact.name, ledger))
             case f.GpuChanged(gpu, state, why):
                 return self._card(gpu, state, why, at, ledger)
             case f.GpuDrained(gpu, on):
@@ -100,10 +123,18 @@ class Teller:
                 return _line(at, "warn", "drain", _card(gpu, ledger), what)
         return _about_run(fact, at, ledger)
 
+    def _attempt_of(self, name: str, ledger: Ledger) -> AttemptRecord | None:
+        """Whose end this follows from. The ledger may be ahead: the next attempt may be in it."""
+        ended = self._ended.pop(name, None)
+        return ledger.attempt(ended) if ended else _last_attempt(ledger.jobs[name])
+
     def _card(
         self, uuid: str, state: GpuState, why: str, at: Instant, ledger: Ledger
     ) -> Line | None:
         """A line when a card becomes unusable, or is used after that; looking again is no news."""
+        self._draining.pop(uuid, None)
+        if state == "draining":
+            self._draining[uuid] = at.mono
         before = self._cards.get(uuid)
         if state in _UNUSABLE and state != before:
             self._cards[uuid] = state
@@ -149,8 +180,7 @@ def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
     return _line(at, "start", "started", attempt.id.job, where + again)
 
 
-def _delayed(fact: f.JobDelayed, at: Instant, ledger: Ledger) -> Line:
-    attempt = _last_attempt(ledger.jobs[fact.name])
+def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> Line:
     if attempt is None:
         return _line(at, "calm", "waits", fact.name, fact.why)
     if attempt.state != "failed":
@@ -169,9 +199,10 @@ _SETTLED: dict[JobState, tuple[Tone, str]] = {
 }
 
 
-def _settled(fact: f.JobSettled, at: Instant, ledger: Ledger) -> Line:
+def _settled(
+    fact: f.JobSettled, at: Instant, ledger: Ledger, attempt: AttemptRecord | None
+) -> Line:
     tone, verb = _SETTLED.get(fact.state, ("calm", fact.state))
-    attempt = _last_attempt(ledger.jobs[fact.name])
     ran = fact.state in ("succeeded", "failed", "cancelled") and attempt is not None
     if not ran or attempt is None:
         return _line(at, tone, verb, fact.name, fact.reason)
@@ -220,10 +251,9 @@ def tally(ledger: Ledger) -> str:
 
 
 def _last_attempt(job: JobRecord) -> AttemptRecord | None:
-    """The newest attempt of the job's present round (since it was last requeued)."""
-    if job.attempts and job.attempts[-1].id.number >= job.budget_from:
-        return job.attempts[-1]
-    return None
+    """The last ended attempt of the job's present round (since it was last requeued)."""
+    ended = [attempt for attempt in job.attempts[job.budget_from - 1 :] if attempt.ended]
+    return ended[-1] if ended else None
 
 
 def _since(attempt: AttemptRecord, at: Instant) -> float:

@@ -27,6 +27,7 @@ class GpuRow:
     """A card as the machine shows it now. Memory in bytes; None is not known.
 
     `lease`: who holds it, in words; None: nobody. `health`: `ok`, else what is wrong, in words.
+    `state`: what keeps a launcher off though nobody holds it, in words; None: nothing does.
     """
 
     index: int
@@ -38,6 +39,7 @@ class GpuRow:
     lease: str | None = None
     health: str = "ok"
     simulated: bool = False
+    state: str | None = None
 
 
 def gpus_json(rows: Sequence[GpuRow]) -> dict[str, Any]:
@@ -66,12 +68,14 @@ def _state(row: GpuRow) -> tuple[str, str]:
         return words.visible(row.health), "bold red"
     if row.lease:
         return "leased", "cyan"
-    return ("in use", "yellow") if row.users else ("free", "green")
+    return ("in use", "yellow") if row.users or row.state else ("free", "green")
 
 
 def _below(row: GpuRow) -> Iterator[tuple[str, str]]:
     if row.lease:
         yield f"leased by {words.visible(row.lease)}", ""
+    elif row.state and not row.users:
+        yield words.visible(row.state), ""
     for user in row.users:
         yield _user(user), ""
     yield words.visible(row.uuid), "dim"

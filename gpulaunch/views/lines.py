@@ -49,12 +49,16 @@ class LineView:
         if self._flush_at is not None and now.mono >= self._flush_at:
             self._flush_at = None
             self._take(self._teller.flush())
+        self._take(self._teller.waits(now, ledger))
         self._write()
 
     def next_tick(self, now: Instant) -> float | None:
         if self._unwritten:
             return now.mono + BLOCKED
-        return self._flush_at
+        waits_at = self._teller.waits_at
+        if waits_at is not None and waits_at <= now.mono:
+            waits_at = now.mono + BLOCKED  # something still runs
+        return min((at for at in (self._flush_at, waits_at) if at is not None), default=None)
 
     def close(self, ledger: Ledger) -> None:
         self._flush_at = None

@@ -7,8 +7,8 @@ What is known only when a job starts stands as `{{out}}` in the commands.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.core.selection import Selection, choose, describe
@@ -20,6 +20,8 @@ from gpulaunch.views import words
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+Number = TypeVar("Number", int, float)
 
 COMMANDS = 3
 """Jobs of a group whose command is shown."""
@@ -147,34 +149,37 @@ def _one_line(text: str) -> str:
 
 def _needs_of(group: Sequence[Job]) -> list[str]:
     """What every job of the group takes and waits for; where they differ, from least to most."""
-    first = group[0]
     each = " each" if len(group) > 1 else ""
-    said = [_cards_needed(group) + each]
-    if first.demand.gpu_memory:
-        said.append(f"{words.size(first.demand.gpu_memory)} free on the card")
-    if first.demand.per_gpu > 1:
-        said.append(f"{first.demand.per_gpu} share a card")
-    if first.demand.cpus is not None:
-        said.append(words.several(first.demand.cpus, "CPU"))
-    if first.demand.uses:
-        said.append("uses " + ", ".join(map(words.visible, first.demand.uses)))
-    said += _waits(group, "needs", [job.needs for job in group])
-    said += _waits(group, "after", [job.after for job in group])
-    said += _limits_of(first)
-    return said
+    demands = [job.demand for job in group]
+    memories = [demand.gpu_memory or None for demand in demands]
+    shares = [demand.per_gpu if demand.per_gpu > 1 else None for demand in demands]
+    return [
+        _cards_needed(group) + each,
+        *_span(memories, words.size, "{} free on the card"),
+        *_span(shares, words.count, "{} share a card"),
+        *_span([demand.cpus for demand in demands], lambda n: words.several(n, "CPU"), "{}"),
+        *_listed("uses", [demand.uses for demand in demands]),
+        *_listed("needs", [job.needs for job in group]),
+        *_listed("after", [job.after for job in group]),
+        *_span([job.timeout for job in group], words.limit, "timeout {}"),
+        *_span([job.idle_timeout for job in group], words.limit, "idle_timeout {}"),
+        *_span([job.retry.times or None for job in group], _retries, "{}"),
+        *(["a service"] if group[0].service is not None else []),
+    ]
 
 
-def _limits_of(job: Job) -> list[str]:
-    said = []
-    if job.timeout is not None:
-        said.append(f"timeout {words.limit(job.timeout)}")
-    if job.idle_timeout is not None:
-        said.append(f"idle_timeout {words.limit(job.idle_timeout)}")
-    if job.retry.times:
-        said.append("1 retry" if job.retry.times == 1 else f"{job.retry.times} retries")
-    if job.service is not None:
-        said.append("a service")
-    return said
+def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase: str) -> list[str]:
+    """`timeout 30 min to 2 h`: from least to most, and whether some jobs have none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return []
+    least, most = show(min(known)), show(max(known))
+    span = least if least == most else f"{least} to {most}"
+    return [phrase.format(span) + (" (not all)" if len(known) < len(values) else "")]
+
+
+def _retries(times: int) -> str:
+    return words.several(times, "retry", "retries")
 
 
 def _cards_needed(group: Sequence[Job]) -> str:
@@ -185,7 +190,7 @@ def _cards_needed(group: Sequence[Job]) -> str:
     return words.several(most, "card") if most else "no card"
 
 
-def _waits(group: Sequence[Job], word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
+def _listed(word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
     """`needs a, b`, or the first job's as an example where they differ."""
     if not any(names):
         return []

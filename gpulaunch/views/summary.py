@@ -32,7 +32,7 @@ EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class FailedJob:
-    """`reason` in words; `card` is where the last attempt ran; `log` is None if none started."""
+    """`reason` in words; `card` is where the last attempt ran; `log` is None if there is none."""
 
     name: str
     reason: str
@@ -79,6 +79,7 @@ def summarise(
     now: Instant,
     state: RunState | None = None,
     tail_of: Callable[[str], Sequence[str]] = read_tail,
+    exists: Callable[[str], bool] = os.path.exists,
 ) -> Summary:
     """`state`: where the caller knows better than the ledger (a supervisor that is gone)."""
     state = state or ledger.state
@@ -101,7 +102,7 @@ def summarise(
         cards=tuple(
             (words.card(ledger.gpus[u.uuid].gpu), u) for u in card_uses(ledger, since, end)
         ),
-        failed=tuple(_failed(job, ledger, paths, tail_of) for job in failed[:SHOWN]),
+        failed=tuple(_failed(job, ledger, paths, tail_of, exists) for job in failed[:SHOWN]),
         failed_more=max(0, len(failed) - SHOWN),
         skipped=tuple(causes.most_common(SHOWN)),
         skipped_more=sum(n for _, n in causes.most_common()[SHOWN:]),
@@ -112,10 +113,16 @@ def summarise(
 
 
 def _failed(
-    job: JobRecord, ledger: Ledger, paths: RunPaths, tail_of: Callable[[str], Sequence[str]]
+    job: JobRecord,
+    ledger: Ledger,
+    paths: RunPaths,
+    tail_of: Callable[[str], Sequence[str]],
+    exists: Callable[[str], bool],
 ) -> FailedJob:
     last = job.attempts[-1] if job.attempts else None
     log = os.fspath(paths.log(last.id)) if last else None
+    if log and not exists(log):  # it was never started
+        log = None
     return FailedJob(
         name=job.name,
         reason=job.reason or (words.ending(last) if last else "never started"),

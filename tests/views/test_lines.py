@@ -53,6 +53,44 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
     ]
 
 
+def test_a_failure_reads_the_same_whatever_follows_it_at_once() -> None:
+    run, stream = watched()
+    run.open().jobs("a", "s", service=True).start("a", 0).pass_(5)
+    first, second = AttemptId("a", 1), AttemptId("a", 2)
+    batch: list[f.Fact] = [
+        f.AttemptEnded(first, Exited(1), "exit", True),
+        f.JobDelayed("a", "exited with status 1; retry 1 of 2"),
+        f.AttemptLaunched(second, ("GPU-0",)),
+    ]
+    for fact in batch:
+        run.ledger.apply(fact, run.now)
+    assert run.view is not None
+    for fact in batch:
+        run.view.see(fact, run.now, run.ledger)
+    assert text(run, stream)[3:] == [
+        "failed          0:05  a  exited with status 1, attempt 1; tries again"
+    ]
+
+
+def test_a_card_whose_memory_is_all_that_the_run_waits_for_is_said_once() -> None:
+    run, stream = watched()
+    run.open().jobs("a", "b").start("a", 0).start("b", 1)
+    run.add(f.GpuChanged("GPU-0", "draining")).succeed("a")
+    assert run.view is not None
+    run.pass_(3)
+    run.view.tick(run.now, run.ledger)
+    assert "memory" not in stream.getvalue(), "another job runs"
+    run.succeed("b").add(f.GpuChanged("GPU-1", "draining")).add(f.GpuChanged("GPU-1", "leased"))
+    for _ in range(3):
+        due = run.view.next_tick(run.now)
+        run.pass_(max(0.0, due - run.mono) if due else 1.0)
+        run.view.tick(run.now, run.ledger)
+    assert [line for line in text(run, stream) if "memory" in line] == [
+        "card                  GPU 0  waits for the memory of its last job to be given back"
+    ]
+    assert run.view.next_tick(run.now) is None
+
+
 def test_an_interrupted_attempt_is_no_failure() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("drain"))

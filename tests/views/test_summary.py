@@ -20,7 +20,9 @@ def no_tail(_log: str) -> Sequence[str]:
 
 
 def summary_of(run: History, tail: Sequence[str] = ()) -> Summary:
-    return summarise(run.ledger, Paths(), run.now, tail_of=lambda _log: tail)
+    return summarise(
+        run.ledger, Paths(), run.now, tail_of=lambda _log: tail, exists=lambda _log: True
+    )
 
 
 def mixed(simulated: bool = False) -> History:
@@ -92,7 +94,7 @@ def test_ten_failures_are_shown_and_only_their_logs_are_read() -> None:
         read.append(log)
         return ()
 
-    summary = summarise(run.ledger, Paths(), run.now, tail_of=tail_of)
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=tail_of, exists=lambda _log: True)
     assert len(summary.failed) == len(read) == 10
     assert "and 15 failed jobs more" in rendered(lambda c: print_summary(c, summary))
 
@@ -172,3 +174,10 @@ def test_ten_thousand_jobs_are_summarised_without_a_pause() -> None:
     summary = summarise(run.ledger, Paths(), run.now, tail_of=no_tail)
     print(f"10,000 jobs summarised in {time.perf_counter() - started:.3f} s")
     assert summary.counts == {"succeeded": 10_000}
+
+
+def test_a_log_that_was_never_made_is_not_named() -> None:
+    run = History(1).open().jobs("a").start("a", 0).fail("a")
+    summary = summarise(run.ledger, Paths(), run.now)
+    assert summary.failed[0].log is None
+    assert "logs" not in rendered(lambda console: print_summary(console, summary))

@@ -70,6 +70,20 @@ def test_a_plan_shows_each_group_with_its_first_commands() -> None:
     )
 
 
+def test_a_group_whose_jobs_differ_shows_from_least_to_most() -> None:
+    group = [
+        Job("a", "x", demand=Demand(gpu_memory=8 << 30, cpus=1), timeout=1800.0),
+        Job("b", "x", demand=Demand(gpu_memory=40 << 30, cpus=4, uses=("msa",)), timeout=7200.0),
+        Job("c", "x", demand=Demand(per_gpu=2), retry=RetryPolicy(times=2), timeout=7200.0),
+    ]
+    text = rendered(lambda c: print_plan(c, "n", ALL, gpus(1), {}, group))
+    assert text.splitlines()[2] == (
+        "  a … c  3 jobs · 1 card each · 8 GiB to 40 GiB free on the card (not all)"
+        " · 2 share a card (not all) · 1 CPU to 4 CPUs (not all) · uses others, some of them"
+        " · timeout 30 min to 2 h · 2 retries (not all)"
+    )
+
+
 def test_a_plan_is_json_too_without_environments() -> None:
     secret = replace(jobs()[0], env={"TOKEN": "hunter2"})
     found = plan_json("n", ALL, gpus(2), {"x": 1}, [secret])
@@ -111,6 +125,15 @@ def test_cards_with_who_uses_them_who_holds_them_and_their_health() -> None:
         "GPU 2  NVIDIA\\x1b[2J H200                  ?  lost: the driver does not answer for it\n"
         "       GPU-dead"
     )
+
+
+def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
+    why = "5 GiB are in use there by nobody that the driver names"
+    text = rendered(lambda c: print_gpus(c, [replace(ROWS[0], state=why), ROWS[1]]), 40)
+    assert text.splitlines()[:2] == [
+        "GPU 0  NVIDIA H200     0 B of 141 GiB  in use",
+        f"       {why}",
+    ]
 
 
 def test_simulated_cards_say_so_and_json_has_every_field() -> None:
