@@ -5,6 +5,7 @@ Units: memory in bytes, durations in seconds, unless a name says otherwise.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -77,6 +78,11 @@ class Service:
     """A server beside the jobs. `ready` is `tcp:PORT` or a URL, start-time placeholders inside."""
 
     ready: Text
+
+
+def address_variable(service: str) -> str:
+    """`GPULAUNCH_ADDR_<NAME>`: the name in capitals, what is no letter or digit as `_`."""
+    return "GPULAUNCH_ADDR_" + re.sub(r"\W", "_", service, flags=re.ASCII).upper()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class Selection:
 
 ALL = Selection()
 
+_EXPECTED = "expected all, a number of cards, a list like [0, 2], or UUIDs like [GPU-5f3c...]"
 _INDEX = re.compile(r"\d+")
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z./-]+|SIM-\d+", re.IGNORECASE)
 
@@ -34,14 +35,20 @@ def parse_selection(value: str | Sequence[str]) -> Selection:
             return ALL
         if _INDEX.fullmatch(text):
             return Selection(count=int(text))
-        items = [item.strip().strip("'\"") for item in text.strip("[]").split(",")]
+        listed = text.startswith("[")
+        if listed != text.endswith("]"):
+            raise ValueError(f"{_EXPECTED}, found {value!r}: a bracket is missing")
+        items = [item.strip().strip("'\"") for item in text[listed : len(text) - listed].split(",")]
+        listed = listed or len(items) > 1
     else:
+        listed = True
         items = [item.strip() for item in value]
     if not items or not all(items):
-        raise ValueError(f"expected all, a number of cards, or a list like [0, 2], found {value!r}")
+        raise ValueError(f"{_EXPECTED}, found {value!r}")
     for item in items:
         if not (_INDEX.fullmatch(item) or _UUID.fullmatch(item)):
-            raise ValueError(f"expected a card's index or UUID, found {item!r}")
+            expected = "expected a card's index or UUID" if listed else _EXPECTED
+            raise ValueError(f"{expected}, found {item!r}")
     doubles = sorted({item for item in items if items.count(item) > 1})
     if doubles:
         raise ValueError(f"card {doubles[0]} is named twice")
@@ -51,11 +58,18 @@ def parse_selection(value: str | Sequence[str]) -> Selection:
 def choose(selection: Selection, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The cards of `gpus` that may be used. Raises LookupError naming one that is not there.
 
-    A UUID may be shortened to any prefix that only one card has, as CUDA allows it.
+    A UUID may be shortened to any prefix that only one card has, as CUDA allows it. One card
+    under two names is a LookupError too: it would count twice.
     """
     if selection.which is None:
         return tuple(gpus)
-    return tuple(_find(name, gpus) for name in selection.which)
+    chosen: dict[str, tuple[str, Gpu]] = {}
+    for name in selection.which:
+        gpu = _find(name, gpus)
+        other, _ = chosen.setdefault(gpu.uuid, (name, gpu))
+        if other != name:
+            raise LookupError(f"{other} and {name} are the same card: name it once")
+    return tuple(gpu for _, gpu in chosen.values())
 
 
 def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
@@ -73,7 +87,8 @@ def _find(name: str, gpus: Sequence[Gpu]) -> Gpu:
     if _INDEX.fullmatch(name):
         found = [gpu for gpu in gpus if gpu.index == int(name) and not gpu.mig]
     else:
-        found = [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+        found = [gpu for gpu in gpus if gpu.uuid.lower() == name.lower()]
+        found = found or [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
     if len(found) == 1:
         return found[0]
     if found:

@@ -7,11 +7,10 @@ is set and what is removed there, so that the caller's values are written nowher
 from __future__ import annotations
 
 import os.path
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.gpus.visible import Style, visible
 
 RANKS = (
@@ -115,11 +114,6 @@ def delta(
     if job.python or job.venv or job.conda:
         unset.add("PYTHONHOME")
     return Delta(set_, frozenset(unset - set_.keys()))
-
-
-def address_variable(service: str) -> str:
-    """`GPULAUNCH_ADDR_<NAME>`: the name in capitals, what is no letter or digit as `_`."""
-    return "GPULAUNCH_ADDR_" + re.sub(r"\W", "_", service, flags=re.ASCII).upper()
 
 
 def _choices(job: Job, place: Place, machine: Machine) -> dict[str, str]:

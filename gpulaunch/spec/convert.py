@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from gpulaunch.core.model import RetryPolicy
 from gpulaunch.spec import values as v
 from gpulaunch.spec.mistakes import Bad, Gather
+from gpulaunch.spec.services import check_typed_ready
 from gpulaunch.spec.suggest import did_you_mean
 from gpulaunch.spec.tree import Plain
 
@@ -68,10 +69,15 @@ def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]
     if not isinstance(value, dict):
         raise Bad(f"expected {what}, found {v.found(value)}")
     gather = Gather()
-    for key in value:
-        gather.take((), partial(_known, known), key)
+    keys(value, known, gather)
     gather.done()
     return value
+
+
+def keys(value: dict[str, Plain], known: tuple[str, ...], gather: Gather) -> None:
+    """Take down the keys that are none of `known`; the others can still be looked at."""
+    for key in value:
+        gather.take((), partial(_known, known), key)
 
 
 def _known(known: tuple[str, ...], key: str) -> None:
@@ -123,9 +129,11 @@ def _code(text: str) -> int:
 def retries(value: Plain) -> RetryPolicy:
     if isinstance(value, str):
         return RetryPolicy(times=v.integer(value, 0, "how many retries"))
-    known = ("times", "on", "delay")
-    given = mapping(value, known, "a number, or {times: 2, on: [gpu_oom], delay: 30s}")
-    gather = Gather()
+    if not isinstance(value, dict):
+        what = "a number, or {times: 2, on: [gpu_oom], delay: 30s}"
+        raise Bad(f"expected {what}, found {v.found(value)}")
+    given, gather = value, Gather()
+    keys(given, ("times", "on", "delay"), gather)
     times = gather.take(("times",), integer(0, "how many retries"), given.get("times", "1"))
     on = gather.take(("on",), _classes, given.get("on", []))
     delay = gather.take(("delay",), each(v.duration), given.get("delay", "0"))
@@ -205,10 +213,9 @@ def service(value: Plain) -> str:
     if "ready" not in given:
         raise Bad("ready: is missing: tcp:{{port}} or http://127.0.0.1:{{port}}/...")
     ready = scalar(given["ready"], "tcp:{{port}} or a URL")
-    if len(ready) > 2000:
-        raise Bad("expected at most 2,000 characters", ("ready",))
-    if not re.match(r"tcp:\S+$|https?://\S+$", re.sub(r"\{\{.*?\}\}", "0", ready)):
-        raise Bad(f"expected tcp:{{{{port}}}} or http://..., found {v.found(ready)}", ("ready",))
+    gather = Gather()
+    gather.take(("ready",), check_typed_ready, ready)
+    gather.done()
     return ready
 
 

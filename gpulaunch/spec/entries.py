@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from gpulaunch.core.model import Job
 from gpulaunch.spec import tree
 from gpulaunch.spec.expand import MAX_JOBS, Context, Draft, Entry
 from gpulaunch.spec.fields import Entry as EntryFields
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.needs import Index, Names, Resolver, find_cycle, spell_cycle
+from gpulaunch.spec.mistakes import Bad, Mistakes
+from gpulaunch.spec.needs import Index, Names, Resolver, find_cycles, spell_cycle
+from gpulaunch.spec.services import is_end, same_addresses, spell_end, with_ends
 from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.tree import Node
 from gpulaunch.spec.tree import Path as Steps
 from gpulaunch.spec.validate import split, validate
 from gpulaunch.spec.values import found
 
+_CYCLES = 20
 _ENVIRONMENTS = ("python", "venv", "conda")
 
 
@@ -129,12 +133,36 @@ def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
         if draft.job is not None:
             job = replace(draft.job, needs=needs, after=after) if needs or after else draft.job
             jobs.append(job)
-    cycle = find_cycle(waits)
-    if cycle is not None:
-        draft = drafts.names[cycle[0]]
-        field = "needs" if any(cycle[1] in names for names in waits[cycle[0]][:1]) else "after"
-        mistakes.add(("jobs", draft.group, field), f"a cycle: {spell_cycle(cycle)}")
+    services = [draft.name for draft in drafts.drafts if draft.serves]
+    for name, first_name, variable in same_addresses(services):
+        mistakes.add(
+            ("jobs", drafts.names[name].group, "name"),
+            f"the address of the service {name} would be {variable}, as that of {first_name};"
+            " rename one of them",
+        )
+    _find_cycles(drafts, waits, frozenset(services), mistakes)
     return jobs
+
+
+def _find_cycles(
+    drafts: Drafts,
+    waits: Mapping[str, tuple[Names, Names]],
+    services: frozenset[str],
+    mistakes: Mistakes,
+) -> None:
+    graph = with_ends(waits, services) if services else waits
+    for cycle in islice(find_cycles(graph), _CYCLES):
+        start = next((i for i, name in enumerate(cycle) if not is_end(name)), None)
+        if start is None:
+            continue  # services that need each other: said of their starts
+        cycle = [*cycle[start:-1], *cycle[:start], cycle[start]]
+        job, following = cycle[0], cycle[1]
+        field = "needs" if following in waits[job][0] else "after"
+        note = (
+            "; a service ends when all that need it have ended" if any(map(is_end, cycle)) else ""
+        )
+        shown = spell_cycle([spell_end(name) for name in cycle])
+        mistakes.add(("jobs", drafts.names[job].group, field), f"a cycle: {shown}{note}")
 
 
 def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> Names:
@@ -143,6 +171,6 @@ def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> 
         return ()
     try:
         return resolver.names(draft.name, patterns)
-    except LookupError as error:
-        mistakes.add(("jobs", draft.group, field), str(error.args[0]))
+    except Bad as bad:
+        mistakes.add_bad(("jobs", draft.group, field), bad)
         return ()

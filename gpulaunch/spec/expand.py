@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
-from gpulaunch.core.template import fill
+from gpulaunch.core.model import Demand, Job, RetryPolicy
 from gpulaunch.spec import places
 from gpulaunch.spec.digest import digest
 from gpulaunch.spec.fields import Deferred, filled
@@ -33,7 +32,10 @@ MAX_JOBS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job but for what it waits for. `job` is None where a field of it is wrong."""
+    """A job but for what it waits for; `serves`: it is a service.
+
+    `job` is None where a field of it is wrong.
+    """
 
     name: str
     where: str
@@ -41,6 +43,7 @@ class Draft:
     job: Job | None
     needs: tuple[Pattern, ...] = ()
     after: tuple[Pattern, ...] = ()
+    serves: bool = False
 
 
 @dataclass(slots=True)
@@ -200,6 +203,7 @@ class Entry:
             job,
             texts.patterns("needs", values),
             texts.patterns("after", values),
+            "service" in self.fields,
         )
 
     def _job(
@@ -213,6 +217,7 @@ class Entry:
         run = gather.take(("run",), partial(texts.run, shell), values)
         env = gather.take(("env",), texts.environment, values)
         outputs = gather.take(("outputs",), texts.files, values)
+        service = gather.take(("service",), texts.service, values)
         try:
             gather.done()
         except Bad as bad:
@@ -241,7 +246,7 @@ class Entry:
             outputs=outputs,
             batch=item.batch,
             fasta=item.record,
-            service=Service(fill(texts.ready, values)) if texts.ready else None,
+            service=service,
             visible=resolved.get("visible", "index"),
             inherit_ranks=resolved.get("inherit_ranks", False),
         )
@@ -300,9 +305,11 @@ class Entry:
         """A mistake of one of its jobs; said once where the item has no part in it."""
         for one in bad.each():
             name, path = (field, one.path) if field else (str(one.path[0]), one.path[1:])
-            its = item and (field == "name" or isinstance(self.fields.get(name), Deferred))
-            note = f" (for {shorten(item)})" if its else ""
-            self.context.mistakes.add((*self.where(name), *path), one.message + note, key=one.key)
+            its = name in ("name", "service") or isinstance(self.fields.get(name), Deferred)
+            note = f" (for {shorten(item)})" if item and its else ""
+            self.context.mistakes.add(
+                (*self.where(name), *path), one.message + note, key=one.key, number=one.number
+            )
 
 
 _ZERO = frozenset({0})

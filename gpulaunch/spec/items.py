@@ -21,7 +21,7 @@ from gpulaunch.spec.fasta import records
 from gpulaunch.spec.forms import ForEach, check_free
 from gpulaunch.spec.globs import home_expanded, matches_of
 from gpulaunch.spec.mistakes import Bad
-from gpulaunch.spec.placeholders import OF_PATHS
+from gpulaunch.spec.placeholders import NAME, OF_PATHS
 from gpulaunch.spec.source import read_bytes
 
 MAX_DATA_BYTES = 256 << 20
@@ -52,12 +52,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """`names` are known at load, of `count` items; `start_names` only once a job starts."""
+    """`names` are known at load, of `count` items; `start_names` only once a job starts.
+
+    `unfit`: columns whose names no placeholder can have.
+    """
 
     names: frozenset[str]
     items: Iterator[Item]
     count: int
     start_names: frozenset[str] = field(default=frozenset())
+    unfit: tuple[str, ...] = ()
 
 
 def open_items(foreach: ForEach, base: Path, home: str) -> Items:
@@ -195,7 +199,9 @@ def _of_rows(text: str, file: Path) -> Items:
     rows = list(_rows(reader, columns, lines, file))
     if not rows:
         raise Bad(f"{file}: expected rows below the header, found none")
-    return Items(frozenset({"item", "index", *columns}), iter(rows), len(rows))
+    names = [column for column in columns if NAME.fullmatch(column)]
+    unfit = tuple(column for column in columns if not NAME.fullmatch(column))
+    return Items(frozenset({"item", "index", *names}), iter(rows), len(rows), unfit=unfit)
 
 
 class _Reader(Protocol):

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpulaunch.errors import JobFileError
+from gpulaunch.spec.placeholders import PLACEHOLDER
 from gpulaunch.spec.source import Source
-from gpulaunch.spec.tree import Node, Path, place
+from gpulaunch.spec.tree import Node, Path, place, place_at
 
 SHOWN = 50
 _ENOUGH = 1000
+_LONGEST = 10_000
 
 
 class Bad(ValueError):
     """A value that is not what its field wants; `path` leads on from the field to the culprit.
 
-    `also` holds what else is wrong with the same field.
+    `number`: of the text there, the placeholder to point at, counted with escaped ones. `also`
+    holds what else is wrong with the same field.
     """
 
-    def __init__(self, message: str, path: Path = (), key: bool = False) -> None:
+    def __init__(
+        self, message: str, path: Path = (), key: bool = False, number: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
         self.key = key
+        self.number = number
         self.also: tuple[Bad, ...] = ()
 
     def each(self) -> Iterator[Bad]:
@@ -33,7 +40,7 @@ class Bad(ValueError):
 
     def under(self, *steps: str | int) -> Bad:
         """The same, seen from further up."""
-        moved = [Bad(bad.message, (*steps, *bad.path), bad.key) for bad in self.each()]
+        moved = [Bad(bad.message, (*steps, *bad.path), bad.key, bad.number) for bad in self.each()]
         moved[0].also = tuple(moved[1:])
         return moved[0]
 
@@ -71,14 +78,38 @@ class Mistakes:
         self.root = root
         self._kept: dict[tuple[int, str], None] = {}
 
-    def add(self, path: Path, message: str, *, key: bool = False) -> None:
-        """`path` leads from the file's top; `key`: point at the last step's key, not its value."""
-        self.add_at(self.root.find(path, key), f"{spell(self.root.within(path))}{message}")
+    def add(
+        self, path: Path, message: str, *, key: bool = False, number: int | None = None
+    ) -> None:
+        """`path` leads from the file's top; `key`: point at the last step's key, not its value.
+
+        `number`: point at this placeholder of the text there, where it can be found.
+        """
+        at = self.root.find(path, key)
+        if number is not None:
+            at = self.inside(at, PLACEHOLDER, number)
+        self.add_at(at, f"{spell(self.root.within(path))}{message}")
 
     def add_bad(self, path: Path, bad: Bad, note: str = "") -> None:
         """`bad` and what else it holds, of the field at `path`."""
         for one in bad.each():
-            self.add((*path, *one.path), one.message + note, key=one.key)
+            self.add((*path, *one.path), one.message + note, key=one.key, number=one.number)
+
+    def inside(self, at: int, pattern: re.Pattern[str], number: int) -> int:
+        """The place of the pattern's n-th match in the text that starts at `at`, if that is sure.
+
+        Text is not where it stands in the file when it comes from an alias.
+        """
+        line, column = place(at)
+        lines = self.source.lines[line : line + _LONGEST]
+        if not lines or lines[0].startswith("*", column):
+            return at
+        for i, text in enumerate(lines):
+            for match in pattern.finditer(text, 0 if i else column):
+                if not number:
+                    return place_at(line + i, match.start())
+                number -= 1
+        return at
 
     def add_at(self, at: int, message: str) -> None:
         self._kept[at, message] = None
@@ -91,7 +122,7 @@ class Mistakes:
 
     def lines(self) -> list[str]:
         """One block per mistake, in the order of the file."""
-        found = sorted(self._kept)
+        found = sorted(self._kept, key=lambda kept: kept[0])
         blocks = [self.source.point(*place(at), message) for at, message in found[:SHOWN]]
         if len(found) > SHOWN:
             least = "at least " if self.count >= _ENOUGH else ""

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from gpulaunch.core.template import Template, Text
+from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.placeholders import insert
 from gpulaunch.spec.suggest import did_you_mean
 
@@ -25,6 +26,7 @@ MAX_EDGES = 20_000_000
 _MAGIC = re.compile(r"[*?[]")
 _SUGGEST_FROM = 5000
 _SUGGESTIONS = 50
+_STEPS_AFTER_A_CYCLE = 1_000_000
 
 Names: TypeAlias = tuple[str, ...]
 
@@ -63,7 +65,7 @@ class Index:
 
     names: Mapping[str, object]
     found: dict[str, Names] = field(default_factory=dict)
-    suggested: int = 0
+    suggested: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def ordered(self) -> list[str]:
@@ -114,10 +116,11 @@ class Index:
 
     def suggest(self, name: str) -> str:
         """The nearest name. Costly: asked for the first few mistakes, in files of some size."""
-        self.suggested += 1
-        if self.suggested > _SUGGESTIONS or len(self.names) > _SUGGEST_FROM:
-            return ""
-        return did_you_mean(name, self.names)
+        if name not in self.suggested:
+            if len(self.suggested) >= _SUGGESTIONS or len(self.names) > _SUGGEST_FROM:
+                return ""
+            self.suggested[name] = did_you_mean(name, self.names)
+        return self.suggested[name]
 
 
 class Resolver:
@@ -133,7 +136,7 @@ class Resolver:
         self._told: set[str] = set()
 
     def names(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
-        """What `job` waits for. Raises LookupError with one line."""
+        """What `job` waits for. Raises Bad."""
         known = self._resolved.get(patterns)
         if known is None:
             known = self._all(patterns)
@@ -146,22 +149,29 @@ class Resolver:
         if same is names:
             self.edges += len(names)
             if self.edges > MAX_EDGES:
-                raise LookupError(
+                raise Bad(
                     f"more than {MAX_EDGES:,} single needs in this file; let the many wait for"
                     " one job that needs the others"
                 )
         return same
 
     def _all(self, patterns: tuple[Pattern, ...]) -> Names:
+        gather = Gather()
         found: dict[str, None] = {}
-        for pattern in patterns:
-            matches = self.index.match(pattern)
-            if not matches:
-                raise LookupError(self._nothing(pattern))
+        for i, pattern in enumerate(patterns):
+            matches = gather.take((i,), self._some, pattern, ())
             if len(patterns) == 1:
+                gather.done()
                 return self.intern(matches)
             found.update(dict.fromkeys(matches))
+        gather.done()
         return self.intern(tuple(found))
+
+    def _some(self, pattern: Pattern) -> Names:
+        matches = self.index.match(pattern)
+        if not matches:
+            raise Bad(self._nothing(pattern))
+        return matches
 
     def _nothing(self, pattern: Pattern) -> str:
         if pattern.glob is not None:
@@ -174,11 +184,11 @@ class Resolver:
             return known
         for pattern in inside:
             if pattern.name == job or pattern.glob is None:
-                raise LookupError(f"{job} waits for itself")
+                raise Bad(f"{job} waits for itself", (patterns.index(pattern),))
             first = self._selves.setdefault(pattern.glob, job)
             if first != job and pattern.glob not in self._told:
                 self._told.add(pattern.glob)
-                raise LookupError(
+                raise Bad(
                     f"a cycle: {first} -> {job} -> {first}: {pattern.name} matches both,"
                     " and both wait for it"
                 )
@@ -186,7 +196,7 @@ class Resolver:
                 return ()
         others = tuple(name for name in known if name != job)
         if not others:
-            raise LookupError(f"{inside[0].name} matches no other job's name than its own")
+            raise Bad(f"{inside[0].name} matches no other job's name than its own")
         return self.intern(others)
 
     def _matches(self, job: str, pattern: Pattern) -> bool:
@@ -199,30 +209,36 @@ class Resolver:
         return job in self._sets[pattern.glob]
 
 
-def find_cycle(waits: Mapping[str, Sequence[Names]]) -> list[str] | None:
-    """One cycle `[a, b, a]`, or None. `waits`: job -> tuples of the names it waits for."""
+def find_cycles(waits: Mapping[str, Sequence[Names]]) -> Iterator[list[str]]:
+    """Cycles `[a, b, a]`, at least one wherever jobs wait for each other.
+
+    `waits`: job -> tuples of the names it waits for. Once one was found, the search has an end:
+    where thousands wait for each other, there are more edges than anybody can look at.
+    """
     done: set[str] = set()
     done_tuples: set[int] = set()
+    told: set[str] = set()
+    budget = _STEPS_AFTER_A_CYCLE
     for start in waits:
         if start in done:
             continue
-        path = [start]
-        on_path = {start}
+        path = {start: 0}
         stack = [_steps(waits, start, done_tuples)]
-        while stack:
+        while stack and budget:
             following = next(stack[-1], None)
+            budget -= bool(told)
             if following is None:
                 stack.pop()
-                last = path.pop()
-                on_path.discard(last)
+                last, _ = path.popitem()
                 done.add(last)
-            elif following in on_path:
-                return [*path[path.index(following) :], following]
+            elif following in path:
+                if following not in told or next(reversed(path)) not in told:
+                    cycle = list(path)[path[following] :]
+                    told.update(cycle)
+                    yield [*cycle, following]
             elif following not in done:
-                path.append(following)
-                on_path.add(following)
+                path[following] = len(path)
                 stack.append(_steps(waits, following, done_tuples))
-    return None
 
 
 def _steps(waits: Mapping[str, Sequence[Names]], job: str, done: set[int]) -> Iterator[str]:

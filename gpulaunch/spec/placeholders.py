@@ -14,7 +14,7 @@ from typing import TypeAlias
 from gpulaunch.core.template import Slot, Template, Text, slots
 
 NAME = re.compile(r"[^\W\d][\w-]{0,99}")
-_PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
+PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
 
 START = frozenset({"run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"})
 """Known only when a job starts: slots that stay in `Job.run`, `env`, `outputs`, `service.ready`."""
@@ -30,15 +30,30 @@ def pieces(text: str) -> list[Piece]:
     """Literal text and raw Slots, in turn; escapes resolved."""
     found: list[Piece] = []
     position = 0
-    for match in _PLACEHOLDER.finditer(text):
+    for match in PLACEHOLDER.finditer(text):
         before = text[position : match.start()]
-        if (len(before) - len(before.rstrip("\\"))) % 2:
+        if _is_escaped(before):
             _append(found, before[:-1] + match.group())
         else:
             _append(found, before)
             found.append(Slot(match.group(1)))
         position = match.end()
     _append(found, text[position:])
+    return found
+
+
+def _is_escaped(before: str) -> bool:
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+
+def numbers(text: str) -> list[tuple[int, str]]:
+    """Each placeholder's number among all that look like one, escaped ones too, and its name."""
+    found: list[tuple[int, str]] = []
+    position = 0
+    for number, match in enumerate(PLACEHOLDER.finditer(text)):
+        if not _is_escaped(text[position : match.start()]):
+            found.append((number, match.group(1)))
+        position = match.end()
     return found
 
 

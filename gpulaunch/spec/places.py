@@ -18,6 +18,7 @@ from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.source import read_bytes
 
 MAX_ENV_BYTES = 1 << 20
+_ENV_MISTAKES = 20
 
 _ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([^\s=]+)[ \t]*=[ \t]*(.*)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
@@ -75,9 +76,15 @@ def check_directory(path: Path) -> None:
 
 def check_env_file(path: Path) -> None:
     try:
-        read_env_file(path)
+        _, wrong = _env_lines(path)
     except UsageError as error:
         raise Bad(str(error)) from None
+    if wrong:
+        bads = [Bad(f"{path}:{number}: {message}") for number, message in wrong[:_ENV_MISTAKES]]
+        if len(wrong) > _ENV_MISTAKES:
+            bads.append(Bad(f"{path}: and {len(wrong) - _ENV_MISTAKES:,} more mistakes"))
+        bads[0].also = tuple(bads[1:])
+        raise bads[0]
 
 
 def find_python(text: str, base: Path, environ: Mapping[str, str]) -> Path:
@@ -163,12 +170,21 @@ def read_env_file(path: Path) -> dict[str, str]:
     `export KEY=...`, `# comments` and quotes are understood: '...' is verbatim, "..." knows \\n,
     \\t, \\" and \\\\. Nothing is expanded: `$HOME` is five characters.
     """
+    found, wrong = _env_lines(path)
+    for number, message in wrong:
+        raise UsageError(f"{path}:{number}: {message}")
+    return found
+
+
+def _env_lines(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
+    """The variables, and the lines that are wrong. Raises UsageError where it cannot be read."""
     data = read_bytes(path, "a file of KEY=VALUE lines", MAX_ENV_BYTES)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not UTF-8; save the file as UTF-8") from None
     found: dict[str, str] = {}
+    wrong: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -176,9 +192,10 @@ def read_env_file(path: Path) -> dict[str, str]:
         try:
             name, value = _assignment(line)
         except Bad as bad:
-            raise UsageError(f"{path}:{number}: {bad.message}") from None
-        found[name] = value
-    return found
+            wrong.append((number, bad.message))
+        else:
+            found[name] = value
+    return found, wrong
 
 
 def _assignment(line: str) -> tuple[str, str]:

@@ -49,6 +49,13 @@ class Plan:
         mistakes.add(steps, message)
         return mistakes.lines()[0]
 
+    def selection_mistake(self, error: str) -> str:
+        """The same for what is wrong with the file's `gpus:` here, such as a card that is missing.
+
+        `error` is the text of the LookupError or UsageError that said so.
+        """
+        return self.point(("gpus",), error.removeprefix("--gpus: "))
+
     @cached_property
     def _root(self) -> tree.Node:
         return tree.parse(self.source)[0]

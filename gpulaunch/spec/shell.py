@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gpulaunch.core.template import Quoting, Slot, Text
 from gpulaunch.spec.placeholders import Piece, pieces, text_of
@@ -36,6 +37,8 @@ _HERE = {
     "backtick": "inside `...` (write $(...) instead)",
 }
 
+_ADVICE = "; assign it to a variable before that and use the variable, or pass it in env:"
+
 
 @dataclass(slots=True)
 class _Frame:
@@ -54,7 +57,11 @@ class _Places:
     errors: list[tuple[int, str]] = field(default_factory=list)
 
 
-def compile_script(script: str, dialect: str) -> tuple[Text, list[str]]:
+Errors: TypeAlias = list[tuple[int, str]]
+"""The number of a placeholder among those of the script, and what is wrong with it."""
+
+
+def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
     """The script as a Template whose slots know their quoting, and what is wrong with it.
 
     A placeholder in a comment stays the text it is.
@@ -65,7 +72,7 @@ def compile_script(script: str, dialect: str) -> tuple[Text, list[str]]:
         return text_of(found), []
     marked = "".join(piece if isinstance(piece, str) else _MARK for piece in found)
     places = _Scanner(marked, dialect).scan()
-    errors = [f"{{{{{names[i]}}}}} cannot be quoted {why}" for i, why in places.errors]
+    errors = [(i, f"{{{{{names[i]}}}}} cannot be quoted {why}") for i, why in places.errors]
     return text_of(_quoted(found, places)), errors
 
 
@@ -407,7 +414,7 @@ class _Scanner:
         return ""
 
     def _fail(self, why: str) -> None:
-        self._note(why)
+        self._note(why if "write " in why else why + _ADVICE)
         self.at += 1
 
     def _note(self, why: str) -> None:

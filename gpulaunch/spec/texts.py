@@ -7,11 +7,12 @@ own idea of which placeholders it knows and how a value goes in.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from gpulaunch.core.model import Job
-from gpulaunch.core.template import Text, fill, slots
+from gpulaunch.core.model import Job, Service
+from gpulaunch.core.template import Template, Text, fill, slots
 from gpulaunch.spec.convert import UNFIT
 from gpulaunch.spec.fields import Deferred, compiled_names
 from gpulaunch.spec.forms import Matrix
@@ -19,8 +20,9 @@ from gpulaunch.spec.globs import home_expanded
 from gpulaunch.spec.items import Items
 from gpulaunch.spec.mistakes import Bad
 from gpulaunch.spec.needs import Pattern, is_constant, pattern_of
-from gpulaunch.spec.placeholders import START, compile_raw, insert, names_in, unknown
-from gpulaunch.spec.shell import compile_script
+from gpulaunch.spec.placeholders import START, compile_raw, insert, names_in, numbers, unknown
+from gpulaunch.spec.services import check_ready
+from gpulaunch.spec.shell import Errors, compile_script
 from gpulaunch.spec.tree import Path as Steps
 from gpulaunch.spec.values import dialect
 
@@ -31,7 +33,7 @@ MAX_TEXT = 131_071
 Fields: TypeAlias = Mapping[str, Any]
 Values: TypeAlias = Mapping[str, str]
 Add: TypeAlias = Callable[[str, Bad], None]
-Scripts: TypeAlias = dict[tuple[str, str], tuple[Text, list[str]]]
+Scripts: TypeAlias = dict[tuple[str, str], tuple[Text, Errors]]
 
 DEFAULT_SHELL = Job(name="", run="").shell
 _IN_TEXTS = "run, env, outputs and service.ready"
@@ -65,6 +67,7 @@ class Texts:
         self.expands = "foreach" in fields or matrix is not None
         self.load = items.names | frozenset(self.axes)
         self.start = START | items.start_names
+        self.unfit = items.unfit
         self.batch = "batch_dir" in items.start_names
         self.name_broken = False
         self.name_text = compile_raw(fields["name"]) if "name" in fields else None
@@ -106,7 +109,27 @@ class Texts:
                 self._check(name, (i,), names_in(text), self.load | {"job"})
         for name, deferred in self.deferred:
             self._check(name, (), compiled_names(deferred.value), self.load | {"job"})
+        if self.unfit:
+            self._check_unfit()
         return self.fine
+
+    def _check_unfit(self) -> None:
+        """`{{a b}}` is text, unless a column is called so: then it was meant as a placeholder."""
+        names = "|".join(map(re.escape, self.unfit))
+        meant = re.compile(rf"(?<!\\)\{{\{{[ \t]*({names})[ \t]*\}}\}}")
+        for field, value in self.fields.items():
+            if field in ("foreach", "matrix"):
+                continue
+            for steps, text in _texts_in(value):
+                for name in dict.fromkeys(meant.findall(text)):
+                    if field == "name":
+                        self.name_broken = True
+                    message = (
+                        f"{{{{{name}}}}} cannot be inserted: a placeholder's name is letters,"
+                        f" digits, _ and -; rename the column {name} of the table"
+                    )
+                    at = ("ready",) if field == "service" else steps
+                    self._wrong(field, Bad(message, at))
 
     def _check_run(self, known: frozenset[str]) -> None:
         run = self.fields.get("run")
@@ -115,11 +138,14 @@ class Texts:
             for i, text in enumerate(self.run_list):
                 self._check("run", (i,), names_in(text), known)
         elif run is not None and "{{" in run:
+            shell = self.fixed.get("shell") or DEFAULT_SHELL
             try:
                 _short(run)
-                self.script = self._script(run, self.fixed.get("shell") or DEFAULT_SHELL)
+                self.script = self._script(run, shell)
             except Bad as bad:
-                self._check("run", (), names_in(compile_raw(run)), known)
+                # Compiled with mistakes, it still knows which placeholders stand in comments.
+                text, _ = self.scripts.get((run, dialect(shell) or ""), (compile_raw(run), []))
+                self._check("run", (), names_in(text), known)
                 if not self.own_shell:
                     self._wrong("run", bad)
                 return
@@ -127,8 +153,12 @@ class Texts:
 
     def _check(self, field: str, steps: Steps, names: Iterable[str], known: frozenset[str]) -> bool:
         wrong = [name for name in dict.fromkeys(names) if name not in known]
+        typed = self.fields.get(field) if wrong and not steps else None
+        first: dict[str, int] = {}
+        if isinstance(typed, str) and len(typed) <= MAX_TEXT:
+            first = {name: number for number, name in reversed(numbers(typed))}
         for name in wrong:
-            self._wrong(field, Bad(self._why_not(name, known), steps))
+            self._wrong(field, Bad(self._why_not(name, known), steps, number=first.get(name)))
         return not wrong
 
     def _wrong(self, field: str, bad: Bad) -> None:
@@ -213,6 +243,16 @@ class Texts:
         }
         return tuple(_short(fill(text, plain)) for text in self.outputs)
 
+    def service(self, values: Values) -> Service | None:
+        if not self.ready:
+            return None
+        ready = fill(self.ready, values)
+        try:
+            check_ready(ready)
+        except ValueError as error:
+            raise Bad(str(error), ("ready",)) from None
+        return Service(ready)
+
     def _script(self, run: str, shell: tuple[str, ...]) -> Text:
         kind = dialect(shell)
         if kind is None:
@@ -229,7 +269,10 @@ class Texts:
             scripts[run, kind] = compile_script(run, kind)
         text, errors = scripts[run, kind]
         if errors:
-            raise Bad("; ".join(errors))
+            known = numbers(run)
+            bads = [Bad(message, number=known[i][0]) for i, message in errors]
+            bads[0].also = tuple(bads[1:])
+            raise bads[0]
         return text
 
     def patterns(self, field: str, values: Values) -> tuple[Pattern, ...]:
@@ -239,6 +282,22 @@ class Texts:
         if not self.fine:
             return ()
         return tuple(pattern_of(text, values, clean) for text in self.waits[field])
+
+
+def _texts_in(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, str]]:
+    """The texts of a field as they were typed, and the way to each."""
+    if isinstance(value, str):
+        yield steps, value
+    elif isinstance(value, Deferred):
+        yield from _texts_in(value.value)
+    elif isinstance(value, Template):
+        yield steps, "{{}}".join(part for part in value.parts if isinstance(part, str))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts_in(item, (*steps, key))
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _texts_in(item, (*steps, i))
 
 
 def _short(text: Text) -> Text:

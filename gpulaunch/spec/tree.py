@@ -90,6 +90,11 @@ def place(at: int) -> tuple[int, int]:
     return divmod(at, _LINE)
 
 
+def place_at(line: int, column: int) -> int:
+    """Both in one number."""
+    return line * _LINE + column
+
+
 def parse(source: Source) -> tuple[Node, list[tuple[int, str]]]:
     """The document's tree, and mistakes that did not keep it from being read (duplicate keys).
 
@@ -153,7 +158,7 @@ class _Builder:
             mark: Any = event.start_mark
             step = steps.get(type(event))
             if step is not None:
-                step(event, mark.line * _LINE + mark.column)
+                step(event, place_at(mark.line, mark.column))
             elif isinstance(event, yaml.StreamEndEvent):
                 return
 

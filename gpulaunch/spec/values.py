@@ -34,9 +34,9 @@ def found(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, list):
-        return "a list"
+        return "a list" if value else "an empty list"
     if isinstance(value, dict):
-        return "a mapping"
+        return "a mapping" if value else "an empty mapping"
     text = str(value)
     return repr(text if len(text) <= 60 else text[:57] + "...")
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpulaunch.core.model import Demand, Gpu, Job
+from gpulaunch.core.model import Demand, Gpu, Job, address_variable
 from gpulaunch.engines.environment import (
     CHOSEN,
     RANKS,
     THREADS,
     Machine,
     Place,
-    address_variable,
     delta,
     threads,
 )

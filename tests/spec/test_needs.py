@@ -8,7 +8,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.spec.needs import Index, Pattern, escape, find_cycle, spell_cycle
+from gpulaunch.spec.needs import Index, Pattern, escape, find_cycles, spell_cycle
 
 names = st.text("ab-[]*?", min_size=1, max_size=4)
 
@@ -40,6 +40,10 @@ graphs = st.integers(1, 7).flatmap(
 
 
 def reaches_itself(graph: dict[str, list[tuple[str, ...]]], start: str) -> bool:
+    return reaches(graph, start, start)
+
+
+def reaches(graph: dict[str, list[tuple[str, ...]]], start: str, end: str) -> bool:
     seen: set[str] = set()
     queue = [name for names in graph[start] for name in names]
     while queue:
@@ -47,7 +51,7 @@ def reaches_itself(graph: dict[str, list[tuple[str, ...]]], start: str) -> bool:
         if name not in seen:
             seen.add(name)
             queue += [other for names in graph[name] for other in names]
-    return start in seen
+    return end in seen
 
 
 @settings(max_examples=500)
@@ -61,12 +65,20 @@ def test_a_cycle_is_found_when_and_only_when_there_is_one(numbers: list[list[lis
         ]
         for job, groups in enumerate(numbers)
     }
-    cycle = find_cycle(graph)
-    assert (cycle is not None) == any(reaches_itself(graph, job) for job in graph)
-    if cycle is not None:
+    cycles = list(find_cycles(graph))
+    waiting = {job for job in graph if reaches_itself(graph, job)}
+    assert bool(cycles) == bool(waiting)
+    for cycle in cycles:
         assert cycle[0] == cycle[-1]
         for job, following in itertools.pairwise(cycle):
             assert any(following in names for names in graph[job])
+    # One at least in every knot.
+    found = {job for cycle in cycles for job in cycle}
+    for job in waiting:
+        knot = {
+            other for other in waiting if reaches(graph, job, other) and reaches(graph, other, job)
+        }
+        assert knot & found
 
 
 def test_a_long_cycle_is_shortened() -> None:

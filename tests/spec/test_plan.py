@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpulaunch.core.model import Gpu
+from gpulaunch.core.selection import choose
 from tests.spec.helpers import plan_of
 
 GB = 10**9
@@ -95,3 +98,15 @@ def test_a_later_mistake_can_be_pointed_at_its_line() -> None:
     assert plan.point(("gpus",), "there is no card 7") == (
         "jobs.yaml:2:7: gpus: there is no card 7\n    gpus: [7]\n          ^"
     )
+
+
+def test_a_card_of_the_file_that_is_not_there_is_pointed_at() -> None:
+    plan = plan_of("gpus: [SIM-1, 1]\njobs: [{run: x}]\n")
+    gpus = [Gpu(f"SIM-{i}", i, f"s{i}", "card", GB) for i in range(2)]
+    with pytest.raises(LookupError) as caught:
+        choose(plan.selection, gpus)
+    for said in (str(caught.value), f"--gpus: {caught.value}"):
+        assert plan.selection_mistake(said) == (
+            "jobs.yaml:1:7: gpus: SIM-1 and 1 are the same card: name it once\n"
+            "    gpus: [SIM-1, 1]\n          ^"
+        )

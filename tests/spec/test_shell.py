@@ -237,7 +237,7 @@ def test_any_nesting_of_contexts_prints_the_value(
 def test_what_cannot_be_quoted_is_an_error(script: str, why: str) -> None:
     _, errors = compile_script(script, "bash")
     assert len(errors) == 1
-    assert errors[0].startswith("{{x}} cannot be quoted " + why)
+    assert errors[0][1].startswith("{{x}} cannot be quoted " + why)
 
 
 def test_ansi_quotes_are_not_known_to_plain_sh() -> None:
@@ -247,7 +247,7 @@ def test_ansi_quotes_are_not_known_to_plain_sh() -> None:
 
 def test_every_misplaced_placeholder_is_named() -> None:
     _, errors = compile_script("echo `{{a}}`\ncat <<E\n{{b}}\nE\necho {{c}}", "bash")
-    assert [e.split()[0] for e in errors] == ["{{a}}", "{{b}}"]
+    assert [(i, e.split()[0]) for i, e in errors] == [(0, "{{a}}"), (1, "{{b}}")]
 
 
 def test_a_placeholder_in_a_comment_stays_text() -> None:
