@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2s
 
@@ -78,23 +78,30 @@ class Attempts:
     # ── Instructions ────────────────────────────────────────────────────────────────────────────
 
     def launch(self, launch: Launch) -> None:
-        job, attempt = launch.job, launch.attempt
-        ports: list[PortLease] = []
         try:
-            ports = [reserve_port() for _ in range(2 if wants_port(job) else 1)]
+            self._live[launch.attempt] = self._begin(launch)
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
+        except GpulaunchError as error:
+            self._post(Ended(launch.attempt, NotStarted(str(error))))
+
+    def _begin(self, launch: Launch) -> _Live:
+        """What an attempt holds, all of it or, when something fails, nothing."""
+        context = self._context
+        with ExitStack() as stack:
+            count = 2 if wants_port(launch.job) else 1
+            ports = [stack.enter_context(reserve_port()) for _ in range(count)]
             place = self._place(launch, ports)
             command = prepare(
-                job, attempt, place, self._context.machine, self._context.base, self._context.run
+                launch.job, launch.attempt, place, context.machine, context.base, context.run
             )
             pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
+            stack.callback(self._dismiss, pair)
             pair.launch(command)
-        except (OSError, GpulaunchError) as error:
-            for port in ports:
-                port.close()
-            self._post(Ended(attempt, NotStarted(str(error))))
-            return
-        self._live[attempt] = _Live(launch, pair, place, ports)
-        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+            self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+            stack.pop_all()
+            return _Live(launch, pair, place, ports)
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
