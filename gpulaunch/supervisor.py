@@ -123,7 +123,7 @@ class Supervisor:
         return self._run.ledger
 
     def why_waiting(self, job: str) -> str:
-        return self._run.why_waiting(job)
+        return self._run.why_waiting(job, self._clock())
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────
 

@@ -54,5 +54,6 @@ def _row(row: Row) -> GpuRow:
         users=tuple(users),
         lease=None if row.holder is None else str(row.holder),
         health=row.health,
+        state=row.occupied,
         simulated=row.simulated,
     )

@@ -108,7 +108,7 @@ def summarise(
         skipped_more=sum(n for _, n in causes.most_common()[SHOWN:]),
         vanished=vanished,
         notes=tuple(ledger.notes),
-        next_command=_next_command(state, bool(failed or causes), os.fspath(paths.root)),
+        next_command=_next_command(state, ledger, os.fspath(paths.root)),
     )
 
 
@@ -137,12 +137,16 @@ def _where(attempt: AttemptRecord | None, ledger: Ledger) -> str:
     return words.attempt_cards(attempt, ledger) if attempt else ""
 
 
-def _next_command(state: RunState, some_failed: bool, directory: str) -> str | None:
-    if state in ("stopped", "interrupted"):
-        return f"gpulaunch resume {shlex.quote(directory)}"
-    if state == "failed" or some_failed:
-        return f"gpulaunch retry {shlex.quote(directory)}"
-    return None
+def _next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
+    """`retry` where failures are all that is left, `resume` where there is more to do."""
+    if state in ("succeeded", "running"):
+        return None
+    left = any(
+        job.state in ("waiting", "cancelled", "running") and not job.vanished
+        for job in ledger.jobs.values()
+    )
+    command = "resume" if left or not ledger.counts["failed"] else "retry"
+    return f"gpulaunch {command} {shlex.quote(directory)}"
 
 
 # ── For people ──────────────────────────────────────────────────────────────────────────────────
