@@ -14,6 +14,7 @@ from gpulaunch.spec import tree
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.source import Source
 from gpulaunch.spec.tree import Path as Steps
+from gpulaunch.spec.warn import warnings_of
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Plan:
         `error` is the text of the LookupError or UsageError that said so.
         """
         return self.point(("gpus",), error.removeprefix("--gpus: "))
+
+    def warnings(self) -> list[str]:
+        """What jobs do that gpulaunch cannot keep its promises for, as lines like mistakes.
+
+        Programs that have a daemon start something, and commands that set the cards' mask.
+        """
+        shells = {job.group: job.shell for job in self.jobs}
+        return warnings_of(self.source, lambda: self._root, shells)
 
     @cached_property
     def _root(self) -> tree.Node:

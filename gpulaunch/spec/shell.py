@@ -15,7 +15,7 @@ around it with no `$(` between.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -76,6 +76,41 @@ def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
     return text_of(_quoted(found, places)), errors
 
 
+BLANK = "\x01"
+
+
+def outline(script: str, dialect: str) -> str:
+    """The script, letter for letter in its place, with only its code left.
+
+    Comments and here-documents become spaces, and BLANKs what is quoted or expanded; `$(` and its
+    `)` stay. Spaces, too, from where the scanner can no longer know.
+    """
+    scanner = _Scanner(script.replace(BLANK, " "), dialect)
+    out: list[str] = []
+    for kind, start in scanner.steps():
+        out.append(_outlined(scanner, kind, scanner.script[start : scanner.at]))
+        if scanner.lost:
+            break
+    text = "".join(out)[: len(script)]
+    return text.ljust(len(script))
+
+
+def _outlined(scanner: _Scanner, kind: str, piece: str) -> str:
+    if piece == "$(":
+        return piece
+    if kind not in ("top", "paren") or piece[0] in "'\"`" or (piece[0] == "$" and len(piece) > 1):
+        return BLANK * len(piece)
+    if piece.startswith("#"):
+        return (" " if scanner.word_start else BLANK) * len(piece)
+    if piece.startswith("\n"):
+        return re.sub(r"[^\n]", " ", piece)
+    if piece.startswith("\\"):
+        return (" " if piece == "\\\n" else BLANK) * len(piece)
+    if piece.startswith("<<") and piece != "<<<":
+        return " " * len(piece)
+    return BLANK * len(piece) if piece == "((" else piece
+
+
 def _quoted(found: Sequence[Piece], places: _Places) -> list[Piece]:
     out: list[Piece] = []
     number = 0
@@ -111,6 +146,12 @@ class _Scanner:
         self.lost = ""
 
     def scan(self) -> _Places:
+        for _ in self.steps():
+            pass
+        return self.places
+
+    def steps(self) -> Iterator[tuple[str, int]]:
+        """After each step: the kind of frame it was in, and where it began."""
         steps = {
             "top": self._bare,
             "paren": self._bare,
@@ -123,8 +164,9 @@ class _Scanner:
             "backtick": self._backtick,
         }
         while self.at < len(self.script):
-            steps[self.frames[-1].kind]()
-        return self.places
+            kind, start = self.frames[-1].kind, self.at
+            steps[kind]()
+            yield kind, start
 
     # ── one step in each kind of frame ──────────────────────────────────────────────────────────
 

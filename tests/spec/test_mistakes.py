@@ -96,7 +96,7 @@ def test_a_placeholder_that_cannot_be_quoted_is_pointed_at_with_advice() -> None
         "7:13: jobs[0].run: {{attempt}}",
         "8:18: jobs[0].run: {{job}}",
         "8:34: jobs[0].run: {{out}}",
-        "10:27: jobs[1].run: {{attempt}}",
+        "10:26: jobs[1].run: {{attempt}}",
         "14:15: jobs[2].run: {{gpu}}",
     ]
     advice = "; assign it to a variable before that and use the variable, or pass it in env:"

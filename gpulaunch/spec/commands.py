@@ -1,0 +1,100 @@
+"""The simple commands of a shell script, as far as they can be told without running it.
+
+    "if a; then FOO=1 nohup b x >log & fi"  ─▶  [a], [FOO=1 nohup b x], [fi]
+
+For warnings, where precision comes first: what is quoted, expanded or written to a file by a
+here-document is no command, and where the scanner loses its way it stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.spec.shell import BLANK, outline
+
+_TOKEN = re.compile(
+    r"(?P<end>\n|;+&?|&&|\|[|&]?|&(?!>))|(?P<open>\()|(?P<close>\))"
+    r"|(?P<redirect>[0-9]*(?:&>>?|>>?[&|]?|<<<|<[&>]?))|(?P<word>[^\s;&|()<>]+)|[^\S\n]+"
+)
+_KEYWORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "!", "{", "coproc"})
+# fmt: off
+_PREFIXES = frozenset({
+    "exec", "nohup", "setsid", "nice", "ionice", "env", "command", "stdbuf", "time", "sudo",
+    "timeout", "numactl", "taskset", "chrt", "xargs", "unbuffer",
+})
+# fmt: on
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`text` has BLANK for what is not plain; `start` and `end` are where it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`assignments` before it, its own name (behind `nohup`, `env` ...) and its arguments."""
+
+    assignments: tuple[Word, ...]
+    name: Word | None
+    arguments: tuple[Word, ...]
+
+    @property
+    def program(self) -> str:
+        return self.name.text.rsplit("/", 1)[-1] if self.name else ""
+
+
+def commands_in(script: str, dialect: str) -> Iterator[Command]:
+    """In the order in which they end."""
+    outer: list[list[Word]] = []
+    words: list[Word] = []
+    target = False
+    for match in _TOKEN.finditer(outline(script, dialect)):
+        kind = match.lastgroup
+        if kind == "word" and not target:
+            words.append(Word(match.group(), match.start(), match.end()))
+        if kind == "end":
+            yield command_of(words)
+            words = []
+        elif kind == "open":
+            outer.append(words)
+            words = []
+        elif kind == "close" and not outer:
+            words = []  # the pattern of a `case`
+        elif kind == "close":
+            yield command_of(words)
+            words = outer.pop()
+            if script[match.start() - 1] == "(":
+                words = []  # `f()` before a function's body
+        if kind is not None:
+            target = kind == "redirect"
+    yield command_of(words)
+
+
+def command_of(words: Sequence[Word]) -> Command:
+    """One command's words, keywords before it left out."""
+    at = 0
+    while at < len(words) and words[at].text in _KEYWORDS:
+        at += 1
+    assignments: list[Word] = []
+    prefixed = False
+    for number in range(at, len(words)):
+        word = words[number]
+        if _ASSIGNMENT.match(word.text):
+            assignments.append(word)
+        elif word.text.rsplit("/", 1)[-1] in _PREFIXES:
+            prefixed = True
+        elif not (prefixed and _OF_PREFIX.fullmatch(word.text)):
+            return Command(tuple(assignments), word, tuple(words[number + 1 :]))
+    return Command(tuple(assignments), None, ())
+
+
+def is_plain(word: Word) -> bool:
+    return BLANK not in word.text
