@@ -199,4 +199,4 @@ class Cards:
         self._desk.fact(GpuChanged(card.gpu.uuid, state, why))
 
 
-_HANDED = "a launcher that waited for it"
+_HANDED = "one that waited for it"

@@ -95,8 +95,10 @@ class Stuck:
             self._admission.focus, self._cleared = node, False
         elif services and not self._cleared:
             self._cleared = True
+            others = "gives way to a launcher that waits for its card"
+            why = others if _wanted(services) else f"makes room for {node.name}"
             for live in services:
-                self._attempts.stop(live, "interrupted", f"makes room for {node.name}")
+                self._attempts.stop(live, "interrupted", why)
         else:
             self._admission.focus = None
             text = "never started: it does not fit on the run's cards"
@@ -134,8 +136,7 @@ class Stuck:
         if self._still_since is None:
             self._still_since = now
         due = self._still_since + PATIENCE + MORE_PATIENCE * self._desk.luck("stuck")
-        wanted = any(card.wanted for live in services for card in live.cards)
-        if wanted and any(self._has_served(live) for live in services):
+        if _wanted(services) and any(self._has_served(live) for live in services):
             due = self._still_since + GIVING_WAY
         if now < due != self._due:
             self._due = due
@@ -164,6 +165,10 @@ class Stuck:
             text = self._why(node.name)
             self._jobs.settle(node, "skipped", f"can never start: {text}")
         return bool(waiting)
+
+
+def _wanted(services: list[Live]) -> bool:
+    return any(card.wanted for live in services for card in live.cards)
 
 
 def _wanting(node: Node) -> Node:

@@ -185,7 +185,8 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
         return _line(at, "calm", "waits", fact.name, fact.why)
     if attempt.state != "failed":
         verb = "lost" if attempt.state == "lost" else "interrupted"
-        return _line(at, "warn", verb, fact.name, fact.why, attempt.seconds)
+        why = fact.why.removeprefix(f"{verb}: ")
+        return _line(at, "warn", verb, fact.name, why, attempt.seconds)
     when = f"tries again in {words.limit(fact.delay)}" if fact.delay else "tries again"
     detail = f"{words.ending(attempt)}, attempt {attempt.id.number}; {when}"
     return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)

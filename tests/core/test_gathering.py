@@ -8,7 +8,8 @@ import pytest
 
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.events import GatherGranted, Wanted
-from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.core.facts import AttemptEnded
+from gpulaunch.core.model import AttemptId, Interrupted, Job
 from gpulaunch.core.stuck import Stuck
 from tests.core.table import Table, job, service
 from tests.core.world import Side, World, pretend_gpus
@@ -58,6 +59,10 @@ def test_a_service_gives_way_to_a_wide_job_and_comes_back(seed: int) -> None:
     world.run_to_end()
     assert run.run.outcome() == ("succeeded", "")
     assert world.launches["A:server"] == 2
+    ends = [fact for fact in run.facts if isinstance(fact, AttemptEnded)]
+    assert Interrupted("gives way to a launcher that waits for its card") in [
+        fact.outcome for fact in ends
+    ]
     assert world.now - world.begun < 12 * 10.0 + 60.0 + 90.0
 
 

@@ -94,7 +94,7 @@ def test_a_card_whose_memory_is_all_that_the_run_waits_for_is_said_once() -> Non
 def test_an_interrupted_attempt_is_no_failure() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("drain"))
-    run.add(f.JobDelayed("a", "GPU 0 was given back"))
+    run.add(f.JobDelayed("a", "interrupted: GPU 0 was given back"))
     assert text(run, stream)[3:] == ["interrupted     0:05  a  GPU 0 was given back"]
 
 
