@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.core import check, retry
+from gpulaunch.core import check
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts, Live
+from gpulaunch.core.attempts import Attempts
 from gpulaunch.core.cards import TIMER as CARD_TIMER
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
+from gpulaunch.core.ends import Ends
 from gpulaunch.core.events import (
     Asked,
     BecameReady,
@@ -42,12 +43,9 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
-    AttemptEnded,
     AttemptStarted,
     Fact,
     GpuDrained,
-    JobDelayed,
-    JobSettled,
     RunOpened,
     ServiceReady,
     StopAsked,
@@ -55,8 +53,8 @@ from gpulaunch.core.facts import (
 from gpulaunch.core.gathering import TIMER as GATHER_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
-from gpulaunch.core.ledger import JobRecord, Ledger
-from gpulaunch.core.model import Gpu, Instant, Job, Lost, RunState
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Gpu, Instant, RunState
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
@@ -95,6 +93,7 @@ class Run:
         self._attempts = Attempts(self._desk)
         self._jobs = Jobs(self._desk, self._retire)
         self._attempts.on_service_stopping = self._jobs.service_down
+        self._ends = Ends(self._desk, self._cards, self._jobs, self._attempts)
         self._admission = Admission(
             self._desk,
             self._cards,
@@ -193,7 +192,7 @@ class Run:
                     self._desk.fact(ServiceReady(attempt))
                     self._jobs.service_ready(live.service)
             case Ended():
-                self._ended(event)
+                self._ends.ended(event, self._killing)
             case TimerFired(key):
                 self._timer(key)
             case GatherGranted():
@@ -258,89 +257,6 @@ class Run:
         if self._halted() and all(live.service for live in self._attempts):
             for live in self._attempts:
                 self._attempts.stop(live, "interrupted", "nothing more is started")
-
-    # ── An attempt's end ────────────────────────────────────────────────────────────────────────
-
-    def _ended(self, event: Ended) -> None:
-        live = self._attempts.get(event.attempt)
-        if live is None:
-            return
-        record = self.ledger.jobs[event.attempt.job]
-        decision = self._decide(live, event, record)
-        self._attempts.end(live)
-        self._desk.fact(
-            AttemptEnded(
-                event.attempt,
-                event.outcome,
-                decision.failure,
-                decision.charged,
-                event.leftovers,
-                event.started,
-                event.ended,
-            )
-        )
-        self._free_cards(live)
-        if live.node is None:
-            self._settle_vanished(record, decision)
-            return
-        if live.service:
-            self._jobs.service_down(live.service)
-            self._interrupt_dependants(live.service, event, decision)
-        self._follow(live, live.node, decision)
-
-    def _decide(self, live: Live, event: Ended, record: JobRecord) -> retry.Decision:
-        job = live.node.job if live.node is not None else Job(record.name, ())
-        decision = retry.decide(event.outcome, job, record.charged, _lost_before(live, record))
-        if live.wish == "stopped":
-            return retry.Settle("succeeded")
-        if live.wish == "cancelled" and not _succeeded(decision):
-            return retry.Settle("cancelled", "cancelled")
-        if isinstance(decision, retry.Settle) or live.node is None:
-            return decision
-        # It may only be tried again where what it needs is still to be had.
-        gone = live.cause if live.cause and self._jobs.is_bad(live.cause) else None
-        gone = gone or self._jobs.has_bad_need(live.node)
-        if gone is None:
-            return decision
-        own = f"{retry.reason(event.outcome, job)}; " if decision.failure else ""
-        text = f"{own}its service {gone.name} {self._jobs.record(gone).state}"
-        reason = self._jobs.record(gone).reason
-        text += f": {reason}" if reason else ""
-        return retry.Settle("failed", text, decision.failure, decision.charged)
-
-    def _follow(self, live: Live, node: Node, decision: retry.Decision) -> None:
-        if isinstance(decision, retry.Settle):
-            self._jobs.settle(node, decision.state, decision.reason)
-            return
-        self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
-        node.place = "blocked"
-        if node.left:
-            self._jobs.leave_be(node)
-            return
-        self._jobs.enqueue(node)
-
-    def _settle_vanished(self, record: JobRecord, decision: retry.Decision) -> None:
-        if isinstance(decision, retry.Settle):
-            self._desk.fact(JobSettled(record.name, decision.state, decision.reason))
-        else:
-            self._desk.fact(JobDelayed(record.name, decision.reason))
-
-    def _free_cards(self, live: Live) -> None:
-        for card in live.cards:
-            if card.attempts:
-                continue
-            if self._killing:
-                self._cards.release(card)
-            else:
-                self._cards.drain(card)
-
-    def _interrupt_dependants(self, service: Node, event: Ended, decision: retry.Decision) -> None:
-        """What runs against a server that is gone is cut short; it is not its fault."""
-        for live in self._attempts:
-            if live.node is not None and service in live.node.services:
-                live.cause = service
-                text = retry.reason(event.outcome, service.job)
-                self._attempts.stop(live, "interrupted", f"its service {service.name} {text}")
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -414,24 +330,6 @@ def _opened(gpus: Sequence[Gpu]) -> Ledger:
     ledger = Ledger()
     ledger.apply(RunOpened("", "", 1, "", "", "", 0, tuple(gpus)), Instant(0.0, 0.0))
     return ledger
-
-
-def _lost_before(live: Live, record: JobRecord) -> int:
-    """Attempts lost in a row just before this one, by this supervisor: a crash of an earlier one
-    loses what runs, and says nothing about the job."""
-    if live.inherited or live.node is None:
-        return 0
-    since = max(record.budget_from, live.node.fresh_from)
-    count = 0
-    for attempt in reversed(record.attempts[since - 1 : -1]):
-        if not isinstance(attempt.outcome, Lost):
-            break
-        count += 1
-    return count
-
-
-def _succeeded(decision: retry.Decision) -> bool:
-    return isinstance(decision, retry.Settle) and decision.state == "succeeded"
 
 
 def _failures(jobs: Jobs) -> str:

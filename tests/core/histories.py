@@ -75,7 +75,7 @@ def play(seed: int, sides: int = 1) -> World:
     world = World(pretend_gpus(cards), rng)
     for number in range(sides):
         jobs = random_jobs(rng, cards)
-        world.add(jobs, name="AB"[number], **random_options(rng, cards))  # type: ignore[arg-type]
+        world.add(jobs, name="ABC"[number], **random_options(rng, cards))  # type: ignore[arg-type]
     nervous = rng.choice([0.0, 0.05, 0.2])
     for _ in range(rng.randint(0, 150)):
         if rng.random() < nervous:

@@ -32,6 +32,12 @@ def test_two_rival_runs_never_share_a_card_and_both_end(first: int) -> None:
         _play(seed, 2)
 
 
+@pytest.mark.parametrize("first", range(0, max(CHUNK, COUNT // 6), CHUNK))
+def test_three_rival_runs_all_end(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        _play(seed, 3)
+
+
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
     """A suite of histories in which nothing happens would pass as well."""
     seen: Counter[str] = Counter()
