@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import RetryPolicy
@@ -18,6 +18,8 @@ from gpulaunch.spec.suggest import did_you_mean
 from gpulaunch.spec.tree import Plain
 
 Convert: TypeAlias = Callable[[Any], Any]
+
+_VARIABLE = re.compile(r"[^\s=\0]+")
 
 MASKS = frozenset(
     {
@@ -162,10 +164,18 @@ def env(value: Plain) -> dict[str, str | None]:
         raise Bad(f"expected variables like {{HF_HOME: /data/hf}}, found {v.found(value)}")
     gather = Gather()
     for key, item in value.items():
-        gather.take((), check_variable, key)
-        gather.take((key,), _variable, item)
+        if not _is_variable(key):
+            gather.take((), check_variable, key)
+        if not isinstance(item, str):
+            gather.take((key,), _variable, item)
     gather.done()
     return value  # type: ignore[return-value]
+
+
+@lru_cache(10_000)
+def _is_variable(name: str) -> bool:
+    # Hundreds of thousands of jobs set the same few variables.
+    return name not in MASKS and _VARIABLE.fullmatch(name) is not None
 
 
 def _variable(value: Plain) -> None:
@@ -181,7 +191,7 @@ def check_variable(name: str) -> None:
             (name,),
             key=True,
         )
-    if not re.fullmatch(r"[^\s=\0]+", name):
+    if not _VARIABLE.fullmatch(name):
         raise Bad(f"expected a variable's name, found {v.found(name)}", (name,), key=True)
 
 

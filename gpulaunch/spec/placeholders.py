@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 from gpulaunch.core.template import Slot, Template, Text, slots
@@ -80,6 +81,12 @@ def compile_raw(text: str) -> Text:
     """`text` with its placeholders as slots that are filled verbatim."""
     if "{{" not in text:
         return text
+    return _compiled(text) if len(text) < 1000 else text_of(pieces(text))
+
+
+@lru_cache(10_000)
+def _compiled(text: str) -> Text:
+    # Hundreds of thousands of jobs may share the same few texts through an alias.
     return text_of(pieces(text))
 
 

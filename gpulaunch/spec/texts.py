@@ -99,7 +99,7 @@ class Texts:
         self.fine = True
         self._check_name()
         self._check_run(everything)
-        for key, value in self.env.items():
+        for key, value in self.env.items() if not self.env_constant else ():
             self._check("env", (key,), names_in(value or ""), everything)
         for i, text in enumerate(self.outputs):
             self._check("outputs", (i,), names_in(text), everything)

@@ -21,7 +21,7 @@ from gpulaunch.spec.values import SHELLS, dialect
 SHOWN = 50
 MASK = "CUDA_VISIBLE_DEVICES"
 _WORTH = re.compile(
-    rf"{MASK}|\b(docker|docker-compose|nerdctl|sbatch|srun|salloc|qsub|bsub|systemd-run|at)\b"
+    rf"{MASK}|\b(docker|nerdctl|sbatch|srun|salloc|qsub|bsub|systemd-run|at[ \t]+[-0-9nmt])"
 )
 _HARMLESS = re.compile(r"-1|NoDevFiles|(\{\{[ \t]*(gpu_index|gpu_uuid)[ \t]*\}\},?)*")
 _SETTERS = frozenset({"export", "declare", "typeset", "readonly", "local"})

@@ -203,6 +203,18 @@ def test_a_hundred_thousand_jobs_are_planned_in_seconds(text: str) -> None:
     assert peak < 1024
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["v", "{{job}}-{{out}}"], ids=["constant", "placeholders"])
+def test_one_mistake_among_many_jobs_that_share_an_alias_is_said_in_seconds(value: str) -> None:
+    env = ", ".join(f"V{i}: '{value}-{i}'" for i in range(20))
+    text = f"jobs:\n- {{name: a, run: x, env: &e {{{env}}}}}\n"
+    text += "".join(f"- {{name: j{i}, run: echo {i}, env: *e}}\n" for i in range(100_000))
+    start = time.process_time()
+    with pytest.raises(JobFileError, match="unknown key; did you mean gpus"):
+        load_text((text + "- {run: x, gpuss: 1}\n").encode(), name="j", base=Path("/"), environ={})
+    assert time.process_time() - start < 30
+
+
 def test_a_long_chain_of_needs_is_followed() -> None:
     chain = "".join(f"- {{name: j{i}, run: x, needs: [j{i - 1}]}}\n" for i in range(1, 3000))
     text = "jobs:\n- {name: j0, run: x}\n" + chain
