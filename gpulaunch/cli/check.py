@@ -24,14 +24,16 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     gpulaunch check jobs.yaml
     """
     from gpulaunch.cli.output import echo_plan, say
-    from gpulaunch.cli.running import Options, pool_for
+    from gpulaunch.cli.running import Options, pool_for, warn_of
     from gpulaunch.engines.pool import open_pool
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
+    options = Options(gpus=gpus, simulate=simulate)
+    warn_of(plan, options)
     pool = open_pool(gpus, simulate, os.environ, "check")
     if pool.here:
-        pool = pool_for(plan, plan.jobs, Options(gpus=gpus, simulate=simulate), "check")
+        pool = pool_for(plan, plan.jobs, options, "check")
     else:
         for note in pool.notes:
             say(note)

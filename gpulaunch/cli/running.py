@@ -80,6 +80,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
+    warn_of(plan, options)
     jobs = _only(plan.jobs, options.only, Ledger())
     pool = pool_for(plan, jobs, options, run_id)
     if options.dry_run:
@@ -255,6 +256,13 @@ def _here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int
 
 
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def warn_of(plan: Plan, options: Options) -> None:
+    """Say what jobs do that gpulaunch cannot keep its promises for."""
+    if not options.quiet:
+        for line in plan.warnings():
+            click.echo(f"warning: {line}", err=True)
 
 
 def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:

@@ -1,0 +1,86 @@
+"""`check`, `schema`, `init`, `doctor` and `gpus`: what they print and how they exit."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import yaml
+
+from tests.cli.launcher import Launcher
+
+
+def test_check_prints_the_plan_and_starts_nothing(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: 'a-{{n}}', matrix: {n: [1, 2, 3]}, run: 'echo {{n}} > {{out}}/x', timeout: 2h}
+        """,
+    )
+    result = launcher("check", "jobs.yaml", "--simulate", "2")
+    assert result.status == 0
+    assert "3 jobs" in result.out
+    assert "simulated" in result.out
+    assert "{{out}}" in result.out
+    plan = json.loads(launcher("check", "jobs.yaml", "--simulate", "2", "--json").out)
+    assert [job["name"] for job in plan["jobs"]] == ["a-1", "a-2", "a-3"]
+    assert not (launcher.path / "gpulaunch-runs").exists()
+
+
+def test_check_warns_of_what_is_no_descendant_of_the_job(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: docker run --gpus all image}]")
+    result = launcher("check", "jobs.yaml", "--simulate", "1")
+    assert result.status == 0
+    assert "docker" in result.err
+    assert "jobs.yaml:1:" in result.err
+
+
+def test_a_wrong_card_in_the_file_is_shown_at_its_line(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "gpus: [0, 5]\njobs: [{name: a, run: 'true'}]\n")
+    for command in ("check", "run"):
+        result = launcher(command, "jobs.yaml", "--simulate", "2")
+        assert result.status == 2
+        assert "jobs.yaml:1:7: gpus:" in result.err
+
+
+def test_the_schema_accepts_what_check_accepts(launcher: Launcher) -> None:
+    schema = json.loads(launcher("schema").out)
+    good = {"jobs": [{"name": "a", "run": "true", "gpus": 2, "timeout": "2h"}]}
+    jsonschema.validate(good, schema)
+    launcher.file("jobs.yaml", yaml.safe_dump(good))
+    assert launcher("check", "jobs.yaml", "--simulate", "2").status == 0
+
+
+def test_init_writes_a_file_that_check_accepts_and_overwrites_none(launcher: Launcher) -> None:
+    assert launcher("init").status == 0
+    result = launcher("init")
+    assert result.status == 2
+    assert "exists already" in result.err
+
+
+def test_init_translates_a_script_and_says_what_it_could_not(launcher: Launcher) -> None:
+    for stem in "ab":
+        launcher.file(f"{stem}.fasta", ">x\n")
+    launcher.file(
+        "all.sh",
+        """
+        CUDA_VISIBLE_DEVICES=0 cat a.fasta > a.log 2>&1 &
+        CUDA_VISIBLE_DEVICES=1 nohup cat b.fasta &
+        wait
+        CUDA_VISIBLE_DEVICES=0,1 sort a.fasta b.fasta
+        """,
+    )
+    result = launcher("init", "all.sh", "-o", "jobs.yaml")
+    assert result.status == 0, result.err
+    assert launcher("run", "jobs.yaml", "--simulate", "2").status == 0
+    gpus = sorted(job["attempts"][0]["gpus"].__len__() for job in launcher.jobs().values())
+    assert gpus == [1, 1, 2]
+
+
+def test_doctor_and_gpus_say_what_is_wrong_without_a_card(launcher: Launcher) -> None:
+    result = launcher("doctor")
+    assert result.status == 0
+    assert "NVML" in result.out or "driver" in result.out
+    assert isinstance(json.loads(launcher("doctor", "--json").out), list)
+    assert json.loads(launcher("gpus", "--json").out)["gpus"] == [] or "GPU" in launcher("gpus").out
