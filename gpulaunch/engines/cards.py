@@ -252,12 +252,16 @@ class Cards:
                 lambda: self._look_again(uuid, lease, left - DRAIN_PAUSE),
             )
 
-    def close(self) -> None:
+    def settle(self) -> None:
+        """Keep the leases that are held, and nothing else: nothing more will be asked for."""
         self._end_gathering()
         for uuid in list(self._waiters):
             self._stop_waiting(uuid)
         for uuid in list(self._handed):
             self._drop_handed(uuid)
+        self._eyes.close()
+
+    def close(self) -> None:
+        self.settle()
         for uuid in list(self._leases):
             self.release(uuid)
-        self._eyes.close()

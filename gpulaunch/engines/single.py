@@ -74,6 +74,8 @@ class Single:
         while True:
             if launch := self._settle(run):
                 uuids = [gpu.uuid for gpu in launch.gpus]
+                # The command must not find a child that it never had: the driver's helper ends.
+                self._cards.settle()
                 return launch.gpus, self._cards.descriptors(uuids)
             # Only while no look is under way is it known that there is nothing to be had now.
             if not self._asked:

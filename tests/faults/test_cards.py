@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,20 @@ def test_a_busy_card_is_named_and_taken_when_it_comes_free(
         driver.no_processes()
         driver.card(0, used=0)
         assert process.wait(30) == 0
+
+
+def test_exec_leaves_no_child_and_no_descriptor_but_the_lease(
+    launcher: Launcher, driver: FakeDriver
+) -> None:
+    driver.card(0)
+    script = """
+import os
+print(open(f"/proc/self/task/{os.getpid()}/children").read().split())
+print([fd for fd in map(int, os.listdir("/proc/self/fd")) if 3 < fd < 100])
+print(os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+    result = launcher("exec", "--", sys.executable, "-c", script)
+    assert result.out == "[]\n[]\n0\n", result.err
 
 
 def test_wait_runs_out_on_a_busy_card(launcher: Launcher, driver: FakeDriver) -> None:
