@@ -14,7 +14,7 @@ from gpulaunch.core.events import SetTimer
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
-from gpulaunch.core.waiting import WAITING, Node, Waiting
+from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, Waiting
 
 TIMER = "job/"
 _BAD = frozenset({"failed", "cancelled", "skipped"})
@@ -308,7 +308,7 @@ class Jobs:
         for node in nodes:
             was = node.place
             self.leave(node)
-            node.place, node.left = "blocked", False
+            node.place, node.left, node.blockers = "blocked", False, UNCOUNTED
             self.failed.pop(node, None)
             self._desk.fact(JobRequeued(node.name, why))
             if was == "settled":

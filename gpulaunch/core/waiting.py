@@ -19,6 +19,9 @@ Place: TypeAlias = Literal["settled", "blocked", "delayed", "idle", "asking", "r
 """Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
 
+UNCOUNTED = 1 << 30
+"""Blockers of a job before they are counted: whatever is settled meanwhile, it cannot come up."""
+
 WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
 
 
@@ -37,7 +40,7 @@ class Node:
     order: int
     place: Place = "blocked"
     key: Key = (0, 0.0, 0)
-    blockers: int = 0
+    blockers: int = UNCOUNTED
     overtaken: int = 0
     lacking: str = ""
     left: bool = False

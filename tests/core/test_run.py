@@ -727,3 +727,22 @@ def test_many_jobs_pass_through_the_core_cheaply() -> None:
     assert table.run.finished
     assert events == 1 + 8 + 20_000
     assert time.process_time() - begun < 20
+
+
+def test_a_retried_job_that_is_skipped_again_lets_nobody_come_up_before_its_turn() -> None:
+    table = Table(0)
+    cpu = {"gpus": 0}
+    table.submit(
+        job("off", **cpu),
+        job("bad", **cpu, after=("off",)),
+        job("skipped", **cpu, needs=("off",)),
+        job("x", **cpu, needs=("bad", "skipped")),
+        job("y", **cpu, needs=("bad",), after=("x",)),
+    )
+    table.asked(Cancel(("off",)))
+    table.ended("off.1", Cancelled())
+    table.ended("bad.1", Exited(1))
+    assert table.run.ledger.counts["skipped"] == 3
+    assert table.asked(Retry(None)) == ["launch bad.2 on none"]
+    table.run.check()
+    assert table.ended("bad.2") == ["launch y.1 on none"]
