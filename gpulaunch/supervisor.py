@@ -61,7 +61,7 @@ class Record(Protocol):
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
     def retry(self) -> bool: ...
-    def sync(self) -> None: ...
+    def sync(self) -> bool: ...
 
     @property
     def trouble(self) -> str: ...
@@ -140,7 +140,8 @@ class Supervisor:
             self._drain_inbox()
         state, reason = self._run.outcome()
         self._add(RunClosed(state, reason, self._exit_status(state)))
-        self._record.sync()
+        if not (self._record.sync() and self._recording):
+            self.unrecorded = self.unrecorded or self._record.trouble
 
     def _exit_status(self, state: RunState) -> int:
         """The first that holds, in the contract's order."""
@@ -209,7 +210,8 @@ class Supervisor:
 
     def _sync(self) -> None:
         self._syncing = False
-        self._record.sync()
+        if not self._record.sync() and self._recording:
+            self._recording_failed(self._clock())
 
     def _plan_tick(self) -> None:
         at = self._view.next_tick(self._clock())

@@ -7,6 +7,7 @@ parent ──fork──▶ child: setsid; once begun, standard streams away from
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
         return Detached.Parent(code if code >= 0 else errors.SOME_JOB_FAILED)
     os.close(read)
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return Detached.Child(write, log)
 
 

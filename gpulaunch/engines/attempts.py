@@ -5,6 +5,7 @@ launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) �
 
 from __future__ import annotations
 
+import errno
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
-from gpulaunch.core.model import AttemptId, Lost, NotStarted
+from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
@@ -28,6 +29,8 @@ from gpulaunch.process import client
 from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
 IDLE_WITHOUT_CARD = 4
+RETRY = 1.0
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class Attempts:
         self._pairs = 0
         self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
         self._live: dict[AttemptId, _Live] = {}
+        self._postponed: dict[AttemptId, Launch] = {}
         self._addresses: dict[str, str] = {}
 
     @property
@@ -81,10 +85,24 @@ class Attempts:
         try:
             self._live[launch.attempt] = self._begin(launch)
         except OSError as error:
+            if error.errno in SCARCE:
+                self._postpone(launch)
+                return
             where = f": {error.filename}" if error.filename else ""
             self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
         except GpulaunchError as error:
             self._post(Ended(launch.attempt, NotStarted(str(error))))
+
+    def _postpone(self, launch: Launch) -> None:
+        """What is scarce is no failure of the job's: try again in a while."""
+        attempt = launch.attempt
+        self._postponed[attempt] = launch
+
+        def again() -> None:
+            if self._postponed.pop(attempt, None):
+                self.launch(launch)
+
+        self._loop.call_after(f"launch:{attempt}", RETRY, again)
 
     def _begin(self, launch: Launch) -> _Live:
         """What an attempt holds, all of it or, when something fails, nothing."""
@@ -106,6 +124,8 @@ class Attempts:
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
             live.pair.stop(stop.reason, stop.now, stop.by)
+        elif self._postponed.pop(stop.attempt, None):
+            self._post(Ended(stop.attempt, Interrupted(stop.by)))
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
@@ -193,14 +213,26 @@ class Attempts:
             return
         attempt = live.launch.attempt
         ready_at = render(service.ready, {"port": str(live.place.port or "")})
-        live.readiness = readiness = Readiness(ready_at)
         self._addresses[attempt.job] = address_of(ready_at)
+        self._await_readiness(live, ready_at)
+
+    def _await_readiness(self, live: _Live, ready_at: str) -> None:
+        attempt = live.launch.attempt
 
         def ready() -> None:
             self._end_readiness(live)
             self._post(BecameReady(attempt))
 
-        self._loop.watch(readiness.fileno(), ready)
+        def again() -> None:
+            if self._live.get(attempt) is live:
+                self._await_readiness(live, ready_at)
+
+        try:
+            live.readiness = Readiness(ready_at)
+        except (OSError, RuntimeError):  # no descriptor, or no thread, is to be had now
+            self._loop.call_after(f"ready:{attempt}", RETRY, again)
+        else:
+            self._loop.watch(live.readiness.fileno(), ready)
 
     def _end_readiness(self, live: _Live) -> None:
         if live.readiness:

@@ -24,6 +24,7 @@ from gpulaunch.core.events import (
     GatherGranted,
     Granted,
     Instruction,
+    Occupied,
     Refusal,
     Refused,
     Release,
@@ -43,7 +44,8 @@ DRAIN_PAUSE = 0.2
 class Cards:
     """The leases this run holds or waits for. Never chooses which card to take.
 
-    `working` says whether anything of ours runs on a card.
+    `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
+    is given back, for those that hold its descriptors as well.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Cards:
         eyes: Eyes,
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
+        letting_go: Callable[[str], None] = lambda gpu: None,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
         self._post = post
         self._eyes = eyes
         self._working = working
+        self._letting_go = letting_go
         self._scope = scope_of(environ)
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
@@ -72,7 +76,11 @@ class Cards:
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Acquire(gpu):
-                self.acquire(gpu)
+                try:
+                    self.acquire(gpu)
+                except OSError as error:  # descriptors are scarce: the core asks again
+                    why = f"its lease cannot be taken now: {error.strerror}"
+                    self._post(Refused(gpu, Occupied(why)))
             case Release(gpu):
                 self.release(gpu)
             case Drain(gpu):
@@ -125,6 +133,7 @@ class Cards:
 
     def release(self, uuid: str) -> None:
         """Give the lease back, to the launcher that waits for it where one does."""
+        self._letting_go(uuid)
         lease = self._leases.pop(uuid)
         self._before.pop(uuid, None)
         self._loop.forget("drain:" + uuid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.core.events import Ended, Event, Instruction, Launch, Release, StopAttempt
+from gpulaunch.core.events import Ended, Event, Instruction, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
@@ -26,9 +26,17 @@ class Local:
         self._loop = loop
         self._post = post
         self._cards = Cards(
-            pool.gpus, loop, post, pool.eyes(loop), context.base, lambda: self._attempts.on_cards
+            pool.gpus,
+            loop,
+            post,
+            pool.eyes(loop),
+            context.base,
+            working=lambda: self._attempts.on_cards,
+            letting_go=self._letting_go,
         )
         self._attempts = Attempts(context, loop, self._posted, self._cards.descriptors)
+        # Before the first launch: later some of these names would be our own pairs'.
+        self._old_keepers = listening(f"keeper/{context.run_id}/")
         self._left: list[AttemptId] = []
         self._keepers: dict[str, Waiter] = {}
 
@@ -39,11 +47,11 @@ class Local:
                 self._cards.say_want()
             case StopAttempt():
                 self._attempts.stop(instruction)
-            case Release(gpu):
-                self._attempts.give_back(gpu)
-                self._cards.carry_out(instruction)
             case _:
                 self._cards.carry_out(instruction)
+
+    def _letting_go(self, gpu: str) -> None:
+        self._attempts.give_back(gpu)
 
     def _posted(self, event: Event) -> None:
         if isinstance(event, Ended):
@@ -55,7 +63,7 @@ class Local:
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Their keepers end them by themselves, now that their supervisor is gone."""
         self._left = list(attempts)
-        for name in listening(f"keeper/{self._context.run_id}/") if attempts else ():
+        for name in self._old_keepers if attempts else ():
             waiter = Waiter.connect_name(name, name, False)
             if waiter:
                 self._keepers[name] = waiter
@@ -72,10 +80,6 @@ class Local:
 
     def _settle_left(self) -> None:
         """Post the ends that are recorded; all others once no old keeper is alive."""
-        if self._left and not self._keepers:
-            count = kill_stragglers(self._context.run_id)
-            if count:
-                self._context.warn(None, f"{count} processes had outlived their keepers: killed")
         for attempt in list(self._left):
             try:
                 end = read_end(self._context.run.end(attempt))
@@ -85,6 +89,11 @@ class Local:
                 continue
             self._left.remove(attempt)
             if end is None:
+                # Of this attempt alone: others of the run are alive and well by now.
+                count = kill_stragglers(self._context.run_id, attempt)
+                if count:
+                    text = f"{count} processes had outlived their keepers: killed"
+                    self._context.warn(attempt.job, text)
                 self._post(Ended(attempt, Lost("nobody saw its end")))
             else:
                 self._post(Ended(attempt, end.outcome, end.leftovers, end.started, end.ended))

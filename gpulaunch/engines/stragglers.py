@@ -14,6 +14,7 @@ from contextlib import suppress
 from gpulaunch.core.model import AttemptId
 
 PATIENCE = 5.0
+ROUNDS = 50
 
 
 def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:
@@ -24,7 +25,10 @@ def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:
         markers.add(b"GPULAUNCH_ATTEMPT=%d" % attempt.number)
     count = 0
     # Again until none is left: one that is killed may have forked a moment before.
-    while found := _find(markers):
+    for _ in range(ROUNDS):
+        found = _find(markers)
+        if not found:
+            break
         count += len(found)
         _kill(found, markers)
         if not _all_gone(found):

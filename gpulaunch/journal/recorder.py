@@ -57,13 +57,18 @@ class Recorder:
         self._look_for_room()
         return self._written(self._journal.retry()) and self._scarcity is None
 
-    def sync(self) -> None:
-        """Have the disk hold the journal; only then do the keepers' own records go."""
-        if self._journal.sync():
-            ends, self._recorded_ends = self._recorded_ends, []
-            for attempt in ends:
-                with suppress(OSError):
-                    os.unlink(self._run.end(attempt))
+    def sync(self) -> bool:
+        """Have the disk hold the journal; only then do the keepers' own records go.
+
+        False: it does not, and what it lacks is pending again.
+        """
+        if not self._journal.sync():
+            return False
+        ends, self._recorded_ends = self._recorded_ends, []
+        for attempt in ends:
+            with suppress(OSError):
+                os.unlink(self._run.end(attempt))
+        return True
 
     def _look_for_room(self) -> None:
         """An attempt needs more than its line: its log, its `{{out}}`, its keeper's record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -363,6 +364,14 @@ def test_detach_prints_the_run_directory_and_goes_on(launcher: Launcher) -> None
     run = Path(result.out.strip())
     assert run == launcher.run
     assert launcher("wait", run).status == 0
+    assert launcher.log("a") == "done\n"
+
+
+def test_a_detached_run_does_not_mind_a_closed_terminal(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; echo done}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--detach").status == 0
+    os.kill(launcher.wait_for("run_opened")[0]["pid"], signal.SIGHUP)
+    assert launcher("wait").status == 0
     assert launcher.log("a") == "done\n"
 
 

@@ -82,8 +82,8 @@ class FakeRecord:
         self.pending = []
         return True
 
-    def sync(self) -> None:
-        return None
+    def sync(self) -> bool:
+        return not self.pending
 
 
 class FakeView:

@@ -26,6 +26,7 @@ from gpulaunch.core.events import (
     Launch,
     Refused,
     Release,
+    Sick,
     Started,
     StopAttempt,
     Wanted,
@@ -74,7 +75,7 @@ class Bench:
     def gpus(self) -> tuple[Gpu, ...]:
         return self.pool.gpus
 
-    def expect(self, kind: type[E], seconds: float = 20.0) -> E:
+    def expect(self, kind: type[E] | tuple[type[E], ...], seconds: float = 20.0) -> E:
         """The next event of that kind; those before it are dropped."""
         late: list[bool] = []
         self.loop.call_after("late", seconds, lambda: late.append(True))
@@ -84,7 +85,7 @@ class Bench:
                 if isinstance(event, kind):
                     self.loop.forget("late")
                     return event
-            assert not late, f"no {kind.__name__} within {seconds} s"
+            assert not late, f"no {kind} within {seconds} s"
             self.loop.turn()
 
     def hold(self, *gpus: Gpu) -> None:
@@ -301,12 +302,40 @@ def test_an_attempt_that_ended_unseen_is_adopted_with_its_end(make: Make) -> Non
 def test_what_outlived_its_keepers_is_killed_before_the_attempt_is_called_lost(
     bench: Bench,
 ) -> None:
-    environ = {**os.environ, "GPULAUNCH_RUN_ID": bench.run_id}
-    with subprocess.Popen(["sleep", "1000"], env=environ) as straggler:
-        attempt = AttemptId("orphaned", 1)
-        bench.engine.adopt([attempt])
+    environ = {**os.environ, "GPULAUNCH_RUN_ID": bench.run_id, "GPULAUNCH_ATTEMPT": "1"}
+    sleep = ["sleep", "1000"]
+    with (
+        subprocess.Popen(sleep, env={**environ, "GPULAUNCH_JOB": "orphaned"}) as straggler,
+        subprocess.Popen(sleep, env={**environ, "GPULAUNCH_JOB": "other"}) as bystander,
+    ):
+        bench.engine.adopt([AttemptId("orphaned", 1)])
         assert isinstance(bench.expect(Ended).outcome, Lost)
         assert straggler.wait(5) == -9
+        assert bystander.poll() is None, "another attempt of the run is alive and well"
+        bystander.kill()
+
+
+def test_what_is_lost_is_said_while_new_attempts_run_and_rest(bench: Bench) -> None:
+    bench.launch(sh("true", "new"))
+    bench.expect(Ended)
+    bench.engine.adopt([AttemptId("old", 1)])
+    assert bench.expect(Ended).attempt == AttemptId("old", 1)
+
+
+def test_a_card_that_falls_ill_after_a_job_is_given_back_whole(make: Make) -> None:
+    one, other = make("one"), make("other")
+    gpu = one.gpus[0]
+    one.hold(gpu)
+    one.launch(sh("true"), gpu)
+    one.expect(Ended)
+    cards = one.engine._cards  # type: ignore[attr-defined]
+    cards._eyes.look = lambda gpu, then: then(Sick("lost"))
+    one.engine.carry_out(Drain(gpu.uuid))
+    assert one.expect(Refused).why == Sick("lost")
+    other.engine.carry_out(Acquire(gpu.uuid))
+    if not isinstance(other.expect((Granted, Refused)), Granted):
+        other.expect(Freed)
+        other.hold(gpu)
 
 
 def test_an_attempt_of_which_nothing_is_left_is_lost(bench: Bench) -> None:

@@ -131,6 +131,21 @@ def test_a_sigkilled_supervisor_leaves_no_process_and_resume_goes_on(launcher: L
     assert [a["failure"] for a in launcher.jobs()["long"]["attempts"]] == [None, None]
 
 
+def test_a_resume_during_the_grace_spares_its_own_new_jobs(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        "jobs: [{name: old, grace: 3, run: \"trap '' TERM; sleep 1000 & wait; sleep 1000\"}]",
+    )
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
+        launcher.wait_for("attempt_started")
+        process.kill()
+        process.wait()
+    launcher.file("jobs.yaml", "jobs: [{name: old, run: 'true'}, {name: new, run: sleep 4}]")
+    result = launcher("resume")
+    assert result.status == 0, result.err
+    assert len(launcher.jobs()["new"]["attempts"]) == 1
+
+
 def test_a_second_supervisor_is_refused(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", OBEDIENT)
     with launcher.begun("run", "jobs.yaml", "--simulate", "2"):
