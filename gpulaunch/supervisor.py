@@ -246,5 +246,8 @@ class Supervisor:
             self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
 
     def _give_up_recording(self) -> None:
+        if not self._record.trouble:
+            self._retry_recording()
+            return
         self.unrecorded = self._record.trouble
         self.post(Asked(Stop(f"the run could not be recorded: {self.unrecorded}")))

@@ -44,6 +44,8 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
     read, write = os.pipe()
     pid = os.fork()
     if pid:
+        # The signals that the child puts off are this side's as ever: Ctrl-C ends the waiting.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(write)
         with open(read, "rb") as channel:
             if channel.read():

@@ -12,6 +12,7 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.core.events import (
@@ -239,26 +240,24 @@ class Cards:
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
     def drain(self, uuid: str) -> None:
-        self._look_again(uuid, self._leases[uuid], DRAIN_PATIENCE)
+        self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
 
-    def _look_again(self, uuid: str, lease: Lease, left: float) -> None:
-        self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, left))
+    def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
+        self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
 
-    def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, left: float) -> None:
+    def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, until: float) -> None:
         if self._leases.get(uuid) is not lease:
             return
         if isinstance(look, Sick):
             self._refuse(uuid, look)
         elif self._eyes.drained(self._before[uuid], look):
             self._post(Drained(uuid, look.memory_free))
-        elif left <= 0:
+        elif time.monotonic() >= until:
             why = f"its memory was not given back within {DRAIN_PATIENCE:.0f} s of its last job"
             self._refuse(uuid, Sick(why))
         else:
             self._loop.call_after(
-                "drain:" + uuid,
-                DRAIN_PAUSE,
-                lambda: self._look_again(uuid, lease, left - DRAIN_PAUSE),
+                "drain:" + uuid, DRAIN_PAUSE, lambda: self._look_again(uuid, lease, until)
             )
 
     def settle(self) -> None:

@@ -24,8 +24,11 @@ def address_of(ready: str) -> str:
         host, _, port = ready[4:].rpartition(":")
         return f"{host or '127.0.0.1'}:{port}"
     url = urlsplit(ready)
-    default = 443 if url.scheme == "https" else 80
-    return f"{url.hostname or '127.0.0.1'}:{url.port or default}"
+    try:
+        number = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError:  # beyond all ports: it will never answer, and times out as such
+        number = 0
+    return f"{url.hostname or '127.0.0.1'}:{number}"
 
 
 def answers(address: str) -> bool:
