@@ -53,6 +53,9 @@ class Stuck:
         if not self._jobs.unsettled or self._something_moves():
             self._still_since = None
             return False
+        # A card that rivals hand to and fro is no progress: patience is not begun anew for it.
+        if any(card.state in ("asking", "draining") for card in self._cards):
+            return False
         blocked = [node for node in self._admission.blocked if node.place == "ready"]
         if blocked:
             return self._make_room(blocked)
@@ -61,16 +64,14 @@ class Stuck:
         return self._settle_one()
 
     def _something_moves(self) -> bool:
-        """An attempt that will end, a card that will answer, a timer that will fire."""
+        """An attempt that will end, or a timer that will fire."""
         for live in self._attempts:
             service = live.service
             if service is None or live.wish or live.inherited:
                 return True
             if not service.ready and service.dependants:
                 return True
-        return bool(self._jobs.delayed) or any(
-            card.state in ("asking", "draining") for card in self._cards
-        )
+        return bool(self._jobs.delayed)
 
     def _make_room(self, blocked: list[Node]) -> bool:
         """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
