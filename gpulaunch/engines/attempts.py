@@ -6,6 +6,7 @@ launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) �
 from __future__ import annotations
 
 import errno
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
-from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted
+from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
@@ -185,6 +186,9 @@ class Attempts:
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
+                    if _found_no_room(report.outcome):
+                        self._postpone(live.launch)
+                        continue
                     self._post(
                         Ended(
                             live.launch.attempt,
@@ -287,6 +291,16 @@ class Attempts:
             port=ports[1].port if len(ports) > 1 else None,
             addresses={n: self._addresses[n] for n in job.needs if n in self._addresses},
         )
+
+
+def _found_no_room(outcome: Outcome) -> bool:
+    """The disk filled up between the look for room and the keeper's record: nothing was run."""
+    full = os.strerror(errno.ENOSPC)
+    return (
+        isinstance(outcome, NotStarted)
+        and outcome.error.startswith("cannot lay out")
+        and (full in outcome.error)
+    )
 
 
 def _short(attempt: AttemptId) -> str:
