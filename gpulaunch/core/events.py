@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.model import AttemptId, Gpu, Instant, Job, Outcome
+from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +124,8 @@ class BecameReady:
 class Ended:
     """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end.
 
-    `started` and `ended` are its keeper's own times, None where it told none.
+    `started` and `ended` are its keeper's own times, None where it told none. `failure` is what
+    was recognised of its end, None where nothing was: its status then says all.
     """
 
     attempt: AttemptId
@@ -132,6 +133,7 @@ class Ended:
     leftovers: int = 0
     started: Instant | None = None
     ended: Instant | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

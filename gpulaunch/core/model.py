@@ -1,4 +1,4 @@
-"""The nouns: Job, AttemptId, Gpu, Outcome. Plain frozen values, changed by `dataclasses.replace`.
+"""The nouns: Job, AttemptId, Gpu, Outcome, Failure. Plain frozen values, changed by `dataclasses.replace`.
 
 Units: memory in bytes, durations in seconds, unless a name says otherwise.
 """
@@ -130,7 +130,9 @@ class Job:
     fasta: FastaRecord | None = None
     service: Service | None = None
     visible: Literal["index", "uuid"] = "index"
+    isolation: Literal["env", "strict"] = "env"
     inherit_ranks: bool = False
+    explain: bool = False
     digest: str = ""
 
 
@@ -223,6 +225,22 @@ Outcome: TypeAlias = (
     | Stopped
     | Lost
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failed attempt's end shows beside its status: its class, and by what.
+
+    `kind` is the failure class; `evidence` the line of the log, or the words of the driver or the
+    kernel, that show it; `advice` what a person can do about it, one or two lines. `gpus` are the
+    cards it speaks of (UUIDs), where it tells. `foreign`: others used the card's memory as well.
+    """
+
+    kind: str
+    evidence: str = ""
+    advice: str = ""
+    gpus: tuple[str, ...] = ()
+    foreign: bool = False
 
 
 def status_of(outcome: Outcome) -> Status | None:

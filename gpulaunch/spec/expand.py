@@ -248,6 +248,8 @@ class Entry:
             fasta=item.record,
             service=service,
             visible=resolved.get("visible", "index"),
+            isolation=resolved.get("isolation", "env"),
+            explain=resolved.get("explain", False),
             inherit_ranks=resolved.get("inherit_ranks", False),
         )
         return _with_digest(job)

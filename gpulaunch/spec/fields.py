@@ -25,7 +25,7 @@ from gpulaunch.spec.tree import Plain
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
-LATER = frozenset({"preload", "worker", "explain", "notify", "engine", "tty"})
+LATER = frozenset({"preload", "worker", "notify", "engine", "tty"})
 """Keys of other versions of the job file, which this one cannot do yet."""
 
 
@@ -222,7 +222,8 @@ class Defaults(BaseModel):
     visible: Annotated[
         Any, Kind(c.each(lambda text: v.choice(text, "index", "uuid")), {"enum": ["index", "uuid"]})
     ] = None
-    isolation: Annotated[Any, Kind(c.isolation, {"enum": ["env"]})] = None
+    isolation: Annotated[Any, Kind(c.isolation, {"enum": ["env", "strict"]})] = None
+    explain: Flag = None
     inherit_ranks: Flag = None
 
 

@@ -84,6 +84,7 @@ DESCRIPTIONS = {
     "first": "The first item runs before its siblings start.",
     "service": "A server beside the jobs; ready: tcp:{{port}} or a URL.",
     "visible": "How cards are named to the job: index (default) or uuid.",
-    "isolation": "env: the mask in the environment.",
+    "isolation": "env: the mask in the environment; strict: other cards' device nodes are absent.",
+    "explain": "An uncaught device error in Python prints a report of every tensor into the log.",
     "inherit_ranks": "Keep RANK, WORLD_SIZE, SLURM_PROCID and their like.",
 }
