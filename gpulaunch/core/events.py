@@ -108,6 +108,23 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuEvent:
+    """The driver reported something of the card (an Xid) while the run lasts.
+
+    `code` is the Xid's number, None for another kind of event or a card that no events come from
+    any more. `verdict`: "lost" is a card that is unfit from now on, "app" a program's own fault,
+    "note" all else. `stops`: what runs there will not come to an end by itself. `text` is one
+    line for people.
+    """
+
+    gpu: str
+    code: int | None
+    text: str
+    verdict: Literal["lost", "app", "note"]
+    stops: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     attempt: AttemptId
     pid: int
@@ -198,6 +215,7 @@ Event: TypeAlias = (
     | Wanted
     | GatherGranted
     | Drained
+    | GpuEvent
     | Started
     | BecameReady
     | Ended
