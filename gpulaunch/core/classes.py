@@ -1,0 +1,88 @@
+"""The failure classes, and what each means for trying again. Names and decisions only, no words.
+
+A class is what an attempt's end is recognised as (`gpulaunch.failure` recognises, and has the
+words). The decisions are defaults: a job's `retries:` says how often, and its `on:` which classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+Again: TypeAlias = Literal["no", "yes", "later"]
+Other: TypeAlias = Literal["no", "yes", "once", "larger", "other_kind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Whether the same program may end differently if it is started again, and where.
+
+    `again` speaks of the same card: `later` is after a pause, or when other jobs have ended.
+    `other` of another card: `once` is one trial elsewhere, to tell a sick card from a wrong
+    program; `larger` one with more memory free; `other_kind` another model or architecture.
+    `aside`: the card serves nobody for the rest of the run. `free`: the job is not to blame, and
+    going again spends none of its retries.
+    """
+
+    again: Again
+    other: Other
+    aside: bool = False
+    free: bool = False
+
+
+_NEVER = Policy("no", "no")
+_AGAIN = Policy("yes", "yes")
+_LATER = Policy("later", "yes")
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        # What the outcome alone says.
+        "exit": _AGAIN,
+        "signal": _AGAIN,
+        "timeout": _AGAIN,
+        "idle_timeout": _AGAIN,
+        "not_started": _AGAIN,
+        "missing_output": _AGAIN,
+        "lost": Policy("yes", "yes", free=True),
+        # The card's memory, and the machine's.
+        "gpu_oom": Policy("no", "larger"),
+        "host_oom": _LATER,
+        "shm": _LATER,
+        "disk_full": _NEVER,
+        # The card itself, the driver, the build.
+        "gpu_lost": Policy("no", "yes", aside=True, free=True),
+        "gpu_busy": _LATER,
+        "no_gpu_seen": _NEVER,
+        "wrong_gpu": _NEVER,
+        "driver": _NEVER,
+        "wrong_arch": Policy("no", "other_kind"),
+        "wrong_build": _NEVER,
+        "wrong_cpu": _NEVER,
+        "not_installed": _NEVER,
+        # The program on the card.
+        "device_mismatch": _NEVER,
+        "assert": _NEVER,
+        "crash": Policy("no", "once"),
+        "gpu_library": Policy("no", "once"),
+        "cuda_fork": _NEVER,
+        "collective": _AGAIN,
+        "secondary": _AGAIN,
+        "nan": _AGAIN,
+        # What surrounds it: files, ports, limits, servers.
+        "missing_file": _AGAIN,
+        "permission": _NEVER,
+        "file_error": _LATER,
+        "corrupt_file": _LATER,
+        "locked": _LATER,
+        "descriptors": _NEVER,
+        "threads": _LATER,
+        "port": _AGAIN,
+        "network": _LATER,
+        "rate_limit": _LATER,
+        "access": _NEVER,
+        "license": _LATER,
+    }
+)
+"""Every class, in the order in which people are shown them."""
