@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
+from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import RetryPolicy
 from gpulaunch.spec import values as v
 from gpulaunch.spec.mistakes import Bad, Gather
@@ -32,14 +33,7 @@ MASKS = frozenset(
         "ASCEND_RT_VISIBLE_DEVICES",
     }
 )
-# fmt: off
-FAILURES = frozenset({
-    "exit", "signal", "timeout", "idle_timeout", "not_started", "missing_output",
-    "gpu_oom", "host_oom", "gpu_lost", "device_mismatch", "no_gpu_seen", "wrong_gpu",
-    "disk_full", "lost", "gpu_busy", "assert", "crash", "driver",
-    "wrong_arch", "port", "rate_limit", "shm", "secondary",
-})
-# fmt: on
+FAILURES = frozenset(POLICIES)
 """Failure classes that a job's end may get; here, because `retries: {on:}` names them."""
 
 # ── converters: plain value -> meaning, or Bad ──────────────────────────────────────────────────
