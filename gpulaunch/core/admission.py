@@ -108,6 +108,10 @@ class Admission:
     def _consider(self, node: Node) -> None:
         demand = node.job.demand
         never = impossible(demand, self._cards.all, self._cards.limit, self._limits)
+        if never and demand.avoid:
+            self._jobs.forget_avoided(node)
+            self._settled = True
+            return
         if never:
             self._jobs.settle(node, "failed", f"never started: {never}")
             self._settled = True
@@ -249,6 +253,7 @@ class Admission:
         """Nothing new on so many shared cards, the emptiest first, that they come free."""
         shared = [c for c in self._cards if c.state == "leased" and c.attempts and not c.claims]
         shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
+        shared = [c for c in shared if c.gpu.uuid not in demand.avoid]
         for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
             card.closed = True
 
@@ -309,8 +314,9 @@ class Admission:
         if any(tokens[token] > self._limits.get(token, 1) for token in demand.uses):
             return False
         kept = {card.gpu.uuid for live in services for card in live.cards}
-        usable = [c for c in self._cards if c.state != "aside" and not c.drained]
-        usable = [c for c in usable if c.gpu.uuid not in kept and c.gpu.memory >= demand.gpu_memory]
+        usable = [c for c in self._cards if c.serves and not c.drained]
+        usable = [c for c in usable if c.gpu.uuid not in kept | demand.avoid]
+        usable = [c for c in usable if c.gpu.memory >= demand.gpu_memory]
         return demand.gpus <= min(len(usable), self._cards.limit - len(kept))
 
     # ── Services ────────────────────────────────────────────────────────────────────────────────

@@ -44,7 +44,7 @@ class Card:
 
     `lost_at`: since when another launcher has it; `turn`: how long one had it before we got it.
     `claims` and `closed` hold for one placement pass: demands that wait for this card, and
-    whether it is kept from anything new.
+    whether it is kept from anything new. `doomed`: why it is to be set aside once nothing is on it.
     """
 
     gpu: Gpu
@@ -63,6 +63,16 @@ class Card:
     attempts: dict[AttemptId, Demand] = field(default_factory=dict)
     claims: list[Demand] = field(default_factory=list)
     closed: bool = False
+    doomed: str = ""
+
+    @property
+    def aside(self) -> str:
+        """Why the run does not use it any more; empty for one that serves."""
+        return self.doomed or (self.why if self.state == "aside" else "")
+
+    @property
+    def serves(self) -> bool:
+        return not self.doomed and self.state != "aside"
 
     @property
     def held(self) -> bool:
@@ -78,7 +88,7 @@ class Card:
         """In other hands, set aside or given back. One that was occupied stays so until granted."""
         if self.state == "asking":
             return bool(self.why) or self.drained
-        return self.state in ("elsewhere", "occupied", "aside") or self.drained
+        return self.state in ("elsewhere", "occupied", "aside") or self.drained or not self.serves
 
     def memory_expected(self, now: float) -> int:
         """What it has free: the last look while that is fresh, else (hoping) all of it."""
@@ -131,6 +141,22 @@ class Cards:
         self._change(card, "draining")
         self._desk.tell(Drain(card.gpu.uuid))
 
+    def doom(self, card: Card, why: str) -> None:
+        """Set the card aside for the run: now, or as soon as nothing is on it."""
+        if not card.serves:
+            return
+        card.doomed = why
+        if card.state != "asking" and not card.attempts:
+            self.retire(card)
+
+    def retire(self, card: Card) -> None:
+        """A doomed card on which nothing is any more."""
+        held = card.state == "leased"
+        if card.state != "draining":  # its answer comes, and then its lease is given back
+            self._change(card, "aside", card.doomed)
+        if held:
+            self._desk.tell(Release(card.gpu.uuid))
+
     def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
         card.attempts[attempt] = demand
         card.used, card.backoff, card.turn = True, FIRST_LOOK, 0.0
@@ -153,9 +179,14 @@ class Cards:
         card.memory_free = memory_free
         self._end_turn(card)
         self._change(card, "leased")
+        if card.doomed:
+            self.retire(card)
 
     def refused(self, card: Card, why: Refusal) -> None:
         card.wanted = False
+        if card.doomed:
+            self._change(card, "aside", card.doomed)
+            return
         match why:
             case Elsewhere(holder):
                 if card.lost_at is None:

@@ -20,8 +20,9 @@ class Policy:
     """Whether the same program may end differently if it is started again, and where.
 
     `again` speaks of the same card: `later` is after a pause, or when other jobs have ended.
-    `other` of another card: `once` is one trial elsewhere, to tell a sick card from a wrong
-    program; `larger` one with more memory free; `other_kind` another model or architecture.
+    `other` of another one, at once: `no` where it would do no better; `once` is one trial there,
+    to tell a sick card from a wrong program; `larger` one with more memory; `other_kind` another
+    model.
     `aside`: the card serves nobody for the rest of the run. `free`: the job is not to blame, and
     going again spends none of its retries.
     """
@@ -34,7 +35,7 @@ class Policy:
 
 _NEVER = Policy("no", "no")
 _AGAIN = Policy("yes", "yes")
-_LATER = Policy("later", "yes")
+_LATER = Policy("later", "no")
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
@@ -53,7 +54,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         "disk_full": _NEVER,
         # The card itself, the driver, the build.
         "gpu_lost": Policy("no", "yes", aside=True, free=True),
-        "gpu_busy": _LATER,
+        "gpu_busy": Policy("later", "yes"),
         "no_gpu_seen": _NEVER,
         "wrong_gpu": _NEVER,
         "driver": _NEVER,
@@ -86,3 +87,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
     }
 )
 """Every class, in the order in which people are shown them."""
+
+
+def policy_of(failure: str) -> Policy:
+    """The default for a class; for one that is not known, that of an ordinary failure."""
+    return POLICIES.get(failure, _AGAIN)

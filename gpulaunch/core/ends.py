@@ -9,30 +9,41 @@ from __future__ import annotations
 
 from gpulaunch.core import retry
 from gpulaunch.core.attempts import Attempts, Live
+from gpulaunch.core.breaker import Breaker
 from gpulaunch.core.cards import Cards
+from gpulaunch.core.classes import policy_of
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import Ended
 from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import Job, Lost
+from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled
+from gpulaunch.core.moves import Ground
+from gpulaunch.core.suspects import Suspects
 from gpulaunch.core.waiting import Node
 
 
 class Ends:
-    def __init__(self, desk: Desk, cards: Cards, jobs: Jobs, attempts: Attempts) -> None:
+    def __init__(
+        self, desk: Desk, cards: Cards, jobs: Jobs, attempts: Attempts, breaker: Breaker
+    ) -> None:
         self._desk = desk
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
+        self._breaker = breaker
+        self._suspects = Suspects(cards, jobs)
 
-    def ended(self, event: Ended, killing: bool) -> None:
-        """`killing`: the run is to end at once, and waits for no card's memory."""
+    def ended(self, event: Ended, killing: bool, closed: bool) -> None:
+        """`killing`: the run is to end at once, and waits for no card's memory. `closed`: nothing
+        is started now, and nothing to be learned for what might be."""
         live = self._attempts.get(event.attempt)
         if live is None:
             return
         record = self._desk.ledger.jobs[event.attempt.job]
-        decision = self._decide(live, event, record)
+        seen = _by_its_card(live, event)
+        decision = self._decide(live, event, record, seen)
+        shown = seen if seen is not None and decision.failure == seen.kind else Failure("")
         self._attempts.end(live)
         self._desk.fact(
             AttemptEnded(
@@ -43,8 +54,11 @@ class Ends:
                 event.leftovers,
                 event.started,
                 event.ended,
+                shown.evidence,
+                shown.advice,
             )
         )
+        self._set_aside(live, shown)
         self._free_cards(live, killing)
         if live.node is None:
             self._settle_vanished(record, decision)
@@ -52,11 +66,46 @@ class Ends:
         if live.service:
             self._jobs.service_down(live.service)
             self._interrupt_dependants(live.service, event)
-        self._follow(live, live.node, decision)
+        self._follow(live.node, decision)
+        if live.wish or closed:
+            return
+        if decision.failure:
+            self._suspects.failed(live, decision.failure)
+            self._count_failure(live, live.node, decision.failure, event, seen)
+        elif _succeeded(decision):
+            self._suspects.succeeded(live)
+            self._breaker.worked()
 
-    def _decide(self, live: Live, event: Ended, record: JobRecord) -> retry.Decision:
+    def _count_failure(
+        self, live: Live, node: Node, failure: str, event: Ended, seen: Failure | None
+    ) -> None:
+        shown = retry.reason(event.outcome, node.job, seen)
+        if seen is not None and seen.evidence and failure in retry.PLAIN:
+            shown += f": {seen.evidence}"
+        attempt = self._desk.ledger.attempt(live.id)
+        self._breaker.failed(node.name, failure, shown, node.job.params.values(), attempt.seconds)
+
+    def _ground(self, live: Live, record: JobRecord, seen: Failure | None) -> Ground:
+        used = {card.gpu.uuid for card in live.cards}
+        kind = seen.kind if seen is not None else ""
+        tries = [a for a in record.attempts[:-1] if a.id.number >= record.budget_from]
+        return Ground(
+            used=tuple(card.gpu for card in live.cards),
+            others=tuple(
+                card.gpu for card in self._cards if card.serves and card.gpu.uuid not in used
+            ),
+            before=sum(attempt.failure == kind for attempt in tries),
+            foreign=seen is not None and seen.foreign,
+            doubted=any(self._suspects.doubted(card, live.id.job) for card in live.cards),
+        )
+
+    def _decide(
+        self, live: Live, event: Ended, record: JobRecord, seen: Failure | None
+    ) -> retry.Decision:
         job = live.node.job if live.node is not None else Job(record.name, ())
-        decision = retry.decide(event.outcome, job, record.charged, _lost_before(live, record))
+        ground = self._ground(live, record, seen)
+        lost = _lost_before(live, record)
+        decision = retry.decide(event.outcome, job, record.charged, lost, seen, ground)
         if live.wish == "stopped":
             return retry.Settle("succeeded")
         if live.wish == "cancelled" and not _succeeded(decision):
@@ -74,10 +123,12 @@ class Ends:
         text += f": {reason}" if reason else ""
         return retry.Settle("failed", text, decision.failure, decision.charged)
 
-    def _follow(self, live: Live, node: Node, decision: retry.Decision) -> None:
+    def _follow(self, node: Node, decision: retry.Decision) -> None:
         if isinstance(decision, retry.Settle):
             self._jobs.settle(node, decision.state, decision.reason)
             return
+        if decision.demand is not None:
+            self._jobs.redemand(node, decision.demand)
         self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
         node.place = "blocked"
         if node.left:
@@ -91,11 +142,20 @@ class Ends:
         else:
             self._desk.fact(JobDelayed(record.name, decision.reason))
 
+    def _set_aside(self, live: Live, failure: Failure) -> None:
+        """Cards that the driver itself says are lost serve nobody any more."""
+        if policy_of(failure.kind).aside:
+            for card in live.cards:
+                if card.gpu.uuid in failure.gpus:
+                    self._cards.doom(card, failure.evidence)
+
     def _free_cards(self, live: Live, killing: bool) -> None:
         for card in live.cards:
-            if card.attempts:
+            if card.attempts or card.state == "aside":
                 continue
-            if killing:
+            if card.doomed:
+                self._cards.retire(card)
+            elif killing:
                 self._cards.release(card)
             else:
                 self._cards.drain(card)
@@ -109,15 +169,25 @@ class Ends:
                 self._attempts.stop(live, "interrupted", f"its service {service.name} {text}")
 
 
+def _by_its_card(live: Live, event: Ended) -> Failure | None:
+    """What was recognised; where the driver reported the loss of its card meanwhile, that."""
+    doomed = [card for card in live.cards if card.doomed]
+    if not doomed or not isinstance(event.outcome, Exited | Signaled | MissingOutput):
+        return event.failure
+    if event.failure is not None and event.failure.kind == "gpu_lost":
+        return event.failure
+    return Failure("gpu_lost", doomed[0].doomed, gpus=tuple(card.gpu.uuid for card in doomed))
+
+
 def _lost_before(live: Live, record: JobRecord) -> int:
-    """Attempts lost in a row just before this one, by this supervisor: a crash of an earlier one
-    loses what runs, and says nothing about the job."""
+    """Attempts lost, or that lost their card, in a row just before this one, by this supervisor:
+    a crash of an earlier one loses what runs, and says nothing about the job."""
     if live.inherited or live.node is None:
         return 0
     since = max(record.budget_from, live.node.fresh_from)
     count = 0
     for attempt in reversed(record.attempts[since - 1 : -1]):
-        if not isinstance(attempt.outcome, Lost):
+        if attempt.failure is None or not policy_of(attempt.failure).free:
             break
         count += 1
     return count

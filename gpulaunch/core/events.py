@@ -197,7 +197,12 @@ class Stop:
     now: bool = False
 
 
-Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | Stop
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Start jobs again, although so many failed alike that none was started any more."""
+
+
+Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ class AttemptEnded:
     """`failure` is the failure class, None for success or no failure of the job's own.
 
     `charged`: it spent one of the job's retries' budget. `started` and `ended` are its keeper's
-    own times: the supervisor may hear of an end long after it.
+    own times: the supervisor may hear of an end long after it. `evidence` is the line of the log,
+    or the words of driver or kernel, that show the class; `advice` what a person can do about it.
     """
 
     attempt: AttemptId
@@ -104,6 +105,8 @@ class AttemptEnded:
     leftovers: int = 0
     started: Instant | None = None
     ended: Instant | None = None
+    evidence: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,15 @@ class GpuChanged:
     gpu: str
     state: GpuState
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReported:
+    """The driver reported something of the card (`Xid 31: ...`) while these ran on it."""
+
+    gpu: str
+    text: str
+    attempts: tuple[AttemptId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +196,7 @@ Fact: TypeAlias = (
     | JobDelayed
     | JobSettled
     | GpuChanged
+    | GpuReported
     | GpuDrained
     | AdmissionPaused
     | AdmissionContinued

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import SetTimer
@@ -48,7 +49,9 @@ class Jobs:
         ledger = self._desk.ledger
         open_attempts = [record.id for record in ledger.open_attempts()]
         self._record(jobs)
-        self.nodes = {job.name: Node(job, order) for order, job in enumerate(jobs)}
+        self.nodes = {
+            job.name: Node(job, order, asked=job.demand) for order, job in enumerate(jobs)
+        }
         self._link()
         for name in left & self.nodes.keys() - again:
             self.nodes[name].left = True
@@ -302,8 +305,26 @@ class Jobs:
             else:
                 self.settle(service, "skipped", "nothing that needs it came to run")
 
-    def requeue(self, nodes: Iterable[Node], why: str) -> None:
-        """Settled (or delayed) jobs wait again, with a fresh budget of retries."""
+    def redemand(self, node: Node, demand: Demand) -> None:
+        """Its next attempt needs this. For a job that does not wait for cards now."""
+        counted = node.place != "settled"
+        if counted:
+            self._count(node, -1)
+        node.job = replace(node.job, demand=demand)
+        if counted:
+            self._count(node, +1)
+
+    def forget_avoided(self, node: Node) -> None:
+        """There is no other card for a ready job than those it was to avoid."""
+        self.leave(node)
+        self.redemand(node, replace(node.job.demand, avoid=frozenset()))
+        self._advance(node)
+
+    def requeue(self, nodes: Iterable[Node], why: str, avoid: frozenset[str] = frozenset()) -> None:
+        """Settled (or delayed) jobs wait again, with a fresh budget of retries.
+
+        `avoid`: cards that they are not to run on, where there are others.
+        """
         nodes = [node for node in nodes if node.place in ("settled", "delayed")]
         for node in nodes:
             was = node.place
@@ -311,6 +332,10 @@ class Jobs:
             node.place, node.left, node.blockers = "blocked", False, UNCOUNTED
             self.failed.pop(node, None)
             self._desk.fact(JobRequeued(node.name, why))
+            if was == "settled":
+                node.job = replace(node.job, demand=replace(node.asked, avoid=avoid))
+            else:
+                self.redemand(node, replace(node.asked, avoid=avoid))
             if was == "settled":
                 self.unsettled += 1
                 self._count(node, +1)

@@ -29,7 +29,10 @@ from gpulaunch.core.model import (
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One start of a job. Times are Instants; `gpus` are UUIDs."""
+    """One start of a job. Times are Instants; `gpus` are UUIDs.
+
+    `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
+    """
 
     id: AttemptId
     gpus: tuple[str, ...]
@@ -43,6 +46,9 @@ class AttemptRecord:
     charged: bool = False
     leftovers: int = 0
     state: AttemptState = "launching"
+    evidence: str = ""
+    advice: str = ""
+    reports: list[str] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -162,6 +168,9 @@ class Ledger:
                     job.succeeded_as = job.digest
             case f.GpuChanged(gpu, gpu_state, why):
                 self.gpus[gpu].state, self.gpus[gpu].why = gpu_state, why
+            case f.GpuReported(_, text, attempts):
+                for attempt in attempts:
+                    self.attempt(attempt).reports.append(text)
             case f.GpuDrained(gpu, on):
                 self.gpus[gpu].drained = on
             case f.AdmissionPaused(why):
@@ -213,6 +222,7 @@ class Ledger:
         record.ended, record.outcome = fact.ended or at, fact.outcome
         record.failure, record.charged = fact.failure, fact.charged
         record.leftovers = fact.leftovers
+        record.evidence, record.advice = fact.evidence, fact.advice
         record.state = _attempt_state(fact)
         for gpu in record.gpus:
             if gpu in self.gpus:

@@ -1,4 +1,4 @@
-"""The nouns: Job, AttemptId, Gpu, Outcome, Failure. Plain frozen values, changed by `dataclasses.replace`.
+"""The nouns: Job, AttemptId, Gpu, Outcome, Failure. Plain frozen values.
 
 Units: memory in bytes, durations in seconds, unless a name says otherwise.
 """
@@ -54,7 +54,8 @@ class Demand:
     """What an attempt takes while it runs. Jobs of equal demand wait in one queue.
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
-    all saying the same number, may share a card.
+    all saying the same number, may share a card. `avoid` names cards (UUIDs) that an earlier
+    attempt's end speaks against.
     """
 
     gpus: int = 1
@@ -62,6 +63,7 @@ class Demand:
     per_gpu: int = 1
     cpus: int | None = None
     uses: tuple[str, ...] = ()
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ def has_room(card: Card, demand: Demand, memory: int) -> bool:
 
     A card is shared only by those that say the same `per_gpu`, and by at most that many.
     """
+    if card.gpu.uuid in demand.avoid:
+        return False
     beside = [*card.attempts.values(), *card.claims]
     if beside:
         if demand.per_gpu == 1 or len(beside) >= demand.per_gpu:
@@ -26,14 +28,14 @@ def has_room(card: Card, demand: Demand, memory: int) -> bool:
 
 def suits_now(card: Card, demand: Demand) -> bool:
     """The card is ours, and the demand's attempt may start on it at once."""
-    if card.state != "leased" or card.drained or card.closed:
+    if card.state != "leased" or card.drained or card.closed or card.doomed:
         return False
     return has_room(card, demand, card.memory_free or 0)
 
 
 def suits_soon(card: Card, demand: Demand, now: float) -> bool:
     """The card is not ready for it; as far as is known it would suit once it is ours, and clean."""
-    if card.drained or card.closed or card.wanted:
+    if card.drained or card.closed or card.doomed or card.wanted:
         return False
     if card.state in ("free", "occupied") and now < card.not_before:
         return False
@@ -55,9 +57,9 @@ def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mappin
             return f"needs {count} of {token}, of which there are {limits.get(token, 1)}"
     if not demand.gpus:
         return ""
-    left = [card for card in cards if card.state != "aside"]
+    left = [card for card in cards if card.serves and card.gpu.uuid not in demand.avoid]
     if demand.gpus > min(limit, len(left)):
-        gone = [f"GPU {c.gpu.index} was set aside: {c.why}" for c in cards if c.state == "aside"]
+        gone = [f"GPU {c.gpu.index} was set aside: {c.aside}" for c in cards if c.aside]
         have = f"needs {demand.gpus} cards at once, the run has {min(limit, len(left))}"
         return "; ".join([have if demand.gpus > 1 else "needs a card, none is left", *gone])
     big = sum(card.gpu.memory >= demand.gpu_memory for card in left)

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core import words
+from gpulaunch.core.classes import policy_of
 from gpulaunch.core.model import (
     Cancelled,
+    Demand,
     Exited,
+    Failure,
     Interrupted,
     Job,
     Lost,
@@ -19,18 +22,27 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.moves import Ground, Move, Nowhere, move
 
 LOST_IN_A_ROW = 3
+"""So often an attempt may be lost, or lose its card, before the job itself is held to be why."""
+
+SHOWN = 200
+NOWHERE_KNOWN = Ground()
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry."""
+    """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry.
+
+    `demand` is what the next attempt needs; None: what the job file says.
+    """
 
     delay: float
     reason: str
     failure: str | None = None
     charged: bool = False
+    demand: Demand | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +58,23 @@ class Settle:
 Decision: TypeAlias = Retry | Settle
 
 
-def failure_of(outcome: Outcome, job: Job) -> str | None:
-    """The failure class of an attempt's end; None where it is no failure of the job's own."""
+def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str | None:
+    """The failure class of an attempt's end; None where it is no failure of the job's own.
+
+    What was recognised (`seen`) says more than a status or a missing file, never more than a limit
+    that the job file set.
+    """
     match outcome:
-        case Exited(code):
-            good = code in job.success_codes and job.service is None
-            return None if good else "exit"
+        case Exited(code) if code in job.success_codes and job.service is None:
+            return None
+        case Exited():
+            return seen.kind if seen else "exit"
         case Signaled():
-            return "signal"
+            return seen.kind if seen else "signal"
+        case MissingOutput():
+            return seen.kind if seen else "missing_output"
         case TimedOut(limit):
             return limit
-        case MissingOutput():
-            return "missing_output"
         case NotStarted():
             return "not_started"
         case Lost():
@@ -65,11 +82,19 @@ def failure_of(outcome: Outcome, job: Job) -> str | None:
     return None
 
 
-def decide(outcome: Outcome, job: Job, charged: int, lost: int = 0) -> Decision:
+def decide(
+    outcome: Outcome,
+    job: Job,
+    charged: int,
+    lost: int = 0,
+    seen: Failure | None = None,
+    ground: Ground = NOWHERE_KNOWN,
+) -> Decision:
     """What follows when an attempt of `job` ended so.
 
     `charged`: attempts of this budget that were charged before it; `lost`: how many attempts just
-    before it were lost, in a row. A service's end is a failure unless somebody stopped it.
+    before it were lost, or lost their card, in a row. A service's end is a failure unless somebody
+    stopped it.
     """
     match outcome:
         case Cancelled():
@@ -78,29 +103,59 @@ def decide(outcome: Outcome, job: Job, charged: int, lost: int = 0) -> Decision:
             return Retry(0.0, f"interrupted: {by}")
         case Stopped():
             return Settle("succeeded")
-        case Lost() if lost + 1 < LOST_IN_A_ROW:
-            return Retry(0.0, reason(outcome, job), "lost")
-        case Lost():
-            text = f"{reason(outcome, job)}, for the {LOST_IN_A_ROW}rd time in a row"
-            return Settle("failed", text, "lost")
-    failure = failure_of(outcome, job)
+    failure = failure_of(outcome, job, seen)
     if failure is None:
         return Settle("succeeded")
+    text = reason(outcome, job, seen)
+    there = move(failure, job.demand, ground)
+    if policy_of(failure).free:
+        if lost + 1 < LOST_IN_A_ROW:
+            return _again(job, there, text, failure)
+        return Settle("failed", f"{text}, for the {LOST_IN_A_ROW}rd time in a row", failure)
+    return _by_policy(job, charged, failure, text, there)
+
+
+def _by_policy(job: Job, charged: int, failure: str, text: str, there: Move | Nowhere) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):
-        return Settle("failed", reason(outcome, job), failure, True)
-    again = f"{reason(outcome, job)}; retry {charged + 1} of {policy.times}"
-    return Retry(policy.delay, again, failure, True)
+        return Settle("failed", text, failure, True)
+    if isinstance(there, Nowhere) and failure not in policy.on:
+        return Settle("failed", f"{text}; not tried again: {there.why}", failure, True)
+    return _again(job, there, f"{text}; retry {charged + 1} of {policy.times}", failure, True)
 
 
-def reason(outcome: Outcome, job: Job | None = None) -> str:
-    """How it ended, in words: `exited with status 3`, `killed by SIGSEGV`."""
-    early = "ended early: " if job is not None and job.service is not None else ""
+def _again(
+    job: Job, there: Move | Nowhere, text: str, failure: str, charged: bool = False
+) -> Retry:
+    delay = job.retry.delay if charged else 0.0
+    if isinstance(there, Nowhere):
+        return Retry(delay, text, failure, charged)
+    text += f" {there.words}" if there.words else ""
+    demand = None if there.demand == job.demand else there.demand
+    return Retry(max(delay, there.delay), text, failure, charged, demand)
+
+
+def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None) -> str:
+    """How it ended, in words: `exited with status 3`, `killed by SIGSEGV: Xid 31 ...`."""
+    text = _status(outcome)
+    if job is not None and job.service is not None and isinstance(outcome, Exited | Signaled):
+        text = f"ended early: {text}"
+    if seen is None or not seen.evidence or seen.kind in PLAIN:
+        return text
+    shown = seen.evidence if len(seen.evidence) <= SHOWN else seen.evidence[: SHOWN - 1] + "…"
+    return f"{text}: {shown}"
+
+
+PLAIN = frozenset({"exit", "signal", "missing_output"})
+"""Classes that say no more than the status does."""
+
+
+def _status(outcome: Outcome) -> str:
     match outcome:
         case Exited(code):
-            return f"{early}exited with status {code}"
+            return f"exited with status {code}"
         case Signaled(signal):
-            return f"{early}killed by {words.signal_name(signal)}"
+            return f"killed by {words.signal_name(signal)}"
         case TimedOut("timeout", seconds):
             return f"ran longer than its timeout of {words.duration(seconds)}"
         case TimedOut(_, seconds):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.core import check
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.attempts import Attempts
+from gpulaunch.core.breaker import Breaker
 from gpulaunch.core.cards import TIMER as CARD_TIMER
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
@@ -28,6 +29,8 @@ from gpulaunch.core.events import (
     Event,
     Freed,
     GatherGranted,
+    GoOn,
+    GpuEvent,
     Granted,
     Instruction,
     Pause,
@@ -46,6 +49,7 @@ from gpulaunch.core.facts import (
     AttemptStarted,
     Fact,
     GpuDrained,
+    GpuReported,
     RunOpened,
     ServiceReady,
     StopAsked,
@@ -54,7 +58,7 @@ from gpulaunch.core.gathering import TIMER as GATHER_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Gpu, Instant, RunState
+from gpulaunch.core.model import AttemptId, Gpu, Instant, RunState
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
@@ -68,7 +72,9 @@ class Run:
 
     `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
     `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
-    nothing new is started (`fail_fast` is one). `ledger` holds the RunOpened of this epoch.
+    nothing new is started (`fail_fast` is one). `breaker`: nor after so many that failed fast and
+    alike in a row; the run then waits for a person (`patient`), or ends. `ledger` holds the
+    RunOpened of this epoch.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Run:
         limits: Mapping[str, int] | None = None,
         fail_fast: bool = False,
         max_failures: int | None = None,
+        breaker: int | None = None,
+        patient: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
         self._desk = Desk(_opened(gpus) if ledger is None else ledger)
@@ -93,7 +101,10 @@ class Run:
         self._attempts = Attempts(self._desk)
         self._jobs = Jobs(self._desk, self._retire)
         self._attempts.on_service_stopping = self._jobs.service_down
-        self._ends = Ends(self._desk, self._cards, self._jobs, self._attempts)
+        self._breaker = Breaker(breaker)
+        self._patient = patient
+        self._ends = Ends(self._desk, self._cards, self._jobs, self._attempts, self._breaker)
+        self._reported: set[tuple[str, str, tuple[AttemptId, ...]]] = set()
         self._admission = Admission(
             self._desk,
             self._cards,
@@ -192,14 +203,17 @@ class Run:
                     self._desk.fact(ServiceReady(attempt))
                     self._jobs.service_ready(live.service)
             case Ended():
-                self._ends.ended(event, self._killing)
+                self._ends.ended(event, self._killing, bool(self._closed()))
             case TimerFired(key):
                 self._timer(key)
             case GatherGranted():
                 self._admission.gathering.grant()
             case Asked(Cancel(names)):
                 self._cancel(names)
+            case Asked(GoOn()):
+                self._go_on()
             case Asked(Retry(names)):
+                self._go_on()
                 self._jobs.requeue(self._jobs.to_retry(names), "retried by a person")
             case Asked(DrainGpus() as request):
                 self._drain_gpus(request)
@@ -207,10 +221,26 @@ class Run:
                 self._pause(why, off)
             case Asked(Stop(why, now)):
                 self._stop(why, now)
-            case Granted() | Refused() | Freed() | Wanted() | Drained():
+            case Granted() | Refused() | Freed() | Wanted() | Drained() | GpuEvent():
                 card = self._cards.get(event.gpu)
-                if card is not None:
+                if card is not None and isinstance(event, GpuEvent):
+                    self._report(event, card)
+                elif card is not None and not isinstance(event, GpuEvent):
                     self._card(event, card)
+
+    def _report(self, event: GpuEvent, card: Card) -> None:
+        """Note it with the attempts that run there; a card that is lost serves nobody any more."""
+        attempts = tuple(sorted(card.attempts))
+        if (event.gpu, event.text, attempts) not in self._reported:
+            self._reported.add((event.gpu, event.text, attempts))
+            self._desk.fact(GpuReported(event.gpu, event.text, attempts))
+        if event.verdict != "lost":
+            return
+        self._cards.doom(card, event.text)
+        for attempt in attempts if event.stops else ():
+            live = self._attempts.get(attempt)
+            if live is not None:
+                self._attempts.stop(live, "interrupted", f"GPU {card.gpu.index}: {event.text}")
 
     def _card(self, event: Granted | Refused | Freed | Wanted | Drained, card: Card) -> None:
         match event:
@@ -247,6 +277,8 @@ class Run:
         """Let everything start that can, and see to it that something can."""
         if not self._submitted:
             return
+        if self._breaker.tripped and self._patient and self.ledger.paused is None:
+            self._trip()
         self._admission.admit()
         for _ in range(STEPS):
             if self._closed() or not self._stuck.step():
@@ -287,6 +319,18 @@ class Run:
                     if live is not None:
                         self._attempts.stop(live, "interrupted", "its card was given back")
 
+    def _trip(self) -> None:
+        """Wait for a person, where there is more to start."""
+        if any(node.place in WAITING for node in self._jobs):
+            self._desk.fact(AdmissionPaused(self._breaker.tripped))
+        else:
+            self._breaker.reset()
+
+    def _go_on(self) -> None:
+        if self._breaker.tripped and self.ledger.paused == self._breaker.tripped:
+            self._desk.fact(AdmissionContinued())
+        self._breaker.reset()
+
     def _pause(self, why: str, off: bool) -> None:
         if off and self.ledger.paused is not None:
             self._desk.fact(AdmissionContinued())
@@ -317,6 +361,8 @@ class Run:
 
     def _halted(self) -> str:
         """Enough jobs have failed: why nothing new is started; empty otherwise."""
+        if self._breaker.tripped and not self._patient:
+            return self._breaker.tripped
         failed = self._jobs.failed
         if self._max_failures is None or len(failed) < self._max_failures:
             return ""

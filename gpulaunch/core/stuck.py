@@ -79,6 +79,10 @@ class Stuck:
         if focus is not None and (focus.place not in FOCUSED or not self._may_focus(focus)):
             self._admission.focus = None
             return True
+        for node in blocked:
+            if node.job.demand.avoid and self._may_focus(node):
+                self._jobs.forget_avoided(node)
+                return True
         targets = [focus] if focus is not None else [_wanting(node) for node in blocked]
         jobs = [node for node in targets if not is_extra(node)]
         if not jobs and self._stop_unneeded():
@@ -121,7 +125,7 @@ class Stuck:
         return bool(away)
 
     def _is_away(self, card: Card, memory: int) -> bool:
-        if card.state == "aside":
+        if not card.serves:
             return False
         if card.state in ("elsewhere", "occupied") or card.drained:
             return True

@@ -30,7 +30,8 @@ class Node:
     """A job with its neighbours. `overtaken` counts later jobs that started before it.
 
     `left`: this round leaves it as it is; its place is then `settled`, whatever its state.
-    `fresh_from`: attempts numbered from here are this supervisor's own.
+    `fresh_from`: attempts numbered from here are this supervisor's own. `asked` is the demand that
+    the job file states; a retry may need something else.
 
     For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
     what those will take, `companions` are the services that some dependant needs besides it.
@@ -57,6 +58,7 @@ class Node:
     companions: set[Node] = field(default_factory=set)
     ready: bool = False
     attempt: AttemptId | None = None
+    asked: Demand = field(default_factory=Demand)
 
     @property
     def name(self) -> str:
@@ -85,7 +87,7 @@ class Queue:
     def peek(self) -> Node | None:
         while self._heap:
             key, _, node = self._heap[0]
-            if node.place == "ready" and node.key == key:
+            if node.place == "ready" and node.key == key and node.job.demand == self.demand:
                 return node
             heapq.heappop(self._heap)
         return None

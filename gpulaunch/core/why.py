@@ -103,6 +103,8 @@ class Why:
         return said + ", ".join(parts)
 
     def _state(self, card: Card, demand: Demand, now: Instant) -> str:
+        if card.aside:
+            return f"was set aside ({card.aside})"
         if card.attempts:
             attempt = next(iter(card.attempts))
             since = self._desk.ledger.attempt(attempt).launched.mono
@@ -115,14 +117,14 @@ class Why:
                 return f"is held by {card.why}"
             case "occupied":
                 return f"is in use: {card.why}"
-            case "aside":
-                return f"was set aside ({card.why})"
             case "draining":
                 return "is giving back its memory"
             case "asking":
                 return "is being looked at"
             case "leased" if self._admission.reserving is not None:
                 return f"is kept for {self._admission.reserving.name}"
+        if card.gpu.uuid in demand.avoid:
+            return "is avoided after an earlier attempt"
         if demand.gpu_memory:
             free = card.gpu.memory if card.memory_free is None else card.memory_free
             return f"has {words.memory(free)} free"

@@ -1,0 +1,61 @@
+"""Many jobs that fail fast, one after the other, in the same way: stop, rather than burn the list.
+
+Counted are different jobs in a row, with no success and no other kind of end between them. It is
+of this supervisor's time alone; what follows from it is Run's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpulaunch.core.words import duration
+
+FAST = 60.0
+"""An attempt that fails within so many seconds has hardly begun its work."""
+
+_VARIES = re.compile(r"0x[0-9a-f]+|\d+")
+SHORTEST = 3
+
+
+class Breaker:
+    """`tripped` says why nothing more is to start; empty while all is well."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._alike = ""
+        self._jobs: set[str] = set()
+        self.tripped = ""
+
+    def worked(self) -> None:
+        self._jobs.clear()
+
+    def failed(
+        self, job: str, failure: str, shown: str, params: Iterable[str], seconds: float
+    ) -> None:
+        """`shown` is how it ended, with what its log says; `params` what varies from job to job."""
+        if seconds >= FAST:
+            self._jobs.clear()
+            return
+        alike = f"{failure} {_without(shown, (job, *params))}"
+        if alike != self._alike:
+            self._alike = alike
+            self._jobs.clear()
+        self._jobs.add(job)
+        if self._limit and len(self._jobs) >= self._limit and not self.tripped:
+            self.tripped = (
+                f"{len(self._jobs)} jobs in a row failed within {duration(FAST)} of their start,"
+                f" all in the same way: {shown}"
+            )
+
+    def reset(self) -> None:
+        self._jobs.clear()
+        self.tripped = ""
+
+
+def _without(text: str, params: Iterable[str]) -> str:
+    """The text without what is the job's own: its name and values, and all numbers."""
+    for value in sorted(params, key=len, reverse=True):
+        if len(value) >= SHORTEST:
+            text = text.replace(value, "*")
+    return _VARIES.sub("0", text)
