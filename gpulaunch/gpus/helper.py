@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import subprocess
@@ -24,9 +25,14 @@ START_LIMIT = 60.0
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
 # working directory even, before the standard library.
-_START = "import json, sys; sys.path = json.loads(sys.argv[1]); " + (
-    "from gpulaunch.gpus.probe import main; main()"
-)
+_START = "import json, sys; sys.path = json.loads(sys.argv[1]); from gpulaunch.gpus.{} import main"
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a helper; it finds our PID, then these, after `sys.path`."""
+    start = _START.format(module) + "; main()"
+    own = [json.dumps(sys.path), str(os.getpid())]
+    return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{module}"]
 
 
 class Helper:
@@ -139,7 +145,7 @@ class Helper:
             ours.setblocking(False)
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", _START, json.dumps(sys.path), "gpulaunch-probe"],
+                    command("probe"),
                     stdin=theirs.fileno(),
                     stdout=theirs.fileno(),
                     stderr=subprocess.DEVNULL,

@@ -30,7 +30,8 @@ _UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
 
 
 def main() -> None:
-    die_with_parent()
+    """Its argument is the PID of the process that asks."""
+    die_with_parent(int(sys.argv[2]))
     with contextlib.suppress(ImportError):  # said in the answer to the first request
         import pynvml  # noqa: F401
     print("ready", flush=True)
@@ -233,12 +234,15 @@ def explained(error: Exception) -> Answer:
     }
 
 
-def die_with_parent() -> None:
-    """A helper stuck inside the driver would not notice that its client is gone."""
+def die_with_parent(parent: int) -> None:
+    """A helper stuck inside the driver would not notice that its client is gone.
+
+    `parent` is the client as it knows itself: one that was killed while this process came up is
+    no longer the parent, and no signal would come any more.
+    """
     import ctypes
     import signal
 
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)

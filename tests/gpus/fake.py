@@ -35,6 +35,7 @@ class FakeDriver:
         self._driver: dict[str, object] = {"version": "550.54.15", "cuda": 12040}
         self._parts: dict[str, dict[str, object]] = {}
         self._processes: list[tuple[str, dict[str, object]]] = []
+        self._events: list[tuple[str, dict[str, object]]] = []
         self._write()
 
     @property
@@ -51,7 +52,10 @@ class FakeDriver:
         }
 
     def driver(self, **values: object) -> None:
-        """`version`, `cuda`, and `error_init=9` (the code that a call returns), `hang="init"`."""
+        """`version`, `cuda`, and `error_init=9` (the code that a call returns), `hang="init"`.
+
+        Such calls are `init`, `version`, `count`, `event_set` and `wait`.
+        """
         self._driver |= values
         self._write()
 
@@ -59,9 +63,10 @@ class FakeDriver:
         """Add or change a card; None takes a field away. Returns its UUID.
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
-        retiring remap_pending remap_failed utilization temperature power power_limit`, and
-        `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory` or
-        `processes`.
+        retiring remap_pending remap_failed utilization temperature power power_limit events`, and
+        `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
+        `processes` or `register`. `events` has the bits of what the card can announce, `registers`
+        of what the driver then takes.
         """
         card = self._parts.setdefault(f"card.{index}", usual(index))
         card |= values
@@ -78,6 +83,8 @@ class FakeDriver:
                 "name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb",
                 "total": 10 * GIB,
                 "used": 12 * MIB,
+                "gi": instance + 1,
+                "ci": 0,
             },
         )
         part |= values
@@ -96,8 +103,18 @@ class FakeDriver:
         self._processes.clear()
         self._write()
 
+    def event(self, card: int, data: int, kind: int = 8, **place: int) -> None:
+        """The driver announces something of a card: an Xid, or another `kind` (a bit of nvml.h's).
+
+        `gi` and `ci`: the instances it concerns; all where they are left out.
+        """
+        what = {"card": card, "type": kind, "data": data, **place}
+        self._events.append(("event", what))
+        self._write()
+
     def _write(self) -> None:
         things = [("driver", self._driver), *self._parts.items(), *self._processes]
+        things += self._events
         fresh = self.state.with_suffix(".new")
         fresh.write_text("".join(spelt(what, values) for what, values in things))
         fresh.replace(self.state)
@@ -124,6 +141,7 @@ def usual(index: int) -> dict[str, object]:
         "temperature": 30,
         "power": 60_000,
         "power_limit": 400_000,
+        "events": 0xC00F,
     }
 
 

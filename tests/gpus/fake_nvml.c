@@ -8,9 +8,12 @@
  *     card.0 uuid=GPU-... name=NVIDIA_A100 bus=00000000:01:00.0 minor=0 total=N used=N ...
  *     mig.0.1 uuid=MIG-... name=... total=N used=N
  *     process.0 kind=C pid=4242 memory=1048576          (mig: process.0.1; memory=-1: not told)
+ *     event card=0 type=8 data=79 gi=1 ci=0             (gi, ci: all where they are left out)
  *
  * On a card, `error.CALL=N` makes that call return N, `hang=CALL` makes it never return and
  * `crash=CALL` kills the caller; CALL is open, uuid, memory, processes, mode, ... as below.
+ * `wait` and `event_set` are on the driver's line. Events are only ever added: those that stood
+ * there when an event set was made were before its time.
  * With -DOLD the symbols are missing that drivers before R510 lack.
  */
 #include <stdio.h>
@@ -321,7 +324,101 @@ int nvmlDeviceGetTotalEccErrors(dev d, int type, int counter, u64 *out) {
     return code;
 }
 
+/* ---- events ---- */
+
+enum { TIMEOUT = 10, EVENT_SETS = 8, CARDS = 32 };
+static const u32 ANY_INSTANCE = 0xFFFFFFFF;
+
+struct event_set { int taken, next; u64 types[CARDS]; } event_sets[EVENT_SETS];
+struct event { dev device; u64 type, data; u32 gpu_instance, compute_instance; };
+
+int nvmlDeviceGetGpuInstanceId(dev d, u32 *out) {
+    return is_mig(d) ? number_of(d, "gi", out) : NOT_SUPPORTED;
+}
+int nvmlDeviceGetComputeInstanceId(dev d, u32 *out) {
+    return is_mig(d) ? number_of(d, "ci", out) : NOT_SUPPORTED;
+}
+
+int nvmlEventSetCreate(struct event_set **out) {
+    char line[WIDTH] = "";
+    int n = 0, code;
+    if (!initialised) return UNINITIALIZED;
+    find("driver", 0, line);
+    code = gate(line, "event_set");
+    if (code) return code;
+    while (n < EVENT_SETS && event_sets[n].taken) n++;
+    if (n == EVENT_SETS) return 20; /* NVML_ERROR_MEMORY */
+    *out = memset(&event_sets[n], 0, sizeof event_sets[n]);
+    (*out)->taken = 1;
+    while (find("event", (*out)->next, line)) (*out)->next++;
+    return OK;
+}
+
+int nvmlEventSetFree(struct event_set *set) {
+    set->taken = 0;
+    return OK;
+}
+
+int nvmlDeviceGetSupportedEventTypes(dev d, u64 *out) {
+    char line[WIDTH];
+    int code = line_of(d, "events", line);
+    if (code) return code;
+    *out = number(line, "events", 0);
+    return is_mig(d) ? NOT_SUPPORTED : OK;
+}
+
+int nvmlDeviceRegisterEvents(dev d, u64 types, struct event_set *set) {
+    char line[WIDTH];
+    int code = line_of(d, "register", line);
+    if (code) return code;
+    /* A driver that has the call but not all of the types it is asked for. */
+    if (types & ~number(line, "registers", types)) return 2; /* NVML_ERROR_INVALID_ARGUMENT */
+    set->types[card_of(d)] |= types;
+    return OK;
+}
+
+static int next_event(struct event_set *set, struct event *out) {
+    char line[WIDTH];
+    while (find("event", set->next, line)) {
+        u64 card = number(line, "card", 0), type = number(line, "type", 8);
+        set->next++;
+        if (!(set->types[card] & type)) continue;
+        *out = (struct event){(dev)(long)(card + 1), type, number(line, "data", 0),
+                              (u32)number(line, "gi", ANY_INSTANCE),
+                              (u32)number(line, "ci", ANY_INSTANCE)};
+        return 1;
+    }
+    return 0;
+}
+
+static int wait_for(struct event_set *set, struct event *out, u32 milliseconds) {
+    char line[WIDTH];
+    for (u32 waited = 0;; waited += 2) {
+        int code;
+        line[0] = 0;
+        find("driver", 0, line);
+        code = gate(line, "wait");
+        if (code) return code;
+        if (next_event(set, out)) return OK;
+        if (waited >= milliseconds) return TIMEOUT;
+        usleep(2000);
+    }
+}
+
+struct event_v1 { dev device; u64 type, data; };
+
+int nvmlEventSetWait(struct event_set *set, struct event_v1 *out, u32 milliseconds) {
+    struct event whole;
+    int code = wait_for(set, &whole, milliseconds);
+    if (!code) *out = (struct event_v1){whole.device, whole.type, whole.data};
+    return code;
+}
+
 #ifndef OLD
+int nvmlEventSetWait_v2(struct event_set *set, struct event *out, u32 milliseconds) {
+    return wait_for(set, out, milliseconds);
+}
+
 int nvmlDeviceGetRemappedRows(dev d, u32 *corrected, u32 *uncorrected, u32 *pending, u32 *failed) {
     *corrected = *uncorrected = *failed = 0;
     int code = number_of(d, "remap_pending", pending);

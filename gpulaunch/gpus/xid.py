@@ -1,0 +1,167 @@
+"""What the driver's numbers mean: Xids, its other health events, its wish for a reset. Pure.
+
+An Xid alone is a starting point and no proof: hence three verdicts only, and whatever is not known
+for certain to end a card is no more than a note.
+
+Sources: NVIDIA's "Analyzing Xid Errors with the Xid Catalog" (the immediate actions RESET_GPU and
+RESTART_BM make a card lost; RESTART_APP with CHECK_APP/CUDA blames the program), the list of
+application errors in its device plugin for Kubernetes (which also has 109, where the catalogue
+says reset), "GPU Memory Error Management" (contained or not), nvml.h (event types and actions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["lost", "app", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`verdict`: "lost" sets the card aside for the run, "app" blames the program, "note" nobody.
+
+    `stops`: what runs on the card will not come to an end, or to a right result, by itself.
+    """
+
+    title: str
+    what: str
+    verdict: Verdict = "note"
+    stops: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.title}: {self.what}" if self.what else self.title
+
+
+def xid(code: int) -> Meaning:
+    """The meaning of an Xid; one that is not in the tables below is a note."""
+    if code in _XIDS:
+        title, what, verdict, stops = _XIDS[code]
+        return Meaning(f"Xid {code} ({title})", what, verdict, stops)
+    if code in _ENGINES:
+        return Meaning(f"Xid {code} (copy or video engine exception)", _ENGINE)
+    if code in _LINKS:
+        return Meaning(f"Xid {code} (NVLink error)", _LINK)
+    return Meaning(f"Xid {code}", "NVIDIA's Xid catalogue says what it means")
+
+
+def recovery(action: int) -> Meaning:
+    """What nvmlDeviceGpuRecoveryAction_t wants done; 0 and what is unknown here is a note."""
+    what, verdict, stops = _ACTIONS.get(action, (f"recovery action {action}", "note", False))
+    return Meaning("the driver's recovery action changed", what, verdict, stops)
+
+
+def event(kind: str) -> Meaning:
+    """The meaning of an event that is no Xid, by its name in `EVENT_TYPES`."""
+    what, verdict, stops = _EVENTS.get(kind, (kind, "note", False))
+    return Meaning(what, "", verdict, stops)
+
+
+# nvmlEventType*: the names here, the bits nvml.h's. What comes often and means little (clocks,
+# power states, single corrected errors) is never asked for.
+EVENT_TYPES = {
+    "double_bit_ecc": 0x2,
+    "xid": 0x8,
+    "ecc_storm": 0x200,
+    "retirement": 0x400,
+    "retirement_failure": 0x800,
+    "poison": 0x1000,
+    "fatal_poison": 0x2000,
+    "unavailable": 0x4000,
+    "recovery": 0x8000,
+}
+
+_EVENTS: dict[str, tuple[str, Verdict, bool]] = {
+    # The Xid that comes with it (48, 94, 95) tells whether the error was contained.
+    "double_bit_ecc": ("an uncorrectable memory error (ECC)", "note", False),
+    "ecc_storm": ("many corrected memory errors at once (ECC)", "note", False),
+    "retirement": ("memory of the card is being retired", "note", False),
+    "retirement_failure": ("memory of the card could not be retired", "lost", False),
+    "poison": ("poisoned data was contained", "note", False),
+    "fatal_poison": ("poisoned data could not be contained", "lost", True),
+    "unavailable": ("the driver calls the card unavailable", "lost", True),
+    "recovery": (
+        "the driver's recovery action changed, and it does not say to what",
+        "note",
+        False,
+    ),
+}
+
+_ACTIONS: dict[int, tuple[str, Verdict, bool]] = {
+    0: ("nothing needs to be done", "note", False),
+    1: ("the card needs a reset", "lost", True),
+    2: ("the machine needs a reboot", "lost", True),
+    3: ("its links to other cards are to be drained", "note", False),
+    4: ("the card is to be reset once what runs there is done", "lost", False),
+    5: ("the fabric's memory domain (IMEX) is to be recovered", "note", False),
+    6: ("its bus needs a reset", "lost", True),
+    7: ("the machine needs a reboot", "lost", True),
+}
+
+_MEMORY = "look for a write or read outside of what was allocated: compute-sanitizer"
+_PUSH = "a corrupted command stream, most often a fault of the program or of its CUDA libraries"
+_RESET = "the card needs a reset (`nvidia-smi --gpu-reset`) before it can be used again"
+_ENGINE = "the program that used it must be started again"
+_LINK = "what it means for the card stands in the driver's recovery action"
+
+_XIDS: dict[int, tuple[str, str, Verdict, bool]] = {
+    # ── The program's own ───────────────────────────────────────────────────────────────────────
+    11: ("invalid command stream", _PUSH, "app", False),
+    13: ("graphics engine exception", f"a fault inside a kernel; {_MEMORY}", "app", False),
+    25: ("illegal command stream", _PUSH, "app", False),
+    31: ("memory page fault", f"an illegal address was used; {_MEMORY}", "app", False),
+    32: ("corrupted command stream", _PUSH, "app", False),
+    43: ("stopped processing", "a program hit an error of its own; the card is well", "app", False),
+    45: ("preemptive cleanup", "a program was ended, or failed before this", "app", False),
+    68: ("video decoder exception", "the program that decodes must be restarted", "app", False),
+    69: ("graphics engine class error", _PUSH, "app", False),
+    80: ("corrupted data sent to the card", _PUSH, "app", False),
+    109: ("context switch timeout", "a kernel did not give way in time", "app", False),
+    137: ("NVLink privilege error", "an illegal access to another card's memory", "app", False),
+    # ── The card is not to be used any more ─────────────────────────────────────────────────────
+    46: ("stopped processing", f"the card timed out; {_RESET}", "lost", True),
+    48: ("uncorrectable memory error", f"a double bit error; {_RESET}", "lost", False),
+    62: ("internal micro-controller halt", _RESET, "lost", True),
+    64: ("memory could not be remapped", f"have the card replaced, or {_RESET}", "lost", False),
+    74: ("NVLink error", "a link to another card failed; reset both, check the bridge",
+         "lost", False),
+    79: ("fallen off the bus", "the card is gone until the machine is rebooted: power, heat, slot",
+         "lost", True),
+    95: ("uncontained memory error", f"results on this card cannot be trusted; {_RESET}",
+         "lost", True),
+    110: ("security fault", _RESET, "lost", True),
+    119: ("the card's system processor does not answer", _RESET, "lost", True),
+    120: ("the card's system processor failed", _RESET, "lost", True),
+    136: ("link training failed", _RESET, "lost", False),
+    140: ("unrecovered memory error", f"results on this card cannot be trusted; {_RESET}",
+          "lost", True),
+    143: ("the card does not initialise", _RESET, "lost", True),
+    155: ("NVLink software error", _RESET, "lost", False),
+    158: ("fatal timeout", _RESET, "lost", True),
+    # ── Worth knowing ───────────────────────────────────────────────────────────────────────────
+    8: ("stopped processing", "the program on it must be started again", "note", False),
+    37: ("driver firmware error", "the driver went on", "note", False),
+    38: ("driver firmware error", "the driver went on", "note", False),
+    44: ("fault during a context switch", "the driver went on", "note", False),
+    54: ("no auxiliary power", "is the power cable of the card plugged in?", "note", False),
+    60: ("video processor exception", _ENGINE, "note", False),
+    63: ("memory remapped or retired", "takes effect at the next reset; work can go on",
+         "note", False),
+    92: ("many corrected memory errors", "the card went on; watch it", "note", False),
+    94: ("contained memory error", "the program it hit must be restarted, no other is harmed",
+         "note", False),
+    121: ("chip-to-chip link error", "it was corrected", "note", False),
+    154: ("recovery action changed", "see what came before it", "note", False),
+    156: ("memory retired", "takes effect at the next reset", "note", False),
+    157: ("memory could not be retired", "watch the card", "note", False),
+    167: ("fatal PCIe timeout", "look for what comes after it", "note", False),
+    171: ("uncorrectable DRAM error", "details of Xid 48", "note", False),
+    172: ("uncorrectable SRAM error", "details of Xid 48", "note", False),
+}  # fmt: skip
+
+_ENGINES = frozenset(
+    {39, 40, 41, *range(70, 73), *range(75, 78), *range(82, 87), 88, 89}
+    | {*range(96, 106), *range(126, 136), 139, 142}
+)
+_LINKS = frozenset(range(144, 151))
