@@ -5,7 +5,7 @@ outcome, log's end, driver, kernel  ──diagnose──▶  Failure(class, evid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpulaunch.core.model import Failure, Outcome
 from gpulaunch.failure.kernel import Counters, Room
@@ -42,7 +42,7 @@ class Evidence:
     tail: str = ""
     succeeded: bool = False
     by_launcher: bool = False
-    rises: Counters = Counters()
+    rises: Counters = field(default_factory=Counters)
     cards: tuple[CardFacts, ...] = ()
     rooms: tuple[Room, ...] = ()
 

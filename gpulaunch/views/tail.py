@@ -13,19 +13,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from gpulaunch.core.terminal import shown
 from gpulaunch.views.words import visible
 
 WINDOW = 64 * 1024
 LINE = 400
 SHOWN = 6
 
-# Each alternative stops at the next ESC, so that unfinished sequences cost linear time.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC (titles, links), DCS and their kin
-    r"|\x1b[ -/]*[0-Z\\^-~]"  # two-character sequences
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
 _BAR = re.compile(r"(.{0,200}?)\b\d{1,3}(?:\.\d+)?%(?:\||\s|$)")
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
 _EXCEPTION = re.compile(
@@ -117,9 +111,7 @@ def fold(chunks: Iterable[bytes]) -> Iterator[str]:
 
 def fold_line(line: str) -> str:
     """One line as a terminal would leave it: the last state, without escapes."""
-    plain = _ESCAPES.sub("", line)
-    states = [state for state in plain.split("\r") if state.strip()]
-    return visible(_backspaced(states[-1])).rstrip() if states else ""
+    return visible(shown(line)).rstrip()
 
 
 def _folded(text: str) -> Iterator[str]:
@@ -132,18 +124,6 @@ def _from_whole_line(data: bytes) -> bytes:
     if newline and rest.strip():
         return rest
     return "…".encode() + data[-LINE:].lstrip(bytes(range(0x80, 0xC0)))
-
-
-def _backspaced(text: str) -> str:
-    if "\b" not in text:
-        return text
-    out: list[str] = []
-    for char in text:
-        if char != "\b":
-            out.append(char)
-        elif out:
-            out.pop()
-    return "".join(out)
 
 
 def _without_stale_bars(lines: list[str]) -> list[str]:

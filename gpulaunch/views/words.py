@@ -15,21 +15,7 @@ from gpulaunch.core.model import (
     Gpu,
 )
 from gpulaunch.core.retry import reason
-
-FAILURES = {
-    "gpu_oom": "out of GPU memory",
-    "host_oom": "out of memory (killed by the kernel)",
-    "gpu_lost": "the card was lost",
-    "gpu_busy": "the card was busy or unavailable",
-    "device_mismatch": "tensors on different devices",
-    "no_gpu_seen": "it saw no card",
-    "wrong_gpu": "it used a card that is not its own",
-    "disk_full": "no space left on the disk",
-    "rate_limit": "refused by a server's rate limit",
-    "driver": "the driver does not fit",
-    "wrong_arch": "the build lacks this card's architecture",
-}
-"""Classes that say more than the exit status does."""
+from gpulaunch.failure.classes import title_of
 
 _PLAIN = re.compile(r"[ -~]*")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -137,7 +123,7 @@ def ending(attempt: AttemptRecord) -> str:
     if attempt.outcome is None:
         return "running"
     words = reason(attempt.outcome)
-    better = FAILURES.get(attempt.failure or "")
+    better = title_of(attempt.failure or "")
     return f"{better} ({words})" if better else words
 
 
