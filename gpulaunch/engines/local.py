@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.core.events import Ended, Event, Instruction, Launch, StopAttempt
+from gpulaunch.core.events import Acquire, Ended, Event, Instruction, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.health import Health
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -34,6 +35,7 @@ class Local:
             working=lambda: self._attempts.on_cards,
             letting_go=self._letting_go,
         )
+        self._health = Health(pool.gpus, loop, post, context.base)
         self._attempts = Attempts(context, loop, self._posted, self._cards.descriptors)
         # Before the first launch: later some of these names would be our own pairs'.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
@@ -49,6 +51,8 @@ class Local:
                 self._attempts.stop(instruction)
             case _:
                 self._cards.carry_out(instruction)
+        if isinstance(instruction, Acquire):
+            self._health.begin()
 
     def _letting_go(self, gpu: str) -> None:
         self._attempts.give_back(gpu)
@@ -103,4 +107,5 @@ class Local:
             self._loop.unwatch(waiter.fileno())
             waiter.close()
         self._attempts.close()
+        self._health.close()
         self._cards.close()

@@ -9,7 +9,8 @@ Cards
   and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
   other launcher lets go. `Drain(gpu)` is answered once, by `Drained` or `Refused(Sick)`; in the
   latter case the lease is given back. While a lease is held, `Wanted` says whether a launcher that
-  holds no card waits for it; `Release` then hands it over.
+  holds no card waits for it; `Release` then hands it over. `GpuEvent` may come at any time from the
+  first `Acquire` on, for any card of the pool, whether it is held or not, and more than once.
 
 Attempts
   `Launch(attempt)` is answered by `Started`, then `Ended`, or by `Ended(NotStarted)` alone; always

@@ -108,7 +108,7 @@ class FakeDriver:
 
         `gi` and `ci`: the instances it concerns; all where they are left out.
         """
-        what = {"card": card, "type": kind, "data": data, **place}
+        what: dict[str, object] = {"card": card, "type": kind, "data": data, **place}
         self._events.append(("event", what))
         self._write()
 

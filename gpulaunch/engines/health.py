@@ -1,0 +1,42 @@
+"""What the driver reports of the run's cards, posted as it comes. Decides nothing about a card."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.core.events import GpuEvent
+from gpulaunch.core.model import Gpu
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.events import EventsClient
+from gpulaunch.loop import Loop
+
+
+class Health:
+    """Listens once a card is wanted, to all of them; pretend cards have nothing to tell."""
+
+    def __init__(
+        self, gpus: Sequence[Gpu], loop: Loop, post: Post, environ: Mapping[str, str]
+    ) -> None:
+        self._gpus = [gpu for gpu in gpus if not gpu.simulated]
+        self._loop = loop
+        self._post = post
+        self._environ = environ
+        self._client: EventsClient | None = None
+
+    def begin(self) -> None:
+        """Start to listen. Idempotent; where descriptors are scarce, the next call tries again."""
+        if self._client is None and self._gpus:
+            with contextlib.suppress(OSError):
+                self._client = EventsClient(self._gpus, self._environ)
+                self._loop.watch(self._client.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        assert self._client is not None
+        for event in self._client.on_readable():
+            self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._loop.unwatch(self._client.fileno())
+            self._client.close()

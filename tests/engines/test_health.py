@@ -1,0 +1,143 @@
+"""Local on the pretend driver: what the driver reports of a card becomes an event of the run."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Release
+from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.health import Health
+from gpulaunch.engines.local import Local
+from gpulaunch.engines.pool import open_pool
+from gpulaunch.gpus.discover import find
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from tests.gpus.fake import FakeDriver
+
+UNAVAILABLE = 0x4000
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    driver = FakeDriver(tmp_path)
+    for name, value in driver.environ.items():
+        monkeypatch.setenv(name, value)
+    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
+    monkeypatch.setenv("GPULAUNCH_LEASED", f"test/{uuid.uuid4().hex[:12]}")
+    return driver
+
+
+class Bench:
+    """An engine on the pretend driver's cards, with its loop and what it posted."""
+
+    def __init__(self, path: Path, simulate: int | None = None) -> None:
+        self.loop = Loop()
+        self.events: list[Event] = []
+        pool = open_pool(None, simulate, dict(os.environ), "run")
+        context = Context(RunDir(path), "run", 1, pool.machine, dict(os.environ))
+        self.engine = Local(context, pool, self.loop, self.events.append)
+
+    def until(self, *kinds: type[Event], count: int = 1, seconds: float = 20.0) -> list[Event]:
+        """The first `count` events of these kinds."""
+        late: list[bool] = []
+        self.loop.call_after("late", seconds, lambda: late.append(True))
+        while len(found := [event for event in self.events if isinstance(event, kinds)]) < count:
+            assert not late, f"{self.events} within {seconds} s"
+            self.loop.turn()
+        self.loop.forget("late")
+        return found
+
+    def listens(self) -> None:
+        """Turn the loop until the helper hears every card."""
+        client = self.engine._health._client
+        assert client is not None
+        self.loop.call_after("late", 20.0, lambda: pytest.fail("the helper does not come up"))
+        while not client.told:
+            self.loop.turn()
+        self.loop.forget("late")
+
+    def close(self) -> None:
+        self.engine.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def bench(driver: FakeDriver, tmp_path: Path) -> Iterator[Bench]:
+    driver.card(0)
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def test_an_xid_on_a_held_card_is_posted_with_its_meaning(bench: Bench, driver: FakeDriver) -> None:
+    uuid = driver.card(0)
+    bench.engine.carry_out(Acquire(uuid))
+    bench.until(Granted)
+    bench.listens()
+    driver.event(0, 31)
+    driver.event(0, 79)
+    driver.event(0, 0, kind=UNAVAILABLE)
+    fault, gone, unavailable = bench.until(GpuEvent, count=3)
+    assert isinstance(fault, GpuEvent)
+    assert (fault.gpu, fault.code, fault.verdict, fault.stops) == (uuid, 31, "app", False)
+    assert isinstance(gone, GpuEvent)
+    assert (gone.gpu, gone.code, gone.verdict, gone.stops) == (uuid, 79, "lost", True)
+    assert isinstance(unavailable, GpuEvent)
+    assert (unavailable.code, unavailable.verdict) == (None, "lost")
+
+
+def test_a_card_is_listened_to_on_after_its_lease_was_given_back(
+    bench: Bench, driver: FakeDriver
+) -> None:
+    uuid = driver.card(0)
+    bench.engine.carry_out(Acquire(uuid))
+    bench.until(Granted)
+    bench.engine.carry_out(Release(uuid))
+    bench.listens()
+    driver.event(0, 79)
+    (event,) = bench.until(GpuEvent)
+    assert isinstance(event, GpuEvent)
+    assert event.code == 79
+
+
+def test_nothing_listens_before_a_card_is_wanted(bench: Bench) -> None:
+    assert bench.engine._health._client is None
+
+
+def test_pretend_cards_start_no_helper(driver: FakeDriver, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, simulate=2)
+    bench.engine.carry_out(Acquire("SIM-0"))
+    bench.until(Granted)
+    assert bench.engine._health._client is None
+    bench.close()
+
+
+def test_a_driver_without_events_disturbs_nothing(driver: FakeDriver, tmp_path: Path) -> None:
+    uuid = driver.card(0, events=0)
+    bench = Bench(tmp_path)
+    bench.engine.carry_out(Acquire(uuid))
+    bench.until(Granted)
+    bench.listens()
+    assert not [event for event in bench.events if isinstance(event, GpuEvent)]
+    bench.close()
+
+
+def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
+    driver.card(0)
+    gpus = find(os.environ).gpus
+    before = sorted(os.listdir("/proc/self/fd"))
+    loop = Loop()
+    health = Health(gpus, loop, lambda event: None, dict(os.environ))
+    health.begin()
+    health.begin()
+    assert health._client is not None
+    pid = health._client.pid
+    health.close()
+    loop.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert not os.path.exists(f"/proc/{pid}")
