@@ -60,6 +60,8 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         recorded = ledger.gpus[card.gpu.uuid]
         assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
         assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
+        at_rest = card.state not in ("asking", "draining", "aside") and not card.attempts
+        assert not (card.doomed and at_rest), f"{name} is to be set aside, and is {card.state}"
         demands = list(card.attempts.values())
         assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
         if len(demands) > 1:

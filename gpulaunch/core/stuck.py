@@ -125,7 +125,7 @@ class Stuck:
         return bool(away)
 
     def _is_away(self, card: Card, memory: int) -> bool:
-        if not card.serves:
+        if not card.serves or card.gpu.memory < memory:
             return False
         if card.state in ("elsewhere", "occupied") or card.drained:
             return True

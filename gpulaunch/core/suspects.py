@@ -5,8 +5,8 @@
                                                                 ▼
                                                        the card is set aside
 
-A success there ends the suspicion, and so does a job's failing elsewhere as well: it is then the
-job's own. Two jobs that lost the card by their own words, though the driver finds it well, are
+A success there ends the suspicion. A job that fails elsewhere as well is guilty itself, and counts
+no more. Two jobs that lost the card by their own words, though the driver finds it well, are
 enough. What is known here is of this supervisor's time alone, and never in the journal.
 """
 
@@ -50,13 +50,12 @@ class Streak:
     """Jobs that failed on a card since the last success there, each with its class.
 
     `cleared` are those of them that have succeeded elsewhere since; `elsewhere` counts all
-    successes on other cards; `tried`: they were sent elsewhere to find out.
+    successes on other cards.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
     cleared: set[str] = field(default_factory=set)
     elsewhere: int = 0
-    tried: bool = False
 
 
 class Suspects:
@@ -66,6 +65,8 @@ class Suspects:
         self._cards = cards
         self._jobs = jobs
         self._streaks: dict[str, Streak] = {}
+        self._failed_on: dict[str, str] = {}  # each job's first
+        self._tried: set[str] = set()  # a job gets one more try on a card's account
 
     def doubted(self, card: Card, job: str) -> bool:
         """Whether others have failed there in a row before this job did."""
@@ -89,9 +90,11 @@ class Suspects:
             return
         (card,) = live.cards
         job = live.id.job
-        for uuid, streak in self._streaks.items():
-            if uuid != card.gpu.uuid and job in streak.failed and job not in streak.cleared:
-                del streak.failed[job]
+        first = self._failed_on.setdefault(job, card.gpu.uuid)
+        if first != card.gpu.uuid:
+            if first in self._streaks:
+                self._streaks[first].failed.pop(job, None)
+            return
         streak = self._streaks.setdefault(card.gpu.uuid, Streak())
         streak.failed[job] = failure
         self._judge(card, streak)
@@ -109,8 +112,7 @@ class Suspects:
             text = f"{len(streak.failed)} different jobs failed there in a row"
             text += f", and {len(streak.cleared)} of them succeeded elsewhere"
             self._set_aside(card, streak, f"{text} ({_listed(streak.failed)})")
-        elif streak.elsewhere >= ELSEWHERE and not streak.tried:
-            streak.tried = True
+        elif streak.elsewhere >= ELSEWHERE:
             number = len(streak.failed)
             why = f"failed on GPU {card.gpu.index}, as {number} jobs in a row did; tried elsewhere"
             self._elsewhere(card, streak.failed, why)
@@ -123,7 +125,9 @@ class Suspects:
 
     def _elsewhere(self, card: Card, names: Iterable[str], why: str) -> None:
         """Jobs that failed for good, and what was skipped because of them, are to run again."""
-        failed = (job for job in names if self._jobs.is_bad(self._jobs.nodes[job]))
+        failed = [job for job in names if self._jobs.is_bad(self._jobs.nodes[job])]
+        failed = [job for job in failed if job not in self._tried]
+        self._tried.update(failed)
         nodes = self._jobs.to_retry(tuple(failed))
         self._jobs.requeue(nodes, why, avoid=frozenset({card.gpu.uuid}))
 

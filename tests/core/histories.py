@@ -65,6 +65,8 @@ def random_options(rng: random.Random, cards: int) -> dict[str, object]:
         "limit": rng.choice([None, None, rng.randint(1, cards)]),
         "fail_fast": rng.random() < 0.07,
         "max_failures": rng.choice([None, None, None, 2]),
+        "breaker": rng.choice([None, None, 2, 3]),
+        "patient": rng.random() < 0.5,
     }
 
 
@@ -72,7 +74,8 @@ def play(seed: int, sides: int = 1) -> World:
     """One history: some disturbed steps, then quiet, then the end. Raises on any broken promise."""
     rng = random.Random(seed)
     cards = rng.randint(1, 4)
-    world = World(pretend_gpus(cards), rng)
+    sizes = rng.choice([(), (), (80 * GIB, 40 * GIB), (48 * GIB, 80 * GIB, 80 * GIB)])
+    world = World(pretend_gpus(cards, *sizes), rng)
     for number in range(sides):
         jobs = random_jobs(rng, cards)
         world.add(jobs, name="ABC"[number], **random_options(rng, cards))  # type: ignore[arg-type]

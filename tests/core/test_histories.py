@@ -49,7 +49,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["crash"] += sum(side.crashes for side in world.sides)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer Gather Granted Refused Freed Wanted "
-        "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash"
+        "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
+        "GpuEvent GpuReported AdmissionPaused AdmissionContinued"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"

@@ -7,12 +7,14 @@ share one world: leases are exclusive, a wanted card is handed over, one run gat
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
     Asked,
@@ -27,6 +29,8 @@ from gpulaunch.core.events import (
     Freed,
     Gather,
     GatherGranted,
+    GoOn,
+    GpuEvent,
     Granted,
     Instruction,
     Launch,
@@ -50,6 +54,7 @@ from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
     Exited,
+    Failure,
     Gpu,
     Instant,
     Interrupted,
@@ -67,8 +72,13 @@ from gpulaunch.core.run import Run
 GIB = 1 << 30
 
 
-def pretend_gpus(count: int, memory: int = 80 * GIB) -> tuple[Gpu, ...]:
-    return tuple(Gpu(f"GPU-{i}", i, f"sim/{i}", "pretend", memory) for i in range(count))
+def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
+    """Cards with these memories in turn (80 GiB where none is given)."""
+    sizes = memories or (80 * GIB,)
+    return tuple(
+        Gpu(f"GPU-{i}", i, f"sim/{i}", f"pretend {size >> 30}", size)
+        for i, size in zip(range(count), itertools.cycle(sizes), strict=False)
+    )
 
 
 @dataclass
@@ -122,6 +132,7 @@ class Side:
     stopped: bool = False
     paused: bool = False
     drained: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     facts: list[Fact] = field(default_factory=list)
     crashes: int = 0
 
@@ -207,6 +218,7 @@ class World:
         side.asking.clear()
         side.told_wanted.clear()
         side.drained.clear()
+        side.lost.clear()
         side.stopped = side.paused = False
         side.crashes += 1
         side.jobs = tuple(jobs)
@@ -262,6 +274,8 @@ class World:
                 assert not (place.holder is side and place.granted), f"Acquire({gpu}), held"
                 assert gpu not in side.drained, f"Acquire({gpu}), given back"
                 assert not self._closed(side), f"Acquire({gpu}) while nothing may start"
+                state = side.run.ledger.gpus[gpu].state
+                assert state != "aside", f"Acquire({gpu}), which was set aside"
                 side.asking.add(gpu)
                 # Like the engine, the lease is taken at once; the look takes its time.
                 if place.handed is side:
@@ -323,6 +337,8 @@ class World:
             clean = place.carried or not place.dirty
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
             assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
+            assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
+            assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"
             beside = self._on(uuid)
             shares = {p.job.demand.per_gpu for p in beside} | {demand.per_gpu}
             assert not beside or (len(shares) == 1 and len(beside) < demand.per_gpu), (
@@ -430,9 +446,19 @@ class World:
                 place.dead_hold.discard(process.attempt)
                 if not place.dead_hold:
                     self._freed(place)
-        process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+        failure = self._failure(process)
+        process.side.inbox.append(Ended(process.attempt, outcome, leftovers, failure=failure))
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+
+    def _failure(self, process: Process) -> Failure | None:
+        """What was recognised of the end: mostly nothing."""
+        if self.calm or self.rng.random() < 0.5:
+            return None
+        kind = self.rng.choice([*POLICIES, "gpu_lost", "gpu_oom", "crash"])
+        gpus = self.rng.sample(process.gpus, self.rng.randint(0, len(process.gpus)))
+        told = tuple(gpus) if self.rng.random() < 0.3 else ()
+        return Failure(kind, "said so", "do this", told, self.rng.random() < 0.2)
 
     def _outcome(self, process: Process) -> Outcome:
         honest = self.rng.random() < (1.0 if self.calm else 0.9)
@@ -462,7 +488,7 @@ class World:
         return place.gpu.memory - place.taken
 
     def _closed(self, side: Side) -> bool:
-        return side.stopped or side.paused
+        return side.stopped or side.paused or side.run.ledger.paused is not None
 
     def _has(self, side: Side, place: Place) -> bool:
         return place.holder is side and place.granted
@@ -590,7 +616,7 @@ class World:
         """Something that people, strangers or the machine do."""
         rng, uuids = self.rng, list(self.cards)
         names = [job.name for job in side.jobs]
-        roll = rng.randrange(17)
+        roll = rng.randrange(19)
         if roll == 0:
             self._ask(side, Cancel((rng.choice(names),)))
         elif roll == 1 and rng.random() < 0.3:
@@ -616,6 +642,10 @@ class World:
             self.cards[rng.choice(uuids)].sick = True
         elif roll == 15:
             self.tell(side, self._nonsense(side))
+        elif roll == 17:
+            self._ask(side, GoOn())
+        elif roll == 18 and rng.random() < 0.5:
+            self._report(side, rng.choice(uuids))
         else:
             self.now += rng.choice([0.5, 5.0, 700.0])
 
@@ -649,6 +679,13 @@ class World:
                     (side.drained.discard if off else side.drained.add)(uuid)
         self.tell(side, Asked(request))
 
+    def _report(self, side: Side, uuid: str) -> None:
+        """The driver reports something of a card to a run."""
+        verdict = self.rng.choice(("lost", "app", "note"))
+        if verdict == "lost":
+            side.lost.add(uuid)
+        self.tell(side, GpuEvent(uuid, 79, "Xid 79", verdict, self.rng.random() < 0.5))
+
     def quiet_down(self) -> None:
         """From here on nobody interferes, and jobs succeed."""
         self.calm = True
@@ -659,6 +696,7 @@ class World:
                 self._ask(side, Pause("", off=True))
             if side.drained:
                 self._ask(side, DrainGpus(None, off=True))
+            self._ask(side, GoOn())
 
     def run_to_end(self, most: int = 20_000) -> None:
         """Every run must come to its end, in a bounded number of steps."""

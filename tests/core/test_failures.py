@@ -1,0 +1,449 @@
+"""What a recognised failure leads to: again, where, on which card, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.events import Asked, Ended, GoOn, GpuEvent, Pause, Retry, TimerFired
+from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued
+from gpulaunch.core.model import (
+    Demand,
+    Exited,
+    Failure,
+    Gpu,
+    MissingOutput,
+    Outcome,
+    RetryPolicy,
+    Signaled,
+    TimedOut,
+)
+from gpulaunch.core.moves import PAUSE, Ground, Move, Nowhere, move
+from gpulaunch.core.retry import failure_of
+from tests.core.table import Table, attempt, job
+from tests.core.world import GIB
+
+SMALL = Gpu("GPU-s", 0, "s", "A40", 48 * GIB)
+TWIN = Gpu("GPU-t", 1, "t", "A40", 48 * GIB)
+LARGE = Gpu("GPU-l", 2, "l", "H200", 141 * GIB)
+ONE = Demand()
+TWICE = RetryPolicy(2)
+
+
+def failed(table: Table, what: str, kind: str, *gpus: int, **more: object) -> list[str]:
+    told = tuple(f"GPU-{gpu}" for gpu in gpus)
+    failure = Failure(kind, f"the log said {kind}", "do this", told, **more)  # type: ignore[arg-type]
+    return table.on(Ended(attempt(what), Exited(1), failure=failure))
+
+
+# ── Where ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_out_of_memory_goes_to_a_larger_card() -> None:
+    found = move("gpu_oom", ONE, Ground((SMALL,), (TWIN, LARGE)))
+    assert found == Move(Demand(gpu_memory=48 * GIB + 1), "on a card with more memory")
+
+
+def test_out_of_memory_on_a_shared_card_goes_alone() -> None:
+    found = move("gpu_oom", Demand(per_gpu=4, gpu_memory=GIB), Ground((SMALL,), (LARGE,)))
+    assert found == Move(Demand(per_gpu=1, gpu_memory=GIB), "alone on its card")
+
+
+def test_out_of_memory_among_equals_is_not_tried_again() -> None:
+    assert move("gpu_oom", ONE, Ground((SMALL,), (TWIN,))) == Nowhere(
+        "no card of the run has more memory"
+    )
+
+
+def test_out_of_memory_beside_strangers_goes_elsewhere_or_waits() -> None:
+    away = move("gpu_oom", ONE, Ground((SMALL,), (TWIN,), foreign=True))
+    assert away == Move(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    assert move("gpu_oom", ONE, Ground((SMALL,), (), foreign=True)) == Move(
+        ONE, "after a while", PAUSE
+    )
+
+
+def test_a_crash_is_tried_elsewhere_once() -> None:
+    away = Move(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    assert move("crash", ONE, Ground((SMALL,), (TWIN,))) == away
+    assert isinstance(move("crash", ONE, Ground((SMALL,), (TWIN,), before=1)), Nowhere)
+    assert isinstance(move("crash", ONE, Ground((SMALL,), ())), Nowhere)
+
+
+def test_a_build_for_another_card_goes_to_another_kind_only() -> None:
+    found = move("wrong_arch", ONE, Ground((SMALL,), (TWIN, LARGE)))
+    assert found == Move(Demand(avoid=frozenset({"GPU-s", "GPU-t"})), "on another kind of card")
+    assert isinstance(move("wrong_arch", ONE, Ground((SMALL,), (TWIN,))), Nowhere)
+
+
+def test_a_busy_card_is_left_for_another_or_waited_for() -> None:
+    assert isinstance(away := move("gpu_busy", ONE, Ground((SMALL,), (TWIN,))), Move)
+    assert away.demand.avoid == {"GPU-s"}
+    waits = [move("gpu_busy", ONE, Ground((SMALL,), before=before)) for before in range(9)]
+    delays = [wait.delay for wait in waits if isinstance(wait, Move)]
+    assert delays == [30, 60, 120, 240, 480, 600, 600, 600, 600]
+
+
+def test_cards_avoided_before_stay_avoided_while_there_are_others() -> None:
+    before = Demand(avoid=frozenset({"GPU-t"}))
+    third = move("gpu_busy", before, Ground((SMALL,), (TWIN, LARGE)))
+    assert isinstance(third, Move)
+    assert third.demand.avoid == {"GPU-s", "GPU-t"}
+    back = move("gpu_busy", before, Ground((SMALL,), (TWIN,)))
+    assert isinstance(back, Move)
+    assert back.demand.avoid == {"GPU-s"}
+
+
+def test_an_ordinary_failure_leaves_a_doubted_card() -> None:
+    assert move("exit", ONE, Ground((SMALL,), (TWIN,))) == Move(ONE)
+    doubted = move("exit", ONE, Ground((SMALL,), (TWIN,), doubted=True))
+    assert isinstance(doubted, Move)
+    assert doubted.demand.avoid == {"GPU-s"}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_every_class_is_decided_with_and_without_cards(kind: str) -> None:
+    for ground in (Ground(), Ground((SMALL,)), Ground((SMALL,), (TWIN, LARGE))):
+        found = move(kind, Demand(gpus=1 if ground.used else 0), ground)
+        assert isinstance(found, Move | Nowhere)
+        assert isinstance(found, Move) or POLICIES[kind].again == "no"
+
+
+# ── Which class ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [
+        (Exited(1), "gpu_oom"),
+        (Signaled(9), "gpu_oom"),
+        (MissingOutput(("a",)), "gpu_oom"),
+        (TimedOut("timeout", 1.0), "timeout"),
+        (Exited(0), None),
+    ],
+)
+def test_what_was_recognised_refines_a_status_and_overrules_no_limit(
+    outcome: Outcome, kind: str | None
+) -> None:
+    assert failure_of(outcome, job("a"), Failure("gpu_oom")) == kind
+
+
+# ── In a run ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_hopeless_failure_spends_no_further_attempt() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    assert failed(table, "a.1", "device_mismatch") == ["drain 0"]
+    assert table.state("a") == (
+        "failed: exited with status 1: the log said device_mismatch;"
+        " not tried again: it would end in the same way"
+    )
+
+
+def test_a_class_named_in_on_is_tried_again_all_the_same() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=RetryPolicy(1, frozenset({"device_mismatch"}))))
+    table.granted(0)
+    failed(table, "a.1", "device_mismatch")
+    assert table.drained(0) == ["launch a.2 on 0"]
+
+
+def test_evidence_and_advice_are_recorded_with_the_end() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    failed(table, "a.1", "gpu_oom")
+    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert (end.failure, end.evidence, end.advice) == (
+        "gpu_oom",
+        "the log said gpu_oom",
+        "do this",
+    )
+
+
+def test_a_card_that_the_driver_says_is_lost_is_set_aside_and_its_job_goes_on_for_free() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    lines = failed(table, "a.1", "gpu_lost", 0)
+    assert lines == ["release 0", "acquire 1"]
+    assert table.granted(1) == ["launch a.2 on 1"]
+    assert table.run.ledger.gpus["GPU-0"].state == "aside"
+    assert not table.run.ledger.jobs["a"].attempts[0].charged
+
+
+def test_a_job_that_loses_card_after_card_is_held_to_be_why() -> None:
+    table = Table(4)
+    table.submit(job("a"))
+    for number in (1, 2, 3):
+        table.granted(number - 1)
+        failed(table, f"a.{number}", "gpu_lost", number - 1)
+    assert table.state("a") == (
+        "failed: exited with status 1: the log said gpu_lost, for the 3rd time in a row"
+    )
+    assert table.run.ledger.gpus["GPU-3"].state == "free"
+
+
+def test_a_lost_card_is_set_aside_once_the_other_job_on_it_has_ended() -> None:
+    table = Table(1)
+    table.submit(job("a", per_gpu=2), job("b", per_gpu=2))
+    table.granted(0)
+    assert failed(table, "a.1", "gpu_lost", 0) == []
+    assert table.run.ledger.gpus["GPU-0"].state == "leased"
+    assert table.ended("b.1") == ["release 0"]
+    assert table.state("a").startswith("failed: never started: needs a card, none is left; GPU 0")
+
+
+def test_out_of_memory_beside_another_job_is_tried_alone() -> None:
+    table = Table(1)
+    table.submit(job("a", per_gpu=2, retry=TWICE), job("b", per_gpu=2))
+    table.granted(0)
+    assert failed(table, "a.1", "gpu_oom") == []
+    assert table.ended("b.1") == ["drain 0"]
+    assert table.drained(0) == ["launch a.2 on 0"]
+    assert table.run.ledger.gpus["GPU-0"].attempts == {attempt("a.2")}
+
+
+def test_a_job_avoids_a_card_only_while_there_is_another() -> None:
+    table = Table(2)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    assert failed(table, "a.1", "crash") == ["drain 0", "acquire 1"]
+    assert table.sick(1) == []
+    assert table.drained(0) == ["launch a.2 on 0"]
+
+
+# ── What the driver reports ─────────────────────────────────────────────────────────────────────
+
+
+def report(table: Table, gpu: int, verdict: str, stops: bool = False) -> list[str]:
+    event = GpuEvent(f"GPU-{gpu}", 31, "Xid 31: a fault", verdict, stops)  # type: ignore[arg-type]
+    return table.on(event)
+
+
+def test_a_report_is_noted_with_the_attempts_that_run_there_once() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    for _ in range(3):
+        assert report(table, 0, "app") == []
+    reports = [fact for fact in table.facts if isinstance(fact, GpuReported)]
+    assert reports == [GpuReported("GPU-0", "Xid 31: a fault", (attempt("a.1"),))]
+    assert table.run.ledger.attempt(attempt("a.1")).reports == ["Xid 31: a fault"]
+
+
+def test_a_report_of_a_loss_keeps_new_jobs_off_and_blames_the_card_for_the_end() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert report(table, 0, "lost") == []
+    assert table.ended("a.1", Exited(1)) == ["release 0"]
+    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert (end.failure, end.charged) == ("gpu_lost", False)
+    assert table.states() == {"a": "failed", "b": "failed"}
+
+
+def test_what_cannot_end_by_itself_on_a_lost_card_is_ended_and_goes_elsewhere() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    assert report(table, 0, "lost", stops=True) == ["stop a.1 interrupted"]
+
+
+def test_a_loss_reported_while_the_card_is_asked_for_sets_it_aside_when_it_comes() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    assert report(table, 0, "lost") == ["acquire 1"]
+    assert table.granted(0) == ["release 0"]
+
+
+# ── Cards under suspicion ───────────────────────────────────────────────────────────────────────
+
+
+def two_cards(*names: str, **fields: object) -> Table:
+    table = Table(2)
+    table.submit(*[job(name, **fields) for name in names])
+    table.granted(0, 1)
+    return table
+
+
+def on(table: Table, card: int) -> str:
+    (running,) = table.run.ledger.gpus[f"GPU-{card}"].attempts
+    return str(running)
+
+
+def end_on(table: Table, card: int, outcome: Outcome) -> None:
+    table.ended(on(table, card), outcome)
+    table.drained(card)
+
+
+def test_a_card_on_which_jobs_fail_that_succeed_elsewhere_is_set_aside() -> None:
+    table = two_cards(*"abcdefghijkl")
+    for _ in range(3):
+        end_on(table, 0, Exited(1))
+        end_on(table, 1, Exited(0))
+    trials = [fact for fact in table.facts if isinstance(fact, JobRequeued)]
+    assert {trial.why for trial in trials} == {
+        "failed on GPU 0, as 3 jobs in a row did; tried elsewhere"
+    }
+    assert len(trials) == 3
+    last_there = on(table, 0)
+    while not any(
+        isinstance(fact, AttemptEnded) and str(fact.attempt) == last_there for fact in table.facts
+    ):
+        doomed = "was set aside" in table.run.why_waiting("l")
+        end_on(table, 0 if doomed else 1, Exited(1 if doomed else 0))
+    why = table.run.ledger.gpus["GPU-0"].why
+    assert "different jobs failed there in a row, and 2 of them succeeded elsewhere" in why
+
+
+def test_a_success_there_ends_the_suspicion() -> None:
+    table = two_cards(*"abcdefghijkl")
+    for outcome in (Exited(1), Exited(1), Exited(0), Exited(1), Exited(1), Exited(0)):
+        end_on(table, 0, outcome)
+        end_on(table, 1, Exited(0))
+    assert not any("elsewhere" in record.reason for record in table.run.ledger.jobs.values())
+
+
+def test_jobs_that_fail_elsewhere_as_well_clear_the_card() -> None:
+    table = two_cards(*"abcdefghijklmnop")
+    bad: set[str] = set()
+    for _ in range(3):
+        bad.add(on(table, 0)[0])
+        end_on(table, 0, Exited(1))
+        end_on(table, 1, Exited(0))
+    while any(state in ("waiting", "running") for state in table.states().values()):
+        for card in (0, 1):
+            for running in list(table.run.ledger.gpus[f"GPU-{card}"].attempts):
+                table.ended(str(running), Exited(1 if running.job in bad else 0))
+                table.drained(card)
+    assert table.run.ledger.gpus["GPU-0"].state == "free"
+    assert {name for name, state in table.states().items() if state == "failed"} == bad
+    assert all(len(table.run.ledger.jobs[name].attempts) == 2 for name in bad)
+
+
+def test_the_last_card_is_never_put_aside_on_suspicion() -> None:
+    table = Table(1)
+    table.submit(*[job(name) for name in "abcdef"])
+    table.granted(0)
+    for name in "abcdef":
+        table.ended(f"{name}.1", Exited(1))
+        table.drained(0)
+    assert table.run.ledger.gpus["GPU-0"].state == "free"
+
+
+def test_two_jobs_that_say_they_lost_the_card_are_enough() -> None:
+    table = two_cards("a", "b", "c", "d")
+    failed(table, on(table, 0), "gpu_lost")
+    table.drained(0)
+    assert table.run.ledger.gpus["GPU-0"].state == "leased"
+    failed(table, on(table, 0), "gpu_lost")
+    table.drained(0)
+    assert table.run.ledger.gpus["GPU-0"].why.startswith("2 different jobs lost it")
+
+
+# ── The circuit breaker ─────────────────────────────────────────────────────────────────────────
+
+
+def alike(table: Table, *names: str, line: str = "No module named 'chai'") -> None:
+    for name in names:
+        failure = Failure("exit", f"{name}: {line}")
+        table.on(Ended(attempt(f"{name}.1"), Exited(1), failure=failure))
+
+
+def list_of(count: int, **options: object) -> Table:
+    table = Table(0, **options)
+    table.submit(*[job(f"job-{n}", gpus=0) for n in range(count)])
+    return table
+
+
+def test_jobs_that_fail_fast_and_alike_stop_the_run_that_nobody_watches() -> None:
+    table = list_of(9, breaker=3)
+    alike(table, "job-0", "job-1")
+    assert table.states()["job-2"] == "running"
+    alike(table, "job-2")
+    assert table.states()["job-3"] == "waiting"
+    assert table.run.finished
+    state, reason = table.run.outcome()
+    assert state == "failed"
+    assert reason.startswith("3 jobs in a row failed within 60 s of their start, all in the same")
+    assert "No module named" in table.state("job-8")
+
+
+def test_a_run_that_somebody_watches_waits_and_goes_on_when_told() -> None:
+    table = list_of(9, breaker=3, patient=True)
+    alike(table, "job-0", "job-1", "job-2")
+    assert not table.run.finished
+    assert table.state("job-3").startswith("waiting: paused: 3 jobs in a row")
+    assert table.on(Asked(GoOn())) == ["launch job-3.1 on none"]
+    alike(table, "job-3", "job-4")
+    assert table.states()["job-5"] == "running"
+
+
+def test_retry_lets_the_run_go_on_with_what_failed() -> None:
+    table = list_of(4, breaker=3, patient=True)
+    alike(table, "job-0", "job-1", "job-2")
+    table.on(Asked(Retry(None)))
+    assert table.states()["job-0"] in ("waiting", "running")
+    assert table.run.ledger.paused is None
+
+
+def test_the_end_of_another_pause_does_not_let_it_go_on() -> None:
+    table = list_of(9, breaker=3, patient=True)
+    alike(table, "job-0", "job-1")
+    table.on(Asked(Pause("the disk is full")))
+    alike(table, "job-2")
+    table.on(Asked(Pause("", off=True)))
+    if table.run.ledger.paused is None:
+        assert table.states()["job-3"] == "running"
+    else:
+        assert "3 jobs in a row" in table.run.ledger.paused
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda table: table.ended("job-2.1"),
+        lambda table: table.on(
+            Ended(attempt("job-2.1"), Exited(1), failure=Failure("exit", "another line"))
+        ),
+    ],
+)
+def test_an_end_of_another_kind_begins_the_count_anew(between: object) -> None:
+    assert callable(between)
+    table = list_of(9, breaker=3)
+    alike(table, "job-0", "job-1")
+    between(table)
+    alike(table, "job-3", "job-4")
+    assert table.states()["job-5"] == "running"
+
+
+def test_slow_failures_do_not_trip_it() -> None:
+    table = list_of(9, breaker=3)
+    for n in range(5):
+        table.started(f"job-{n}.1")
+        table.now += 61
+        alike(table, f"job-{n}")
+    assert table.states()["job-5"] == "running"
+
+
+def test_one_jobs_retries_do_not_trip_it() -> None:
+    table = Table(0, breaker=3)
+    table.submit(job("a", gpus=0, retry=RetryPolicy(9)), job("b", gpus=0))
+    for number in range(1, 6):
+        table.ended(f"a.{number}", Exited(1))
+    assert table.run.ledger.paused is None
+    assert not table.run.finished
+
+
+def test_a_later_retry_waits_for_its_turn() -> None:
+    table = Table(1)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    lines = failed(table, "a.1", "rate_limit")
+    assert "at 30 job/a" in lines
+    table.drained(0)
+    table.now += 30
+    assert table.on(TimerFired("job/a")) == ["acquire 0"]
