@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
+from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.free import is_free
 from gpulaunch.gpus.lease import holders, scope_of
 from gpulaunch.gpus.machine import Look, Machine
@@ -43,6 +46,7 @@ def examine(environ: Mapping[str, str], timeout: float = 10.0) -> list[Finding]:
     return [
         *driver(machine),
         *cards(machine, seen),
+        *events(machine, hearing(machine.gpus, environ, timeout) if machine.gpus else {}),
         *device_files(machine),
         *order(machine, environ),
         *inherited(machine, environ),
@@ -84,6 +88,30 @@ def cards(machine: Machine, seen: Mapping[str, Look]) -> Iterator[Finding]:
                 f"{where}: compute mode {look.compute_mode}: one process at a time",
                 "`nvidia-smi -c DEFAULT` where jobs are to share it (per_gpu)",
             )
+
+
+def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Iterator[Finding]:
+    """Whether the driver announces Xids to this user; what was said before cannot be read."""
+    heard = [gpu for gpu in machine.gpus if isinstance(told.get(gpu.uuid), tuple)]
+    if heard:
+        which = "every card" if len(heard) == len(machine.gpus) else some(heard)
+        yield Finding("ok", f"the driver reports Xids and other health events of {which}")
+    deaf = defaultdict(list)
+    for gpu in machine.gpus:
+        if gpu not in heard:
+            deaf[told.get(gpu.uuid, "the driver does not answer when asked for them")].append(gpu)
+    for why, gpus in deaf.items():
+        yield Finding(
+            "note",
+            f"no health events (Xids) of {some(gpus)}: {why}",
+            "jobs run all the same; a failing card is noticed when it is looked at",
+        )
+
+
+def some(gpus: Sequence[Gpu]) -> str:
+    """`GPU 0`, `GPUs 0, 1 and 3`; MIG instances go by their card."""
+    *others, last = dict.fromkeys(str(gpu.index) for gpu in gpus)
+    return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
 
 
 def device_files(machine: Machine, directory: str = "/dev") -> Iterator[Finding]:

@@ -103,6 +103,24 @@ def test_what_the_driver_says_of_each_card(fake_driver: FakeDriver) -> None:
     found(findings, "note", "jobs get their cards by UUID: card 3 cannot be opened")
 
 
+def test_whether_the_driver_reports_xids_is_said(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0)
+    fake_driver.card(1)
+    findings = examine(fake_driver.environ)
+    found(findings, "ok", "reports Xids and other health events of every card")
+    fake_driver.card(2, events=0)
+    fake_driver.card(3, events=0)
+    findings = examine(fake_driver.environ)
+    found(findings, "ok", "health events of GPUs 0 and 1")
+    assert "jobs run all the same" in found(findings, "note", "(Xids) of GPUs 2 and 3: Not ").advice
+
+
+def test_a_card_that_hangs_when_its_events_are_asked_for_is_named(fake_driver: FakeDriver) -> None:
+    fake_driver.card(0, hang="register")
+    findings = examine(fake_driver.environ, timeout=1.0)
+    found(findings, "note", "(Xids) of GPU 0: the driver does not answer")
+
+
 def test_no_driver_is_an_error_with_advice(fake_driver: FakeDriver) -> None:
     fake_driver.driver(error_init=9)
     assert "modprobe" in found(examine(fake_driver.environ), "error", "Driver Not Loaded").advice

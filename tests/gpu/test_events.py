@@ -1,0 +1,89 @@
+"""What a real driver reports of a card: which events it offers, and a program's own Xid."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.events import EventsClient, HealthEvent, hearing
+from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.visible import style_for, visible
+from tests.gpu.fault import ILLEGAL_ADDRESS
+
+pytestmark = pytest.mark.gpu
+
+FAULT = Path(__file__).with_name("fault.py")
+
+
+def listening(gpu: Gpu) -> EventsClient:
+    """A client that hears this card; the test is skipped where the driver does not offer it."""
+    client = EventsClient([gpu])
+    end = time.monotonic() + 60
+    while not client.told and not client.ended:
+        assert select.select([client], [], [], max(0.0, end - time.monotonic()))[0], "no answer"
+        client.on_readable()
+    if not isinstance(client.told.get(gpu.uuid), tuple):
+        client.close()
+        pytest.skip(f"no events here: {client.told}")
+    return client
+
+
+def heard(client: EventsClient, seconds: float) -> list[HealthEvent]:
+    """What comes within so many seconds, or until a moment after the first."""
+    found: list[HealthEvent] = []
+    end = time.monotonic() + seconds
+    while (rest := end - time.monotonic()) > 0:
+        if select.select([client], [], [], rest)[0]:
+            found += client.on_readable()
+            end = min(end, time.monotonic() + 2.0) if found else end
+    return found
+
+
+def break_on(machine: Machine, gpu: Gpu) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    done = subprocess.run(
+        [sys.executable, str(FAULT)],
+        env=kept | dict(visible([gpu], style_for(machine)[0])),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if done.returncode:
+        pytest.skip(f"the broken kernel cannot be tried here: {done.stderr}")
+    assert json.loads(done.stdout) == {"launch": 0, "sync": ILLEGAL_ADDRESS}
+
+
+def test_what_the_driver_offers_is_heard_or_refused_with_a_reason(gpu: Gpu) -> None:
+    told = hearing([gpu], os.environ, timeout=60.0)
+    print(f"{gpu.name}: {told[gpu.uuid]}")
+    if isinstance(told[gpu.uuid], tuple):
+        assert "xid" in told[gpu.uuid]
+    else:
+        assert told[gpu.uuid]
+
+
+def test_a_card_at_rest_reports_nothing(gpu: Gpu) -> None:
+    with listening(gpu) as client:
+        assert not select.select([client], [], [], 3.0)[0], client.on_readable()
+
+
+def test_a_kernel_that_writes_where_nothing_is_is_reported_and_blamed_on_the_program(
+    machine: Machine, gpu: Gpu
+) -> None:
+    with listening(gpu) as client:
+        break_on(machine, gpu)
+        found = heard(client, 20.0)
+    if not found and gpu.mig:
+        pytest.skip("events of one instance are for privileged users")
+    assert {event.gpu for event in found} == {gpu.uuid}
+    assert {event.code for event in found} & {13, 31}, found
+    assert {event.verdict for event in found} == {"app"}, found
