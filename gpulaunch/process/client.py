@@ -266,6 +266,7 @@ def _spec(command: Command) -> bytes:
         "idle_timeout": command.idle_timeout,
         "grace": command.grace,
         "success_codes": sorted(command.success_codes),
+        "hidden": None if command.hidden is None else _coded(command.hidden),
     }
     return json.dumps(spec).encode()
 

@@ -17,6 +17,7 @@ class Command:
     `idle_timeout` (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
     glob patterns, looked at after an exit with one of `success_codes`; a path that exists is
     itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
+    `hidden` are paths below /dev that are absent for it, in namespaces of its own; None: neither.
     """
 
     attempt: str
@@ -31,12 +32,14 @@ class Command:
     grace: float = 10.0
     outputs: tuple[str, ...] = ()
     success_codes: frozenset[int] = frozenset({0})
+    hidden: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
         words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
-        if any("\0" in word for word in (*words, self.log, self.end, *self.outputs)):
+        words += (self.log, self.end, *self.outputs, *(self.hidden or ()))
+        if any("\0" in word for word in words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if any(not name or "=" in name for name in self.env_set):
             raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")
