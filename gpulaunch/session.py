@@ -38,7 +38,10 @@ EXPLAINED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any."""
+    """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any.
+
+    `watched`: a person sits before it, and can say how to go on.
+    """
 
     run: RunDir
     run_id: str
@@ -49,6 +52,8 @@ class Session:
     ledger: Ledger
     fail_fast: bool = False
     max_failures: int | None = None
+    breaker: int | None = None
+    watched: bool = False
     wait: float | None = None
     detached: bool = False
     left: Sequence[AttemptId] = ()
@@ -89,6 +94,8 @@ def supervise(
             limits=session.limits,
             fail_fast=session.fail_fast,
             max_failures=session.max_failures,
+            breaker=session.breaker,
+            patient=session.watched,
             ledger=ledger,
         )
         commands = {job.name: job.run for job in session.submitted.jobs}

@@ -75,11 +75,19 @@ def run_options(command: F) -> F:
             click.option(
                 "--max-failures", type=click.IntRange(1), metavar="N", help="... after N failures."
             ),
+            click.option(
+                "--breaker",
+                type=click.IntRange(0),
+                default=5,
+                metavar="N",
+                help="Start nothing after N (5) fast failures alike in a row; 0: never stop so.",
+            ),
             click.option("--wait", type=DURATION, help="How long to wait for a first card."),
             click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
             click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),
             click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
             click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
+            click.option("--explain", is_flag=True, help="Report Python's uncaught device errors."),
         )
     ):
         command = option(command)

@@ -25,7 +25,7 @@ from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
-from gpulaunch.core.events import Retry, Submitted
+from gpulaunch.core.events import GoOn, Retry, Submitted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
@@ -60,12 +60,14 @@ class Options:
     dry_run: bool = False
     fail_fast: bool = False
     max_failures: int | None = None
+    breaker: int = 5
     wait: float | None = None
     quiet: bool = False
     no_progress: bool = False
     as_json: bool = False
     only: Sequence[str] = ()
     detach: bool = False
+    explain: bool = False
     changed: bool = False
     recorded: bool = False
 
@@ -78,6 +80,7 @@ Begun: TypeAlias = Callable[[], None]
 
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
+    plan = _explained(plan, options)
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
     warn_of(plan, options)
@@ -138,7 +141,14 @@ Choose: TypeAlias = Callable[[Ledger, Sequence[Job]], Again]
 
 
 def resume(run: RunDir, options: Options) -> int:
-    """Everything not yet succeeded, and what the job file has gained since."""
+    """Everything not yet succeeded, and what the job file has gained since.
+
+    A live run that paused because so many jobs failed alike starts jobs again.
+    """
+    if state_of(run) == "running" and replay(run.events).paused is not None:
+        call(run.read_manifest().run, GoOn())
+        say(f"goes on: {_short(run.path)}", options)
+        return errors.OK
 
     def everything(ledger: Ledger, jobs: Sequence[Job]) -> Again:
         only = options.only and {job.name for job in _only(jobs, options.only, ledger)}
@@ -182,7 +192,7 @@ def _go_on(
     manifest = run.read_manifest()
     refuse_elsewhere(run)
     ledger = replay(run.events)
-    plan = _plan_again(run, manifest, options)
+    plan = _explained(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs)
     to_run = [job for job in chosen.jobs if job.name not in chosen.left]
     pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
@@ -258,6 +268,13 @@ def _here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _explained(plan: Plan, options: Options) -> Plan:
+    """`--explain` holds for this start alone: neither file nor digest knows of it."""
+    if not options.explain:
+        return plan
+    return replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+
+
 def warn_of(plan: Plan, options: Options) -> None:
     """Say what jobs do that gpulaunch cannot keep its promises for."""
     if not options.quiet:
@@ -314,6 +331,8 @@ def _supervise(
         session,
         fail_fast=options.fail_fast,
         max_failures=options.max_failures,
+        breaker=options.breaker or None,
+        watched=_watched(options),
         wait=options.wait,
         detached=options.detach,
     )
@@ -337,6 +356,10 @@ def _supervise(
     if unrecorded:
         raise NotRecordedError(f"the run could not be recorded ({unrecorded}) and was stopped")
     return ledger.exit_status
+
+
+def _watched(options: Options) -> bool:
+    return not options.detach and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _short(path: Path) -> str:

@@ -27,6 +27,14 @@ class Breaker:
         self._jobs: set[str] = set()
         self.tripped = ""
 
+    @property
+    def waits(self) -> str:
+        """The same, with how a person goes on."""
+        return (
+            f"{self.tripped}; go on from another terminal with what failed (gpulaunch retry) or"
+            " without (gpulaunch resume), or end the run (Ctrl-C)"
+        )
+
     def worked(self) -> None:
         self._jobs.clear()
 

@@ -129,7 +129,7 @@ class Ends:
             return
         if decision.demand is not None:
             self._jobs.redemand(node, decision.demand)
-        self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay))
+        self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay, decision.where))
         node.place = "blocked"
         if node.left:
             self._jobs.leave_be(node)

@@ -111,11 +111,15 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class JobDelayed:
-    """The job waits again after an attempt; not before `delay` seconds are over."""
+    """The job waits again after an attempt; not before `delay` seconds are over.
+
+    `where` says what will differ, in words: `on another card`.
+    """
 
     name: str
     why: str
     delay: float = 0.0
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def move(kind: str, demand: Demand, ground: Ground) -> Move | Nowhere:
         return (ground.doubted and _elsewhere(demand, ground)) or Move(demand)
     there = _elsewhere(demand, ground) if _may_go(policy, ground) else None
     if there is None and policy.again == "later":
-        return Move(demand, "after a while", min(PAUSE * 2**ground.before, LONGEST_PAUSE))
+        return Move(demand, "", min(PAUSE * 2**ground.before, LONGEST_PAUSE))
     if there is None and policy.free:
         return Move(demand)
     return there or Nowhere("it would end in the same way")
@@ -78,7 +78,7 @@ def _with_more_memory(demand: Demand, ground: Ground) -> Move | Nowhere:
     if demand.per_gpu > 1:
         return Move(replace(demand, per_gpu=1), "alone on its card")
     if ground.foreign:
-        return _elsewhere(demand, ground) or Move(demand, "after a while", PAUSE)
+        return _elsewhere(demand, ground) or Move(demand, "", PAUSE)
     most = max(gpu.memory for gpu in ground.used)
     if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
         larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))

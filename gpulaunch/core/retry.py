@@ -35,7 +35,7 @@ NOWHERE_KNOWN = Ground()
 class Retry:
     """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry.
 
-    `demand` is what the next attempt needs; None: what the job file says.
+    `demand` is what the next attempt needs, None: as before; `where` says in words what differs.
     """
 
     delay: float
@@ -43,6 +43,7 @@ class Retry:
     failure: str | None = None
     charged: bool = False
     demand: Demand | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +131,8 @@ def _again(
     delay = job.retry.delay if charged else 0.0
     if isinstance(there, Nowhere):
         return Retry(delay, text, failure, charged)
-    text += f" {there.words}" if there.words else ""
     demand = None if there.demand == job.demand else there.demand
-    return Retry(max(delay, there.delay), text, failure, charged, demand)
+    return Retry(max(delay, there.delay), text, failure, charged, demand, there.words)
 
 
 def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None) -> str:

@@ -322,12 +322,12 @@ class Run:
     def _trip(self) -> None:
         """Wait for a person, where there is more to start."""
         if any(node.place in WAITING for node in self._jobs):
-            self._desk.fact(AdmissionPaused(self._breaker.tripped))
+            self._desk.fact(AdmissionPaused(self._breaker.waits))
         else:
             self._breaker.reset()
 
     def _go_on(self) -> None:
-        if self._breaker.tripped and self.ledger.paused == self._breaker.tripped:
+        if self._breaker.tripped and self.ledger.paused == self._breaker.waits:
             self._desk.fact(AdmissionContinued())
         self._breaker.reset()
 

@@ -118,6 +118,10 @@ class Teller:
                 return _settled(fact, at, ledger, self._attempt_of(fact.name, ledger))
             case f.GpuChanged(gpu, state, why):
                 return self._card(gpu, state, why, at, ledger)
+            case f.GpuReported(gpu, text, attempts):
+                ran = words.listing(str(attempt) for attempt in attempts)
+                detail = f"{text}; {ran} ran there" if attempts else text
+                return _line(at, "warn", "reports", _card(gpu, ledger), detail)
             case f.GpuDrained(gpu, on):
                 what = "given back: no new starts there" if on else "used again"
                 return _line(at, "warn", "drain", _card(gpu, ledger), what)
@@ -187,8 +191,9 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
         verb = "lost" if attempt.state == "lost" else "interrupted"
         why = fact.why.removeprefix(f"{verb}: ")
         return _line(at, "warn", verb, fact.name, why, attempt.seconds)
-    when = f"tries again in {words.limit(fact.delay)}" if fact.delay else "tries again"
-    detail = f"{words.ending(attempt)}, attempt {attempt.id.number}; {when}"
+    again = " ".join(filter(None, ["tries again", words.visible(fact.where)]))
+    when = f" in {words.limit(fact.delay)}" if fact.delay else ""
+    detail = f"{words.ending(attempt)}, attempt {attempt.id.number}; {again}{when}"
     return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)
 
 

@@ -32,7 +32,10 @@ EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class FailedJob:
-    """`reason` in words; `card` is where the last attempt ran; `log` is None if there is none."""
+    """`reason` in words; `card` is where the last attempt ran; `log` is None if there is none.
+
+    `advice` is what a person can do about it; `reports` are the driver's of its card meanwhile.
+    """
 
     name: str
     reason: str
@@ -40,6 +43,8 @@ class FailedJob:
     card: str
     log: str | None
     tail: tuple[str, ...]
+    advice: str = ""
+    reports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,8 @@ def _failed(
         card=_where(last, ledger),
         log=log,
         tail=tuple(tail_of(log)) if log else (),
+        advice=last.advice if last else "",
+        reports=tuple(last.reports) if last else (),
     )
 
 
@@ -164,8 +171,10 @@ _STATES: tuple[tuple[JobState, str], ...] = (
 
 def print_summary(console: Console, summary: Summary) -> None:
     """Failures first, what it came to last: the end of a long output is what people see."""
+    advised: set[str] = set()
     for job in summary.failed:
-        _print_failed(console, job)
+        _print_failed(console, job, job.advice not in advised)
+        advised.add(job.advice)
     if summary.failed_more:
         _say(console, "", f"and {words.several(summary.failed_more, 'failed job')} more")
         console.print()
@@ -183,7 +192,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     _print_totals(console, summary)
 
 
-def _print_failed(console: Console, job: FailedJob) -> None:
+def _print_failed(console: Console, job: FailedJob, advise: bool) -> None:
+    """`advise`: its advice has not been given yet."""
     from rich.text import Text
 
     attempts = f"{job.attempts} attempts" if job.attempts > 1 else ""
@@ -195,6 +205,11 @@ def _print_failed(console: Console, job: FailedJob) -> None:
         _say(console, "", Text(words.visible(job.log), "dim"))
     for line in job.tail:
         _say(console, "", Text.assemble(("│ ", "red"), words.visible(line)))
+    for report in job.reports:
+        _say(console, "driver", words.visible(report), "yellow")
+    if job.advice and advise:
+        for number, line in enumerate(job.advice.splitlines()):
+            _say(console, "" if number else "advice", words.visible(line), "cyan")
     console.print()
 
 

@@ -53,6 +53,20 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
     ]
 
 
+def test_a_retry_elsewhere_says_where_and_the_drivers_reports_are_told() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).pass_(5)
+    run.add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId("a", 1),)))
+    run.add(f.GpuReported("GPU-1", "Xid 79: fell off the bus"))
+    run.end("a", Exited(1), "crash").add(f.JobDelayed("a", "retry", 0.0, "on another card"))
+    assert text(run, stream)[3:] == [
+        "reports               GPU 0  Xid 31: a fault; a.1 ran there",
+        "reports               GPU 1  Xid 79: fell off the bus",
+        "failed          0:05  a  the program crashed on the card (exited with status 1), "
+        "attempt 1; tries again on another card",
+    ]
+
+
 def test_a_failure_reads_the_same_whatever_follows_it_at_once() -> None:
     run, stream = watched()
     run.open().jobs("a", "s", service=True).start("a", 0).pass_(5)

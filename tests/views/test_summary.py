@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import Exited, RunState
+from gpulaunch.core.model import AttemptId, Exited, RunState
 from gpulaunch.views.summary import Summary, print_summary, summarise
 from gpulaunch.views.terminal import console_for
 from gpulaunch.views.usage import covered
@@ -50,6 +50,20 @@ def test_a_run_with_a_failure_ends_with_why_where_and_what_next() -> None:
         "       run  gpulaunch-runs/nanobodies-20261120-074215\n"
         "go on with  gpulaunch retry gpulaunch-runs/nanobodies-20261120-074215"
     )
+
+
+def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> None:
+    run = History(1).open().jobs("a", "b")
+    for name in ("a", "b"):
+        run.start(name, 0).add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId(name, 1),)))
+        end = f.AttemptEnded(
+            AttemptId(name, 1), Exited(1), "crash", True, advice="Do this.\nThen that."
+        )
+        run.add(end).add(f.JobSettled(name, "failed", "exited with status 1: illegal access"))
+    shown = rendered(lambda console: print_summary(console, summary_of(run)))
+    assert shown.count("    driver  Xid 31: a fault\n") == 2
+    assert shown.count("    advice  Do this.\n            Then that.\n") == 1
+    assert "failed  a  exited with status 1: illegal access, GPU 0" in shown
 
 
 def test_a_run_where_all_is_well_is_short() -> None:
