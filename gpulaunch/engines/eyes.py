@@ -87,15 +87,17 @@ class DriverEyes:
 
     def _hear(self) -> None:
         for look in self._client.on_readable():
-            for gpu, then in self._waiting.pop(look.uuid, ()):
-                then(Sick(look.sick) if look.sick else Seen(_memory_free(gpu, look), look))
+            self._tell(look)
         self._plan()
 
     def _late(self) -> None:
-        if uuid := self._client.overdue(time.monotonic()):
-            for _, then in self._waiting.pop(uuid, ()):
-                then(Sick("the driver does not answer for it"))
+        if look := self._client.overdue(time.monotonic()):
+            self._tell(look)
         self._plan()
+
+    def _tell(self, look: Look) -> None:
+        for gpu, then in self._waiting.pop(look.uuid, ()):
+            then(Sick(look.sick) if look.sick else Seen(_memory_free(gpu, look), look))
 
     def _plan(self) -> None:
         if self._client.deadline is None:

@@ -57,10 +57,13 @@ class ProbeClient:
     def on_readable(self) -> list[Look]:
         return [self._take(answer) for answer in self.helper.on_readable()]
 
-    def overdue(self, now: float) -> str | None:
-        """The UUID of the card whose call hangs: the helper was killed, the other cards go on."""
+    def overdue(self, now: float) -> Look | None:
+        """The look at the card whose call hangs, as sick: the helper was killed, others go on.
+
+        Or at one that could not be asked about, as the system is out of processes or descriptors.
+        """
         late = self.helper.overdue(now)
-        return None if late is None else self._take(late).uuid
+        return None if late is None else self._take(late)
 
     def close(self) -> None:
         self.helper.close()

@@ -24,6 +24,8 @@ def is_free(
     """
     if look.sick:
         return Sick(look.sick)
+    if look.unasked:
+        return Occupied(look.unasked)
     if share_busy:
         return None
     if strangers := tuple(entry for entry in computing(look) if entry.pid not in own):
@@ -42,6 +44,8 @@ def drained(before: Look, look: Look) -> bool:
     The attempt's whole tree is gone by then: who is seen alive on the card is a stranger, and what
     it holds is not the attempt's.
     """
+    if look.unasked:
+        return False
     if look.used is None or before.used is None:
         return not {entry.pid for entry in computing(look)} - {e.pid for e in computing(before)}
     known = {entry.pid for entry in before.processes}

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -48,6 +49,7 @@ class Helper:
         self._queue: deque[Request] = deque()
         self._current: Request | None = None
         self._since = 0.0
+        self._scarce = ""
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
@@ -73,6 +75,8 @@ class Helper:
         """When (monotonic) the question under way becomes overdue; None: nothing is asked."""
         if self._current is None:
             return None
+        if self._scarce:
+            return self._since
         return self._since + (self.limit if self._ready else max(self.limit, START_LIMIT))
 
     def ask(self, request: Request) -> None:
@@ -94,9 +98,15 @@ class Helper:
         return answers
 
     def overdue(self, now: float) -> Answer | None:
-        """Once the question under way has taken too long: kill the helper, answer with an error."""
+        """Once the question under way has taken too long: kill the helper, answer with an error.
+
+        One that could not be put at all, as processes or descriptors are scarce, is overdue at
+        once: its error is "Unasked" and says nothing about a card.
+        """
         if self.deadline is None or now < self.deadline:
             return None
+        if self._scarce:
+            return self._give_up("Unasked", f"the driver cannot be asked now: {self._scarce}")
         if not self._ready:
             return self._give_up("Hung", "the process that asks the driver does not start")
         return self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
@@ -121,6 +131,7 @@ class Helper:
         if self._poll.closed:
             return
         self._current = None
+        self._scarce = ""
         self._queue.clear()
         self._kill()
         for process in self._killed:
@@ -135,29 +146,30 @@ class Helper:
             self._since = time.monotonic()
             try:
                 link = self._link or self._start()
+            except OSError as error:
+                self._scarce = error.strerror or str(error)
+                return
+            # It may have died, which the end of file says next, or read no more: overdue, soon.
+            with contextlib.suppress(OSError):
                 link.sendall(json.dumps(self._current).encode() + b"\n")
-            except (BrokenPipeError, ConnectionResetError, BlockingIOError):
-                pass  # it died, which the end of file says next, or reads no more: overdue, soon
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as stack:
+            stack.callback(ours.close)
             ours.setblocking(False)
-            try:
-                self._process = subprocess.Popen(
-                    command("probe"),
-                    stdin=theirs.fileno(),
-                    stdout=theirs.fileno(),
-                    stderr=subprocess.DEVNULL,
-                    env=self._environ,
-                    start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
-                )
-            except BaseException:
-                ours.close()
-                raise
+            self._poll.register(ours.fileno(), select.EPOLLIN)  # closing it undoes this
+            self._process = subprocess.Popen(
+                command("probe"),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                env=self._environ,
+                start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+            )
+            stack.pop_all()
         self._link = ours
         self._ready = False
-        self._poll.register(ours.fileno(), select.EPOLLIN)
         return ours
 
     def _lines(self, said: bytes) -> list[Answer]:
@@ -172,16 +184,19 @@ class Helper:
 
     def _bury(self) -> list[Answer]:
         process = self._process
-        how = ""
+        kind, how = "Crashed", ""
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(1.0)
                 how = f" (by signal {-status})" if status < 0 else f" (status {status})"
-        answer = self._give_up("Crashed", f"the process that asked the driver died{how}")
+                if status in (-signal.SIGKILL, -signal.SIGTERM):
+                    kind = "Unasked"  # somebody's doing, or the kernel's for memory: no card's
+        answer = self._give_up(kind, f"the process that asked the driver died{how}")
         return [] if answer is None else [answer]
 
     def _give_up(self, kind: str, text: str) -> Answer | None:
         request, self._current = self._current, None
+        self._scarce = ""
         self._kill()
         self._go_on()
         if request is None:

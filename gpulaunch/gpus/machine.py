@@ -70,7 +70,8 @@ class Process:
 @dataclass(frozen=True, slots=True)
 class Look:
     """One card at one moment. `sick` says why it is unfit, `notes` what else is amiss with it;
-    `unanswered` has the fields that failed, with the driver's words.
+    `unanswered` has the fields that failed, with the driver's words. `unasked` says why the driver
+    could not be asked at all: the card may be well, and is to be looked at again.
 
     `utilization` in per cent, `temperature` in degrees Celsius, `power` in watts.
     `used` leaves out what the driver reserves for itself where it tells the two apart.
@@ -89,6 +90,7 @@ class Look:
     temperature: int | None = None
     power: float | None = None
     unanswered: Mapping[str, str] = field(default_factory=dict)
+    unasked: str = ""
 
 
 def size(count: int) -> str:

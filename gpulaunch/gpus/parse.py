@@ -109,6 +109,8 @@ def look(answer: Answer) -> Look:
     """One card at one moment; what fails for the whole card makes it sick."""
     uuid, errors = answer["uuid"], answer.get("errors", {})
     if error := answer.get("error"):
+        if error["kind"] == "Unasked":
+            return Look(uuid, notes=(error["text"],), unasked=error["text"])
         return Look(uuid, sick=str(fault("", error)))
     memory = answer.get("memory", {})
     return Look(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Release
+from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release, Sick
 from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.eyes import DriverEyes, Seen
 from gpulaunch.engines.health import Health
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import open_pool
@@ -18,6 +19,7 @@ from gpulaunch.gpus.discover import find
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from tests.gpus.fake import FakeDriver
+from tests.helpers import descriptors_left
 
 UNAVAILABLE = 0x4000
 
@@ -141,3 +143,17 @@ def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
     loop.close()
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_a_card_that_cannot_be_asked_about_now_is_occupied_and_not_sick(bench: Bench) -> None:
+    (gpu,) = find(os.environ).gpus
+    seen: list[Seen | Sick] = []
+    eyes = DriverEyes(bench.loop)
+    with descriptors_left(1):
+        eyes.look(gpu, seen.append)
+        bench.loop.turn()
+    (look,) = seen
+    assert isinstance(look, Seen)
+    assert isinstance(eyes.unfit(look), Occupied)
+    assert not eyes.drained(look, look)
+    eyes.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import is_the_same_here
 from gpulaunch.gpus.visible import style_for
 from tests.gpus.fake import GIB, MIB, FakeDriver
-from tests.helpers import wait_until
+from tests.helpers import descriptors_left, wait_until
 
 NO_PERMISSION, NOT_SUPPORTED, DRIVER_NOT_LOADED, LOST, RESET, MISMATCH = 4, 3, 9, 15, 16, 18
 
@@ -388,7 +389,9 @@ def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
             client.look(gpu)
         assert client.overdue(time.monotonic()) is None
         stuck = wait_until(lambda: client.overdue(time.monotonic()))
-        assert stuck == machine.gpus[0].uuid
+        assert stuck is not None
+        assert stuck.uuid == machine.gpus[0].uuid
+        assert stuck.sick == "the driver did not answer for it within 1 s"
         assert [look.uuid for look in answers(client, 2)] == [gpu.uuid for gpu in machine.gpus[1:]]
         assert client.fileno() == watched
         assert client.helper.pid != first
@@ -404,6 +407,53 @@ def test_a_helper_that_dies_answers_for_the_card_it_was_asked_about(
     fake_driver.card(0, crash=None)
     client.look(gpu)
     assert answers(client, 1)[0].sick is None
+
+
+def test_a_helper_that_somebody_kills_says_nothing_about_the_card(
+    fake_driver: FakeDriver, client: ProbeClient, gpu: Gpu
+) -> None:
+    fake_driver.card(0, hang="memory")
+    client.look(gpu)
+    assert client.helper.pid is not None
+    os.kill(client.helper.pid, signal.SIGKILL)
+    (look,) = answers(client, 1)
+    assert look.sick is None
+    assert isinstance(is_free(look, share_busy=True), Occupied)
+    assert not drained(look, look)
+    fake_driver.card(0, hang=None)
+    assert is_free(one(client, gpu)) is None
+
+
+def test_without_descriptors_a_card_is_neither_sick_nor_free_and_is_asked_about_later(
+    fake_driver: FakeDriver, gpu: Gpu
+) -> None:
+    with ProbeClient(fake_driver.environ) as client:
+        with descriptors_left(1):
+            client.look(gpu)
+            late = client.overdue(time.monotonic())
+        assert late is not None
+        assert (late.uuid, late.sick) == (gpu.uuid, None)
+        assert "Too many open files" in late.unasked
+        assert isinstance(is_free(late), Occupied)
+        assert client.deadline is None
+        client.look(gpu)
+        assert is_free(answers(client, 1)[0]) is None
+
+
+def test_without_descriptors_a_blocking_look_answers_all_the_same(
+    fake_driver: FakeDriver, gpu: Gpu
+) -> None:
+    with ProbeClient(fake_driver.environ) as client:
+        with descriptors_left(0):
+            seen = looks(client, [gpu])
+            machine = find(fake_driver.environ, client=client)
+        assert seen[gpu.uuid].unasked
+        assert "cannot be asked now" in str(machine.faults[0])
+        before = sorted(os.listdir("/proc/self/fd"))
+        with descriptors_left(2):
+            client.look(gpu)
+            assert client.overdue(time.monotonic()) is not None
+        assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_idle_helper_that_is_killed_is_replaced(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from gpulaunch.gpus.discover import find, simulated
 from gpulaunch.gpus.doctor import state_of
 from gpulaunch.gpus.events import EventsClient, HealthEvent, hearing
 from tests.gpus.fake import FakeDriver
-from tests.helpers import wait_until
+from tests.helpers import descriptors_left, wait_until
 
 DOUBLE_BIT, UNAVAILABLE, RECOVERY = 0x2, 0x4000, 0x8000
 LOST, NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 15, 3, 4, 999
@@ -457,26 +456,6 @@ def test_without_any_descriptor_there_is_no_client_and_nothing_leaks(
         with descriptors_left(left), pytest.raises(OSError, match=r"Too many|timerfd"):
             EventsClient(gpus, fake_driver.environ)
     assert sorted(os.listdir("/proc/self/fd")) == before
-
-
-@contextmanager
-def descriptors_left(count: int) -> Iterator[None]:
-    """This process can open so many more, and no more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = max(int(fd) for fd in os.listdir("/proc/self/fd")) + count + 2
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
-    taken: list[int] = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
-        for _ in range(count):
-            os.close(taken.pop())
-        yield
-    finally:
-        for fd in taken:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 OWNER = """
