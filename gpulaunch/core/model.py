@@ -36,7 +36,8 @@ class Gpu:
 
     `uuid` identifies it everywhere in gpulaunch; `index` (NVML's order) is for people and for the
     mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
-    `minor` is the N of /dev/nvidiaN, which is not the index.
+    `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's number
+    among the card's GPU instances, and its own among that one's compute instances, where known.
     """
 
     uuid: str
@@ -47,6 +48,7 @@ class Gpu:
     minor: int | None = None
     mig: bool = False
     simulated: bool = False
+    part: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,9 @@ def gpu_of(
     if not isinstance(uuid, str) or memory is None or key is None:
         return None
     name = answer.get("name") or "NVIDIA card of unknown name"
-    return Gpu(uuid, index, key, name, memory, minor=number(minor), mig=mig)
+    gi, ci = number(answer.get("gi")), number(answer.get("ci"))
+    part = () if gi is None or ci is None else (gi, ci)
+    return Gpu(uuid, index, key, name, memory, minor=number(minor), mig=mig, part=part)
 
 
 def bus_id(value: object) -> str | None:

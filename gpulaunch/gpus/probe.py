@@ -104,7 +104,14 @@ def card(nvml: Any, handle: Any) -> Answer:
     fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
     mode = fields.ask("mig_mode", lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     if mode == 1:
-        fields.ask("mig", lambda: [identity(nvml, mig).answer for mig in instances(nvml, handle)])
+        fields.ask("mig", lambda: [instance(nvml, mig) for mig in instances(nvml, handle)])
+    return fields.answer
+
+
+def instance(nvml: Any, mig: Any) -> Answer:
+    fields = identity(nvml, mig)
+    fields.ask("gi", lambda: nvml.nvmlDeviceGetGpuInstanceId(mig))
+    fields.ask("ci", lambda: nvml.nvmlDeviceGetComputeInstanceId(mig))
     return fields.answer
 
 
