@@ -10,6 +10,7 @@ import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpulaunch import explain
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.gpus.visible import Style, visible
 
@@ -106,6 +107,7 @@ def delta(
     set_ = {
         **chosen,
         **wishes,
+        **(explain.environment(base, own) if job.explain else {}),
         **_interpreter(job, wishes.get("PATH", base.get("PATH", os.path.defpath)), place.run_dir),
         **_facts(job, place),
         **visible(place.gpus, place.style),

@@ -16,6 +16,7 @@ from gpulaunch.engines.environment import (
     delta,
     threads,
 )
+from gpulaunch.explain import INJECT
 
 GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
 MACHINE = Machine(cpus=16, pool=4, cache="/cache")
@@ -141,6 +142,27 @@ def test_services_are_found_by_address() -> None:
     env = environment(place=replace(PLACE, addresses={"msa-server": "127.0.0.1:8000"}))
     assert env["GPULAUNCH_ADDR_MSA_SERVER"] == "127.0.0.1:8000"
     assert address_variable("a.b c") == "GPULAUNCH_ADDR_A_B_C"
+
+
+def test_explain_comes_before_what_the_job_would_have_on_its_python_path() -> None:
+    explained = replace(JOB, explain=True)
+    base = {"PYTHONPATH": "/base:/b:"}
+    assert environment(explained, base=base)["PYTHONPATH"] == f"{INJECT}:/base:/b:"
+    own: dict[str, str | None] = {"PYTHONPATH": "/own"}
+    assert environment(explained, base=base, own=own)["PYTHONPATH"] == f"{INJECT}:/own"
+    assert environment(explained, base=base, own={"PYTHONPATH": None})["PYTHONPATH"] == INJECT
+    assert environment(explained)["PYTHONPATH"] == INJECT
+    assert environment(base=base)["PYTHONPATH"] == "/base:/b:"
+
+
+def test_an_empty_python_path_does_not_become_the_working_directory() -> None:
+    assert environment(replace(JOB, explain=True), base={"PYTHONPATH": ""})["PYTHONPATH"] == INJECT
+
+
+def test_a_launcher_inside_an_explained_job_injects_once() -> None:
+    outer = environment(replace(JOB, explain=True), base={"PYTHONPATH": "/mine"})
+    inner = environment(replace(JOB, explain=True), base=outer)
+    assert inner["PYTHONPATH"] == f"{INJECT}:/mine"
 
 
 def test_a_command_outside_any_run_has_no_run_variables() -> None:

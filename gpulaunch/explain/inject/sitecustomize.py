@@ -1,0 +1,188 @@
+"""Makes a Python program of a job say more about an uncaught device error. Not imported by name.
+
+A job with `explain: true` finds this directory first on its PYTHONPATH, so that its interpreter
+imports this file at start-up, where it would have imported a `sitecustomize` of its own. It takes
+itself out again (sys.path, sys.modules, the importer's cache), leaves the hooks described below,
+and imports the program's own `sitecustomize`: the next one on the path, with its errors, or none.
+
+Nothing else happens until an error is uncaught. Then, if torch is imported, `../report.py` is
+executed, and its report goes to sys.stderr after the traceback:
+
+- sys.excepthook and sys.__excepthook__ are one function, which calls the interpreter's own: a
+  program that asks `sys.excepthook is sys.__excepthook__` hears yes, as ever, and one that sets its
+  own hook and calls the former or the original one has the report in its place.
+- A program's hook that calls neither (rich, typer) is not called differently: the interpreter puts
+  the error into sys.last_exc or sys.last_value before any hook, and the last function at exit,
+  registered here before any other, finds it there.
+- threading.excepthook likewise, by the function in _thread that threading takes for it: threading
+  itself is not imported.
+- A child of multiprocessing catches its own error and prints it without any hook, or sends it to
+  its parent as text (torch.multiprocessing.spawn): a finalizer of multiprocessing finds the error
+  under way. This report comes before the traceback.
+
+What a program can see of it: PYTHONPATH in its environment (on purpose: its Python children are
+reported as well); that sys.excepthook, sys.__excepthook__ and threading.excepthook are Python
+functions; one more entry in atexit and in os.register_at_fork; with `python -S`, which runs no
+sitecustomize, one more entry in sys.path. What gets no report: `python -I` and `-E`, a program
+that sets its children's PYTHONPATH, an error that is caught and logged before sys.exit(1), an
+os._exit or a kill, a thread's error where threading.excepthook was replaced without calling it.
+
+Why not otherwise: `usercustomize` is off in most virtual environments; a .pth file is read in
+site-packages only, which is not ours; an audit hook hears every import, open and id().
+
+Start-up: below a millisecond. Python 2.7 and 3.0 to 3.7 as well: there it only steps aside.
+"""
+
+import sys
+
+if False:  # For the type checker: typing is not imported here.
+    from typing import Any  # noqa: F401
+
+
+def _step_aside(folder):
+    # type: (str) -> list[str]
+    """Out of everything that the program can see; returns the path's entries before ours."""
+    sys.path_importer_cache.pop(folder, None)
+    before = sys.path[: sys.path.index(folder)] if folder in sys.path else []
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    return before
+
+
+def _run_own(before):
+    # type: (list[str]) -> None
+    """Import the program's own sitecustomize, with the outcome that it has without us.
+
+    Entries before ours belong to another tool that works as this one does and has called us: what
+    comes after it is meant, not the tool once more.
+    """
+    if not before:
+        # An ImportError of that name says to the interpreter: there is none.
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+
+        return
+    from importlib.util import find_spec, module_from_spec
+
+    whole = sys.path[:]
+    sys.path[:] = whole[len(before) :]
+    try:
+        spec = find_spec("sitecustomize")
+    finally:
+        sys.path[:] = whole
+    if spec is None or spec.loader is None:
+        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop("sitecustomize", None)
+        raise
+
+
+def _install(report):
+    # type: (str) -> None
+    """Leave the hooks; `report` is the path of the file that writes the report."""
+    import _thread
+    import atexit
+    import os
+
+    # The identity of the last error reported: each is reported once.
+    told = []  # type: list[int]
+
+    def explain(error, traceback):
+        # type: (Any, Any) -> None
+        try:
+            if error is None or told == [id(error)] or sys.modules.get("torch") is None:
+                return
+            told[:] = [id(error)]
+            # Outside sys.modules, and without a .pyc beside a file that is not the program's.
+            names = {"__name__": "gpulaunch_explain_report"}  # type: dict[str, Any]
+            with open(report, "rb") as file:
+                exec(compile(file.read(), report, "exec", 0, True), names)
+            names["tell"](error, traceback)
+        except BaseException:
+            pass  # The program ends as it would have.
+
+    def outermost():
+        # type: () -> None
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        explain(error, getattr(error, "__traceback__", None))
+
+    def hook(original):
+        # type: (Any) -> Any
+        def excepthook(exctype, value, traceback):
+            # type: (Any, Any, Any) -> None
+            original(exctype, value, traceback)
+            explain(value, traceback)
+
+        return excepthook
+
+    def thread_hook(original):
+        # type: (Any) -> Any
+        def excepthook(args):
+            # type: (Any) -> None
+            original(args)
+            explain(args.exc_value, args.exc_traceback)
+
+        return excepthook
+
+    def in_flight():
+        # type: () -> None
+        error = sys.exc_info()[1]
+        explain(error, getattr(error, "__traceback__", None))
+
+    def in_worker(_):
+        # type: (Any) -> None
+        # Above all priorities: before it waits for children of its own.
+        sys.modules["multiprocessing.util"].Finalize(None, in_flight, exitpriority=1 << 30)
+
+    def in_child():
+        # type: () -> None
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # Its bootstrap forgets all finalizers first, then calls what is registered here.
+            util.register_after_fork(in_worker, in_worker)
+
+    interpreters = sys.excepthook
+    wrapped = _like(interpreters, hook(sys.__excepthook__))
+    if interpreters is sys.__excepthook__:
+        sys.excepthook = wrapped
+    sys.__excepthook__ = wrapped
+    of_threads = _thread._excepthook
+    _thread._excepthook = _like(of_threads, thread_hook(of_threads))
+    threading = sys.modules.get("threading")
+    for name in ("excepthook", "__excepthook__"):
+        if getattr(threading, name, None) is of_threads:
+            setattr(threading, name, _thread._excepthook)
+    atexit.register(outermost)
+    os.register_at_fork(after_in_child=in_child)
+    if "--multiprocessing-fork" in getattr(sys, "argv", ()):
+        import multiprocessing.util  # noqa: F401  # A spawned child imports it next.
+
+        in_child()
+
+
+def _like(original, replacement):
+    # type: (Any, Any) -> Any
+    """The replacement under the original's name, module and docstring."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(replacement, name, getattr(original, name, None))
+    return replacement
+
+
+def _begin(file):
+    # type: (str) -> None
+    import os
+
+    folder = os.path.dirname(file)
+    ours = sys.modules.pop("sitecustomize", None)  # Held: Python 2 empties a module that is let go.
+    before = _step_aside(folder)
+    if sys.version_info >= (3, 8) and sys.implementation.name == "cpython":
+        try:
+            _install(os.path.join(os.path.dirname(folder), "report.py"))
+        except Exception:
+            pass  # No report is better than no program.
+    _run_own(before)
+    del ours
+
+
+_begin(__file__)
