@@ -1,10 +1,28 @@
 """Why an attempt failed: its class, what shows it, and what a person can do about it.
 
-`classes` has the words, `core.classes` the decisions, `patterns` the texts of logs. Reads the end
-of a log and the kernel's counters (`tail`, `counters`, `rooms`); all else is pure.
+    tail, counters, rooms: read at the edge ──Evidence──▶ diagnose ──▶ core.model.Failure | None
+
+`classes` has the words, `core.classes` the decisions, `patterns` what the texts of logs mean,
+`reading` and `judge` which of them count.
 """
 
+from gpulaunch.failure.classes import CLASSES, FailureClass, advice_for, title_of
 from gpulaunch.failure.evidence import CardFacts, Evidence, diagnose, hint
 from gpulaunch.failure.kernel import Counters, Room, counters, rooms
+from gpulaunch.failure.tail import tail
 
-__all__ = ["CardFacts", "Counters", "Evidence", "Room", "counters", "diagnose", "hint", "rooms"]
+__all__ = [
+    "CLASSES",
+    "CardFacts",
+    "Counters",
+    "Evidence",
+    "FailureClass",
+    "Room",
+    "advice_for",
+    "counters",
+    "diagnose",
+    "hint",
+    "rooms",
+    "tail",
+    "title_of",
+]

@@ -1,14 +1,43 @@
 """From what is known of an attempt's end to its failure class. Pure; precision before recall.
 
-outcome, log's end, driver, kernel  ──diagnose──▶  Failure(class, evidence, advice) or None
+    outcome, log's end, driver, kernel  ──diagnose──▶  Failure(class, evidence, advice) or None
+
+What the driver and the kernel say comes before what the log says: they do not quote.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpulaunch.core.model import Failure, Outcome
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Failure,
+    Interrupted,
+    Lost,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+from gpulaunch.core.words import signal_name
+from gpulaunch.failure.classes import advice_for
+from gpulaunch.failure.judge import Finding, Verdict, judge
 from gpulaunch.failure.kernel import Counters, Room
+from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
+
+FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
+"""Double-bit ECC, a halted controller, NVLink, off the bus, GSP: the card needs a reset (NVIDIA's
+Xid catalogue). Other numbers come from programs too and decide nothing by themselves."""
+FAULT_XIDS = frozenset({13, 31})
+"""An exception in, or a memory fault of, the program that ran on the card."""
+
+_KILL, _BUS, _ILL = 9, 7, 4
+_CRASHES = frozenset({4, 6, 7, 8, 9, 11})
+_FULL = 1 << 20
+_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +77,153 @@ class Evidence:
 
 
 def diagnose(evidence: Evidence) -> Failure | None:
-    """What the attempt failed of, where that is certain; None: its status says all."""
-    return None
+    """What the attempt failed of, where that is certain; None: its status says all.
+
+    None for successes, for what the launcher ended, and for attempts that nobody saw ending.
+    A timeout is a timeout, whatever the log says, unless the card itself was lost.
+    """
+    outcome = evidence.outcome
+    if evidence.succeeded or isinstance(outcome, Cancelled | Interrupted | Stopped | Lost):
+        return None
+    lost = _lost(evidence)
+    if lost is not None or evidence.by_launcher:
+        return lost
+    if isinstance(outcome, TimedOut | NotStarted):
+        return None
+    verdict = judge(evidence.tail)
+    return (
+        _by_signal(evidence)
+        or _by_log(evidence, verdict)
+        or _by_disk(evidence, verdict)
+        or _by_xid(evidence)
+        or _by_shell(evidence)
+    )
 
 
 def hint(evidence: Evidence) -> str:
-    """For a success whose log speaks of a failure, one line that says so; else empty."""
-    return ""
+    """For a success whose log ends in a failure, one line that says so; else empty."""
+    if not evidence.succeeded or not isinstance(evidence.outcome, Exited):
+        return ""
+    verdict = judge(evidence.tail)
+    found = verdict.finding or verdict.soft
+    if found is None:
+        return ""
+    return f"exited {evidence.outcome.code}, though its log says: {_clipped(found.text)}"
+
+
+# ── What the driver and the kernel say ──────────────────────────────────────────────────────────
+
+
+def _lost(evidence: Evidence) -> Failure | None:
+    fatal = {
+        card.uuid: next((xid for xid in card.xids if xid in FATAL_XIDS), None)
+        for card in evidence.cards
+    }
+    gone = [card for card in evidence.cards if card.sick or fatal[card.uuid]]
+    if not gone:
+        return None
+    words = [card.sick or f"the driver reported Xid {fatal[card.uuid]}" for card in gone]
+    uuids = tuple(card.uuid for card in gone)
+    return Failure("gpu_lost", "; ".join(dict.fromkeys(words)), advice_for("gpu_lost"), uuids)
+
+
+def _by_signal(evidence: Evidence) -> Failure | None:
+    match _signal(evidence.outcome):
+        case 9 if evidence.rises.rose:
+            words = "killed while the kernel was killing processes for want of memory (oom_kill)"
+            return _failure("host_oom", words)
+        case 7:
+            full = [room.path for room in evidence.rooms if room.free < _FULL]
+            disks = [path for path in full if path != "/dev/shm"]
+            if disks and "/dev/shm" not in full:
+                return _failure("disk_full", f"SIGBUS, and no space is left at {disks[0]}")
+            return _failure("shm", "SIGBUS: memory that is a file could not be had")
+        case 4:
+            return _failure("wrong_cpu", "SIGILL: an instruction that this processor does not know")
+    return None
+
+
+def _by_xid(evidence: Evidence) -> Failure | None:
+    for card in evidence.cards:
+        for xid in card.xids:
+            if xid in FAULT_XIDS:
+                words = f"the driver reported Xid {xid}, a fault of the program on the card"
+                return Failure("crash", words, advice_for("crash"), (card.uuid,))
+    return None
+
+
+def _by_shell(evidence: Evidence) -> Failure | None:
+    """128+n is how a shell, or docker, passes on that a program in it was killed by signal n."""
+    signal = _signal(evidence.outcome)
+    if isinstance(evidence.outcome, Exited) and signal in _CRASHES:
+        words = (
+            f"status {evidence.outcome.code}: a program in it was killed by {signal_name(signal)}"
+        )
+        return _failure("signal", words)
+    return None
+
+
+def _signal(outcome: Outcome) -> int | None:
+    """The signal that ended it: its own, or one that a shell's status tells of."""
+    match outcome:
+        case Signaled(signal):
+            return signal
+        case Exited(code) if 128 < code < 128 + 32:
+            return code - 128
+    return None
+
+
+# ── What the log says ───────────────────────────────────────────────────────────────────────────
+
+
+def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
+    found = verdict.finding
+    given_up = verdict.soft
+    # Whatever it lacked afterwards (its own output, most often), this is why.
+    if given_up and (found is None or found.kind == "missing_file"):
+        missing = isinstance(evidence.outcome, MissingOutput) and verdict.error is None
+        if missing or found is not None:
+            found = given_up
+    if found is None:
+        return None
+    if found.kind == "gpu_oom":
+        return _out_of_memory(evidence, found)
+    if found.kind == "disk_full":
+        full = [room.path for room in evidence.rooms if room.free < _FULL]
+        where = f"Full: {', '.join(full)}. " if full else ""
+        return _failure(found.kind, found.text, where)
+    return _failure(found.kind, found.text)
+
+
+def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
+    """A full disk takes the log's last words as well; torch only says that it could not write."""
+    full = [room.path for room in evidence.rooms if room.free < _FULL and room.path != "/dev/shm"]
+    error = verdict.error
+    if not full or (error is not None and "writ" not in error.text):
+        return None
+    words = error.text if error else f"no space is left at {full[0]}"
+    return _failure("disk_full", words, f"Full: {', '.join(full)}. ")
+
+
+def _out_of_memory(evidence: Evidence, found: Finding) -> Failure:
+    numbers = numbers_of(found.message or found.text)
+    seen = [card.foreign for card in evidence.cards if card.foreign is not None]
+    others = max(seen) if seen else numbers.others or 0
+    foreign = others >= max(SUBSTANTIAL, (numbers.total or 0) // 20)
+    words = numbers.words()
+    if foreign and not numbers.others:
+        words = f"{words} Others use {others / (1 << 30):.3g} GiB of this card.".lstrip()
+    failure = _failure(found.kind, found.text, f"{words} ".lstrip())
+    uuids = tuple(card.uuid for card in evidence.cards)
+    return Failure(
+        failure.kind, failure.evidence, failure.advice, uuids if len(uuids) == 1 else (), foreign
+    )
+
+
+def _failure(kind: str, words: str, before: str = "") -> Failure:
+    return Failure(kind, _clipped(words), f"{before}{advice_for(kind)}")
+
+
+def _clipped(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…"

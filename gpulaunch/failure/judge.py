@@ -1,0 +1,176 @@
+"""Which of a log's errors decides, and its class. Pure; in doubt there is none.
+
+The errors at the log's end, with no sign of life between them, are one cluster; what came before
+was survived. In a cluster the last error decides, unless it only follows from an earlier one:
+
+    rank 0: CUDA out of memory   ◀── decides
+    rank 1: NCCL: remote process exited          (secondary)
+    torchrun: ChildFailedError                   (a wrapper: says that another failed)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.failure import patterns, shapes
+from gpulaunch.failure.patterns import WRAPPER
+from gpulaunch.failure.reading import Error, Line, Raised, errors_of, lines_of
+
+TRAILER = 25  # Lines that may follow the last error before it counts as survived.
+ECHO = 2  # Lines between an error and a wrapper's own "error: it failed".
+FOLLOWING = frozenset({"secondary", WRAPPER})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`text`: the line that shows it; `message`: the exception's, where it was one."""
+
+    kind: str
+    text: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`finding` decides; `error`: the log ends in an error, whatever it is; `soft`: something was
+    given up on and the program went on."""
+
+    finding: Finding | None
+    error: Error | None
+    soft: Finding | None
+
+
+def judge(text: str) -> Verdict:
+    lines = lines_of(text)
+    errors = errors_of(lines)
+    soft = _soft(lines)
+    cluster = _cluster(lines, errors)
+    if not cluster:
+        return Verdict(None, None, soft)
+    return Verdict(_decide(lines, cluster), cluster[-1], soft)
+
+
+def classify(error: Error) -> Finding | None:
+    """The error's class: `secondary` and WRAPPER included, None where nothing is known of it."""
+    if error.shape == "line":
+        return Finding(error.kind, error.text)
+    if error.shape == "vague":
+        return None
+    links = [*error.explicit, True]
+    found: Finding | None = None
+    for raised, explicit in zip(reversed(error.raised), reversed(links), strict=False):
+        deeper = _of_exception(raised)
+        if deeper is None:
+            continue
+        if found is None and not explicit and deeper.kind in patterns.WEAK:
+            continue
+        if deeper.kind not in FOLLOWING:
+            return deeper
+        found = found or deeper
+    return found
+
+
+def _of_exception(raised: Raised) -> Finding | None:
+    if not raised.type:
+        return None
+    head = raised.message.partition("\n")[0]
+    quoting = shapes.QUOTING.fullmatch(raised.type) is not None
+    for pattern in patterns.RAISED:
+        if pattern.types is None and quoting:
+            continue
+        if pattern.types is not None and not pattern.types.fullmatch(raised.type):
+            continue
+        if pattern.text.search(raised.message if pattern.deep else head):
+            text = f"{raised.type}: {head}" if head else raised.type
+            return Finding(pattern.kind, text, raised.message)
+    return None
+
+
+# ── Which errors count ──────────────────────────────────────────────────────────────────────────
+
+
+def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
+    """The errors at the end; empty where the log goes on after the last."""
+    owned = {at for error in errors for at in range(error.start, error.end + 1)}
+    rest = [line for line in lines if line.at not in owned]
+    cluster: list[Error] = []
+    after = len(lines)
+    for error in reversed(errors):
+        if not _is_quiet(_between(rest, error.end, after)):
+            break
+        cluster.insert(0, error)
+        after = min(after, error.start)
+    return cluster
+
+
+def _between(rest: Sequence[Line], start: int, stop: int) -> Iterator[Line]:
+    return (line for line in rest if start < line.at < stop)
+
+
+def _is_quiet(between: Iterator[Line]) -> bool:
+    """No sign of life, and not many lines of any other kind."""
+    others = bars = 0
+    for line in between:
+        text = line.text
+        if shapes.BAR.match(text):
+            bars += 1
+        elif shapes.PROGRESS.match(text) or shapes.SURVIVED.search(text):
+            return False
+        elif line.level not in ("W", "I", "D") and text and not _is_noise(text):
+            others += 1
+        if others > TRAILER or bars > 2:
+            return False
+    return True
+
+
+def _is_noise(text: str) -> bool:
+    return bool(shapes.NOISE.match(text) or shapes.ENDED.match(text))
+
+
+# ── Which of them decides ───────────────────────────────────────────────────────────────────────
+
+
+def _decide(lines: Sequence[Line], cluster: Sequence[Error]) -> Finding | None:
+    known = [(error, classify(error)) for error in cluster]
+    firsts = [(e, found) for e, found in known if found and found.kind not in FOLLOWING]
+    last, found = known[-1]
+    if found is None:
+        return next((f for e, f in firsts if _explains(lines, cluster, e, last)), None)
+    if found.kind in FOLLOWING:
+        if firsts:
+            return firsts[0][1]
+        return next((f for _, f in known if f and f.kind == "secondary"), None)
+    for error, first in firsts:
+        other = error.stream != last.stream or error.shape == "child" or last.shape == "abort"
+        if other or found.kind in patterns.FOLLOWS:
+            return first
+    return found
+
+
+def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, last: Error) -> bool:
+    """Whether `error` is why the unknown `last` came: another process's, or echoed by it."""
+    if error.stream != last.stream or error.shape == "child":
+        return True
+    if last.shape != "vague":
+        return last.shape == "abort"
+    if any(error.end < between.start < last.start for between in cluster):
+        return False
+    others = [
+        line for line in lines[error.end + 1 : last.start] if line.text and not _is_noise(line.text)
+    ]
+    return len(others) <= ECHO
+
+
+def _soft(lines: Sequence[Line]) -> Finding | None:
+    for line in reversed(lines):
+        for pattern in patterns.SOFT:
+            found = pattern.text.match(line.text)
+            if found is None:
+                continue
+            if pattern.kind:
+                return Finding(pattern.kind, line.text)
+            inner = _of_exception(Raised("RuntimeError", found["rest"]))
+            if inner is not None and inner.kind not in FOLLOWING:
+                return Finding(inner.kind, line.text, found["rest"])
+    return None

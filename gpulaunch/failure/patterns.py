@@ -1,0 +1,377 @@
+r"""What the texts of logs mean, as data: which words of an exception, which lines, are which class.
+
+The words come from the sources of the libraries named beside them and from public threads
+(tests/failure/corpus). A new one is as narrow as can be, anchored where it stands, and has two
+corpus entries: one that needs it, and one that mentions it and is something else.
+Every repetition is bounded, so that no text costs more than linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+WRAPPER = "wrapper"
+"""Not a class: an error that only says that another process, or an earlier step, failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """`types`: the exception's types that it holds for; None: all but those whose messages quote.
+
+    `deep`: looked for in the message's later lines as well.
+    """
+
+    kind: str
+    text: re.Pattern[str]
+    types: re.Pattern[str] | None = None
+    deep: bool = False
+
+
+def _raised(kind: str, text: str, types: str | None = None, deep: bool = False) -> Text:
+    return Text(kind, re.compile(text), None if types is None else re.compile(types), deep)
+
+
+def _type(kind: str, types: str, text: str = "") -> Text:
+    return _raised(kind, text, types)
+
+
+def _line(kind: str, text: str) -> Text:
+    return Text(kind, re.compile(text))
+
+
+# What the CUDA runtime and driver say (cudaGetErrorString, cuGetErrorName), whoever prints it.
+_OOM = r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|(?:CUDA|HIP|XPU|MUSA|NPU) out of memory"
+_STATUS_OOM = r"CU\w{2,6}_STATUS_ALLOC_FAILED|CUFFT_ALLOC_FAILED"
+_CRASH = (
+    r"an illegal memory access was encountered|unspecified launch failure|misaligned address"
+    r"|an illegal instruction was encountered|the launch timed out and was terminated"
+    r"|hardware stack error|invalid program counter"
+    r"|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED|LAUNCH_TIMEOUT|MISALIGNED_ADDRESS)"
+    r"|cudaError(?:IllegalAddress|LaunchFailure|LaunchTimeout|MisalignedAddress)"
+)
+_LOST = (
+    r"uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE"
+    r"|cudaError(?:ECC|NVLink)Uncorrectable|\bGPU is lost\b|GPU has fallen off the bus"
+    r"|GPU requires (?:a )?reset|Unable to determine the device handle for GPU"
+)
+_BUSY = (
+    r"CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
+    r"|cudaErrorDevices?Unavailable|exclusive-thread device already in use"
+)
+_NONE_SEEN = (
+    r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device is detected|CUDA_ERROR_NO_DEVICE"
+    r"|cudaErrorNoDevice|Found no NVIDIA driver on your system"
+    r"|No compatible CUDA device is available|There is no registered Platform called \"CUDA\""
+)
+_DRIVER = (
+    r"CUDA driver version is insufficient for CUDA runtime version|cudaErrorInsufficientDriver"
+    r"|NVIDIA driver on your system is too old|Driver/library version mismatch"
+    r"|forward compatibility was attempted on non supported HW"
+    r"|system has unsupported display driver ?/ ?cuda driver combination"
+    r"|CUDA error: system not yet initialized|CUDA_ERROR_SYSTEM_(?:NOT_READY|DRIVER_MISMATCH)"
+    r"|the provided PTX was compiled with an unsupported toolchain"
+    r"|CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+    r"|CUDA unknown error - this may be due to an incorrectly set up environment"
+    r"|NVIDIA-SMI has failed because it couldn't communicate"
+)
+_ARCH = (
+    r"no kernel image is available for execution on the device|CUDA_ERROR_NO_BINARY_FOR_GPU"
+    r"|cudaErrorNoKernelImageForDevice"
+    r"|FlashAttention only supports \w{1,20} GPUs|float16 is only supported on GPUs with compute"
+    r"|Feature '[^'\n]{1,60}' requires \.target sm_|invalid value for --gpu-architecture"
+    r"|Value 'sm_\w{1,6}' is not defined for option 'gpu-name'"
+    r"|Unsupported gpu architecture 'compute_|out of resource: shared memory, Required"
+    r"|too old to be supported by the triton GPU compiler"
+)
+_ASSERT = r"device-side assert triggered|CUDA_ERROR_ASSERT|cudaErrorAssert\b"
+_ORDINAL = r"invalid device ordinal|CUDA_ERROR_INVALID_DEVICE|cudaErrorInvalidDevice\b"
+_NCCL_PEER = (
+    r"remote process exited or there was a network error|ncclRemoteError"
+    r"|NCCL communicator was aborted|Connection closed by (?:remote )?peer"
+    r"|gloo/transport/tcp/\w{1,20}\.cc:\d{1,6}\] .{0,80}Connection reset by peer"
+    r"|(?:recvValue|sendBytes|recvBytes) failed|failed to recv, got 0 bytes"
+)
+_PORT = r"[Aa]ddress already in use|\bEADDRINUSE\b"
+_FULL = r"No space left on device|Disk quota exceeded|database or disk is full"
+
+# ── Exceptions: the first that fits decides ─────────────────────────────────────────────────────
+
+RAISED: tuple[Text, ...] = (
+    # Only says that another failed.
+    _type(
+        WRAPPER,
+        r"ChildFailedError|CalledProcessError|ProcessExitedException|BrokenProcessPool"
+        r"|EngineDeadError|BrokenPipeError|EOFError|Empty|RayActorError|ActorDiedError"
+        r"|WorkerCrashedError|TerminatedWorkerError|SignalException|ConnectionResetError"
+        r"|RayTaskError|ProcessRaisedException|InstantiationException",
+        r"(?!Ran out of input|Compressed file ended)",
+    ),
+    _raised(
+        WRAPPER,
+        r"Engine (?:core|process)[^\n]{0,20} (?:initialization failed|failed to start)"
+        r"|WorkerProc initialization failed|[Ss]ee (?:the )?(?:stack trace|root cause|above)"
+        r"|returned non-zero exit status|^Graph execution error:$",
+    ),
+    _raised("secondary", _NCCL_PEER),
+    _raised("secondary", r"DataLoader worker \(pid\(s\)[^)\n]{0,200}\) exited unexpectedly"),
+    # Limits and file systems, before what they make fail.
+    _raised("descriptors", r"Too many open files|received 0 items of ancdata"),
+    _raised("shm", r"[Uu]nexpected bus error encountered in worker|killed by signal: Bus error"),
+    _raised(
+        "shm",
+        r"out of shared memory|unable to (?:open|allocate|resize) shared memory"
+        r"|unable to write to file </torch_|/dev/shm\S{0,200}.{0,80}No space left on device"
+        r"|No space left on device.{0,80}/dev/shm|Error while creating shared memory segment",
+        deep=True,
+    ),
+    _raised("disk_full", _FULL),
+    # The card's memory.
+    _raised("host_oom", r"Java heap space|GC overhead limit exceeded"),
+    _raised(
+        "host_oom", r"OOM when allocating tensor[^\n]{0,400} by allocator (?:cpu|mklcpu)", deep=True
+    ),
+    _raised("gpu_oom", _OOM),
+    _raised("gpu_oom", r"(?i:\bcuda\b)[^\n]{0,160}\bout of memory\b", deep=True),
+    _raised("gpu_oom", _STATUS_OOM),
+    _type("gpu_oom", r"OutOfMemoryError", r"(?i)cuda|hip|gpu|device|\ballocat"),
+    _raised(
+        "gpu_oom",
+        r"(?:RESOURCE_EXHAUSTED|Resource exhausted): (?:Out of memory|OOM|XLA:"
+        r"|[^\n]{0,80}(?i:\ballocat))",
+    ),
+    _raised("gpu_oom", r"OOM when allocating tensor", deep=True),
+    _raised(
+        "gpu_oom",
+        r"^No available memory for the cache blocks"  # vLLM
+        r"|^Free memory on device [^\n]{0,60} on startup is less than desired"
+        r"|larger than the (?:maximum number of tokens that can be stored in|available) KV cache",
+    ),
+    _raised("gpu_oom", r"CL_MEM_OBJECT_ALLOCATION_FAILURE|CL_OUT_OF_RESOURCES"),
+    # The card, the driver, the build.
+    _raised("gpu_lost", _LOST),
+    _raised("gpu_busy", _BUSY),
+    _raised("driver", _DRIVER),
+    _raised("no_gpu_seen", _NONE_SEEN),
+    _raised("no_gpu_seen", r"Torch not compiled with CUDA enabled", r"AssertionError|RuntimeError"),
+    _raised(
+        "no_gpu_seen",
+        r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available"
+        r"|CUDAAccelerator` can not run on your system|No supported gpu backend found"
+        r"|no supported devices found for platform CUDA|^Failed to infer device type"
+        r"|libcuda\.so(?:\.1)?: cannot open shared object file",
+    ),
+    _raised("wrong_arch", _ARCH),
+    _raised(
+        "wrong_cpu", r"built using AVX instructions, which your CPU|compiled to use \w{1,10} instr"
+    ),
+    # The program on the card.
+    _raised("device_mismatch", _ORDINAL),
+    _raised(
+        "device_mismatch",
+        r"Expected all tensors to be on the same device"
+        r"|Expected object of (?:device type|backend) \w{1,10} but got (?:device type|backend)"
+        r"|Attempting to deserialize object on CUDA device \d{1,4} but torch\.cuda\.device_count"
+        r"|module must have its parameters and buffers on device|found two different devices"
+        r"|indices should be either on \w{1,10} or on the same device as the indexed tensor"
+        r"|cannot be accessed from Triton \(cpu tensor\?\)|arguments are located on different GPUs"
+        r"|[Tt]ensors? (?:are|is) on different (?:GPUs|devices)|Invalid CUDA 'device="
+        r"|Received incompatible devices for jitted computation"
+        r"|Input type \([\w.]{0,20}cuda[^)\n]{0,60}\) and weight type \((?![^)\n]{0,40}cuda)"
+        r"|Input type \((?![^)\n]{0,40}cuda)[^)\n]{0,60}\) and weight type \([\w.]{0,20}cuda"
+        r"|Tensor for argument #\d{1,3} '\w{1,60}' is on (?:CPU|GPU), but expected",
+    ),
+    _raised("device_mismatch", r"^Invalid device id$", r"AssertionError"),
+    _raised("assert", _ASSERT),
+    _raised("crash", _CRASH),
+    _raised("cuda_fork", r"Cannot re-initialize CUDA in forked subprocess"),
+    _raised("collective", r"collective operation timeout|ncclSystemError|ncclInternalError"),
+    _raised(
+        "collective",
+        r"NCCL error in|NCCL Error \d|ncclInvalidUsage|Timed out waiting \d{1,9}ms for "
+        r"|Timed out after \d{1,6} seconds waiting for clients|RendezvousTimeoutError",
+    ),
+    _raised(
+        "gpu_library",
+        r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_\w{1,40}|\bCUFFT_\w{1,40}|cuDNN error"
+        r"|DNN library (?:initialization failed|is not found)|no algorithm worked!"
+        r"|[Uu]nable to find an engine to execute this computation",
+    ),
+    _raised("nan", r"(?:[Pp]article (?:coordinate|position)|[Ee]nergy) is (?:NaN|nan)\b"),
+    _raised("nan", r"^Function '\w{1,80}' returned nan values in its"),
+    # The machine's memory, after the card's.
+    _type("host_oom", r"_?(?:Array)?MemoryError"),
+    _raised(
+        "host_oom",
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|\bstd::bad_alloc\b"
+        r"|\[Errno 12\]|killed by signal: Killed|Unable to allocate \S{1,12} \w{1,5} for an array"
+        r"|due to the node running low on memory",
+    ),
+    _type("host_oom", r"bad_alloc"),
+    _raised("threads", r"can't start new thread|\bpthread_create\b[^\n]{0,80}failed"),
+    _type("threads", r"BlockingIOError|system_error", r"Resource temporarily unavailable"),
+    # The environment's packages.
+    _raised(
+        "wrong_build",
+        r"undefined symbol: |version `?GLIBC(?:XX)?_[\d.]{1,10}'? not found|version `?CXXABI_"
+        r"|numpy\.dtype size changed|numpy\.core\.multiarray failed to import|_ARRAY_API not found"
+        r"|PyTorch and torchvision (?:were|was) compiled with different"
+        r"|torchvision::nms does not exist"
+        r"|cuDNN version incompatibility|The detected CUDA version \([\d.]{1,10}\) mismatches",
+    ),
+    _type("not_installed", r"ModuleNotFoundError|PackageNotFoundError"),
+    _type(
+        "not_installed",
+        r"ImportError|OSError|RuntimeError",
+        r"^No module named|cannot open shared object file: No such file"
+        r"|(?:seems to be |is )?not installed\b|n't installed\b|not found in your environment"
+        r"|Ninja is required to load|[Ff]ailed to find C compiler",
+    ),
+    _type(
+        "not_installed", r"OSError|EnvironmentError", r"^CUDA_HOME environment variable is not set"
+    ),
+    _raised("not_installed", r"^Could not find path to the \"\w{1,40}\" binary"),
+    # Files.
+    _type("corrupt_file", r"BadZipFile|BadGzipFile|UnpicklingError|ReadError"),
+    _type("corrupt_file", r"EOFError", r"Ran out of input|Compressed file ended before"),
+    _raised(
+        "corrupt_file",
+        r"PytorchStreamReader failed reading|unexpected EOF, expected \d{1,12} more bytes"
+        r"|deserializing header: (?:Header|Metadata|[Ii]ncomplete|[Ii]nvalid)|invalid hash value"
+        r"|Consistency check failed: file should be of size|model is corrupted or incomplete"
+        r"|(?i:checksum|sha256|md5)[^\n]{0,80}(?i:mismatch|does not match|did not match)"
+        r"|CRC check failed",
+    ),
+    _raised("locked", r"database is locked|The file lock '[^'\n]{1,300}' could not be acquired"),
+    _raised(
+        "locked", r"unable to lock file|Unable to (?:synchronously )?open file \(unable to lock"
+    ),
+    _raised("port", _PORT),
+    _raised("port", r"Cannot find empty port in range"),
+    _raised(
+        "file_error",
+        r"\[Errno (?:5|107|112|116|121)\]|Stale file handle|Transport endpoint is not connected"
+        r"|fd \d{1,6} failed with Input/output error",
+    ),
+    # Servers.
+    _type("rate_limit", r"RateLimitError"),
+    _raised(
+        "rate_limit",
+        r"\b429 Client Error|HTTP(?: Error)? 429\b|\b429:? Too Many Requests"
+        r"|too many 429 error responses|RATELIMIT\b",
+    ),
+    _type("access", r"GatedRepoError|AuthenticationError|NoCredentialsError"),
+    _raised(
+        "access",
+        r"Cannot access gated repo|You are trying to access a gated repo|\b40[13] Client Error"
+        r"|HTTP Error 40[13]\b|Invalid user token",
+        deep=True,
+    ),
+    _raised("access", r"api_key not configured", r"UsageError"),
+    _raised(
+        "license",
+        r"No Gurobi license found|Licensed number of users already reached|FlexNet Licensing error"
+        r"|[Ll]icen[sc]e (?:has )?expired",
+    ),
+    _raised(
+        "network",
+        r"Max retries exceeded with url|Failed to establish a new connection"
+        r"|Name or service not known|Temporary failure in name resolution|Network is unreachable"
+        r"|[Rr]ead timed out|We couldn't connect to 'https?://|\b50[0234] Server Error"
+        r"|HTTP Error 50[0234]\b|MMseqs2 API is giving errors|Remote end closed connection"
+        r"|outgoing traffic has been disabled|offline mode is enabled",
+    ),
+    _type(
+        "network", r"ConnectionRefusedError|gaierror|LocalEntryNotFoundError|OfflineModeIsEnabled"
+    ),
+    _type(
+        "network", r"Connect(?:ion)?(?:Error|Timeout)|ReadTimeout(?:Error)?|URLError|MaxRetryError"
+    ),
+    # Last, for they say least.
+    _type("permission", r"PermissionError|OSError", r"\[Errno (?:1|13|30)\]"),
+    _type("missing_file", r"FileNotFoundError"),
+)
+
+WEAK = frozenset(
+    {"missing_file", "permission", "not_installed", "network", "file_error", "access", "locked"}
+)
+"""Classes that programs expect and handle: not looked for behind "during handling of"."""
+
+FOLLOWS = frozenset({"gpu_library", "collective", "crash"})
+"""Classes that an earlier failure on the card brings about: what came first in the log wins."""
+
+# ── Lines that are no exception ─────────────────────────────────────────────────────────────────
+
+LINES: tuple[Text, ...] = (
+    _line("gpu_oom", r"CUDA out of memory\. Tried to allocate \d"),
+    _line("gpu_oom", r"(?:ggml_\w{1,60}: )?[^\n]{0,120}\bcudaMalloc failed: out of memory$"),
+    _line("gpu_oom", r"CUDA error(?: \d{1,3})?(?: at [^\n]{1,200}:\d{1,6})?: out of memory$"),
+    _line("crash", rf"CUDA error(?: \d{{1,3}})?(?: at [^\n]{{1,200}}:\d{{1,6}})?: (?:{_CRASH})"),
+    _line("gpu_lost", rf"CUDA error(?: \d{{1,3}})?(?: at [^\n]{{1,200}}:\d{{1,6}})?: (?:{_LOST})"),
+    _line(
+        "wrong_arch", rf"CUDA error(?: \d{{1,3}})?(?: at [^\n]{{1,200}}:\d{{1,6}})?: (?:{_ARCH})"
+    ),
+    _line("gpu_lost", r"Unable to determine the device handle for GPU\b"),
+    _line(
+        "driver", r"Failed to initialize NVML: (?:Driver/library version mismatch|Unknown Error)$"
+    ),
+    _line(
+        "driver", r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    ),
+    _line("no_gpu_seen", r"No devices were found$"),
+    _line("no_gpu_seen", r"docker: Error response from daemon: could not select device driver"),
+    _line("collective", r"(?:\[Rank \d{1,5}\] )?Watchdog caught collective operation timeout: "),
+    _line("wrong_arch", r"nvcc fatal {1,3}: Unsupported gpu architecture '"),
+    _line("wrong_arch", r"ptxas fatal {1,3}: Value 'sm_\w{1,6}' is not defined"),
+    _line("shm", r"Unexpected bus error encountered in worker\."),
+    _line(
+        "shm",
+        r"(?:[^\n]{0,200}: line \d{1,6}: {1,3}\d{1,9} )?Bus error\b(?: {1,20}\(core dumped\))?",
+    ),
+    _line("wrong_cpu", r"(?:[^\n]{0,200}: line \d{1,6}: {1,3}\d{1,9} )?Illegal instruction\b"),
+    _line(
+        "wrong_cpu", r"The TensorFlow library was compiled to use \w{1,10} instructions, but these"
+    ),
+    _line("host_oom", r"slurmstepd: error: Detected \d{1,6} oom[-_]kill event"),
+    _line("host_oom", r"memory allocation of \d{1,20} bytes failed$"),
+    _line("threads", r"(?:libgomp|OMP: Error)[^\n]{0,80}: Thread creation failed"),
+    _line("threads", r"OpenBLAS blas_thread_init: pthread_create failed for thread"),
+    _line("threads", r"[^\n]{0,200}: fork: Resource temporarily unavailable$"),
+    _line(
+        "not_installed",
+        r"(?:[^\n]{0,200}: )?(?:line )?\d{1,6}: [^\n:]{1,200}: (?:command )?not found$",
+    ),
+    _line("not_installed", r"[\w./-]{1,200}: error while loading shared libraries: "),
+    _line(
+        "not_installed", r"/?[\w./-]{0,200}\benv: ['‘][^\n]{1,200}['’]: No such file or directory$"
+    ),
+    _line(
+        "wrong_build", r"[^\n]{1,300}: version `GLIBC(?:XX)?_[\d.]{1,10}' not found \(required by "
+    ),
+    _line("missing_file", r"[\w./-]{1,200}: can't open file '"),
+    _line("disk_full", rf"[\w./\[\]-]{{1,60}}: [^\n]{{1,300}}: (?:{_FULL})$"),
+    _line("port", r"\[Errno 98\] [^\n]{0,200}address already in use$"),
+    _line("rate_limit", r"curl: \(22\) The requested URL returned error: 429"),
+    _line("rate_limit", r"ERROR 429: Too Many Requests"),
+    _line("network", r"curl: \((?:6|7|28|35|56)\) "),
+    _line("network", r"wget: unable to resolve host address"),
+    _line(
+        "license",
+        r"(?:Error: )?(?:No Gurobi license found|Licensed number of users already reached)",
+    ),
+    _line("nan", r"Loss is nan, stopping training$"),
+    _line("corrupt_file", r"sha256sum: WARNING: \d{1,6} computed checksums? did NOT match$"),
+    _line(
+        "corrupt_file",
+        r"llama_model_load: error loading model: [^\n]{0,200}corrupted or incomplete",
+    ),
+)
+"""Matched from the line's beginning, prefixes off; not in lines of the levels info and warning."""
+
+SOFT: tuple[Text, ...] = (
+    _line("gpu_oom", r"(?i).{0,400}\bran out of memory, skipping batch\b"),  # Boltz
+    # ColabFold asks so whatever went wrong; only what follows tells.
+    _line("", r"Could not predict \S{1,200}\. Not Enough GPU memory\? (?P<rest>.+)"),
+)
+"""What programs say that go on without the result and exit 0: decides where outputs are missing.
+Without a class: the exception behind `rest` decides."""

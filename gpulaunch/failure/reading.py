@@ -1,0 +1,242 @@
+r"""A log's end -> the errors in it, in their order. Structure only; what they mean is `patterns`.
+
+Owns the folding of raw text into lines, the taking apart of interleaved ranks, and the shapes of
+errors: tracebacks with their chains, `terminate called`, an exception's line alone, lines that
+only say that something went wrong. Pure; linear in the text; never raises.
+
+    "[rank1]: Traceback ...\n[rank1]:   File ...\n[rank1]: RuntimeError: boom\n"
+        ->  Error(raised=(Raised("RuntimeError", "boom"),), stream="rank1", ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.terminal import shown
+from gpulaunch.failure import patterns
+from gpulaunch.failure import shapes as p
+
+WIDTH = 4000  # Characters of a line that are looked at.
+BODY = 30  # Lines after an exception's own that may belong to its message.
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its prefixes. `stream`: the rank or process that a prefix names.
+
+    `level`: W(arning) and I(nfo) lines speak of what was survived; "" where there is no level.
+    """
+
+    at: int
+    text: str
+    stream: str = ""
+    level: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception: its type without modules, and its message, with the lines that follow it."""
+
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """One error in the log, over the lines `start` to `end`.
+
+    `raised` is a chain, the cause first; `explicit[i]`: the link after `raised[i]` is "the direct
+    cause of", not merely "during handling of". `shape`: `raised` (a traceback), `child` (that of a
+    child process), `bare` (an exception's line alone), `abort` (C++), `line` (any other line that
+    `patterns` knows; `kind` is then its class), `vague` (a line that says "error", no more).
+    """
+
+    start: int
+    end: int
+    shape: str
+    raised: tuple[Raised, ...] = ()
+    explicit: tuple[bool, ...] = ()
+    stream: str = ""
+    kind: str = ""
+    text: str = ""
+
+
+def lines_of(text: str) -> tuple[Line, ...]:
+    """The log's lines as a terminal shows them, their prefixes taken off."""
+    return tuple(_line(at, line) for at, line in enumerate(text.replace("\0", "").split("\n")))
+
+
+def errors_of(lines: Sequence[Line]) -> tuple[Error, ...]:
+    """Every error, in the order of the lines in which they end."""
+    streams: dict[str, list[Line]] = {}
+    for line in lines:
+        streams.setdefault(line.stream, []).append(line)
+    found = [error for each in streams.values() for error in _Parser(each).errors()]
+    return tuple(sorted(found, key=lambda error: (error.end, error.start)))
+
+
+def _line(at: int, raw: str) -> Line:
+    text = shown(raw[-4 * WIDTH :]).rstrip()[:WIDTH]
+    place, stream, level = 0, "", ""
+    for _ in range(8):
+        found = p.PREFIX.match(text, place) or (
+            p.INNER_PREFIX.match(text, place) if place else None
+        )
+        if found is None or found.end() == place:
+            break
+        place = found.end()
+        name = found.lastgroup or ""
+        if name.startswith("level"):
+            level = found[name][0]
+        elif name:
+            stream = found[name]
+    return Line(at, text[place:], stream, level)
+
+
+class _Parser:
+    """The errors of one stream's lines."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+        self._at = 0
+
+    def errors(self) -> Iterator[Error]:
+        while self._at < len(self._lines):
+            line = self._lines[self._at]
+            if _is_header(line.text):
+                error = self._traceback()
+            elif line.text.startswith("terminate called after"):
+                error = self._abort()
+            else:
+                error = self._single(line)
+            if error is not None:
+                yield error
+
+    def _traceback(self) -> Error | None:
+        """A traceback and those chained to it; None where the program says it went on after it."""
+        first = self._at
+        before = self._lines[first - 1] if first else Line(0, "")
+        raised: list[Raised] = []
+        explicit: list[bool] = []
+        last = first
+        while True:
+            last = self._skip_frames()
+            raised.append(self._exception())
+            link = self._link()
+            if link is None:
+                break
+            explicit.append(link)
+        if p.IGNORED.match(before.text) or (before.text and _says_survived(before)):
+            return None
+        shape = "child" if p.CHILD.match(before.text) else "raised"
+        start, end = self._lines[first], self._lines[last]
+        return Error(
+            start.at, end.at, shape, tuple(raised), tuple(explicit), start.stream, text=end.text
+        )
+
+    def _skip_frames(self) -> int:
+        """Past header and frames; the index of the line that says what was raised."""
+        self._at += 1
+        while self._at < len(self._lines) - 1 and _is_frame(self._lines[self._at].text):
+            self._at += 1
+        return min(self._at, len(self._lines) - 1)
+
+    def _exception(self) -> Raised:
+        if self._at >= len(self._lines):
+            return Raised("", "")
+        found = p.EXCEPTION.match(self._lines[self._at].text)
+        self._at += 1
+        if found is None:
+            return Raised("", "")
+        return Raised(found["type"], "\n".join([found["message"] or "", *self._body()]))
+
+    def _body(self) -> list[str]:
+        """The lines that may belong to the message just read. They stay to be read as lines."""
+        body = []
+        for line in self._lines[self._at : self._at + BODY]:
+            text = line.text
+            if (
+                _is_header(text)
+                or p.LINK.match(text)
+                or p.EXCEPTION.match(text)
+                or p.IGNORED.match(text)
+            ):
+                break
+            body.append(text)
+        return body
+
+    def _link(self) -> bool | None:
+        """Over to the next traceback of the chain; None where it ends here."""
+        for ahead in range(self._at, min(self._at + BODY, len(self._lines) - 1)):
+            text = self._lines[ahead].text
+            found = p.LINK.match(text)
+            if found:
+                following = self._next_header(ahead + 1)
+                if following is None:
+                    return None
+                self._at = following
+                return found["cause"] is not None
+            if _is_header(text) or p.EXCEPTION.match(text):
+                return None
+        return None
+
+    def _next_header(self, start: int) -> int | None:
+        for ahead in range(start, min(start + 3, len(self._lines))):
+            if _is_header(self._lines[ahead].text):
+                return ahead
+        return None
+
+    def _abort(self) -> Error:
+        first = self._lines[self._at]
+        found = p.TERMINATE.match(first.text)
+        self._at += 1
+        message = ""
+        if self._at < len(self._lines):
+            what = p.WHAT.match(self._lines[self._at].text)
+            if what:
+                self._at += 1
+                message = "\n".join([what["message"], *self._body()])
+        end = self._lines[self._at - 1]
+        raised = Raised(found["type"] if found else "", message)
+        return Error(first.at, end.at, "abort", (raised,), (), first.stream, text=end.text)
+
+    def _single(self, line: Line) -> Error | None:
+        self._at += 1
+        if line.level in ("W", "I", "D") or not line.text:
+            return None
+        place = line.at
+        for pattern in patterns.LINES:
+            if pattern.text.match(line.text):
+                return Error(
+                    place, place, "line", stream=line.stream, kind=pattern.kind, text=line.text
+                )
+        if p.NOISE.match(line.text):
+            return None
+        found = p.EXCEPTION.match(line.text)
+        if found is not None:
+            raised = Raised(found["type"], "\n".join([found["message"] or "", *self._body()]))
+            return Error(place, place, "bare", (raised,), (), line.stream, text=line.text)
+        if line.level == "F":
+            raised = Raised("Fatal", "\n".join([line.text, *self._body()]))
+            return Error(place, place, "abort", (raised,), (), line.stream, text=line.text)
+        if line.level in ("E", "C") or p.VAGUE.match(line.text):
+            return Error(place, place, "vague", stream=line.stream, text=line.text)
+        return None
+
+
+def _is_header(text: str) -> bool:
+    # A progress bar without its newline stands before it; rich draws a box around it.
+    at = text.find("Traceback (most recent call last)")
+    if at < 0:
+        return False
+    rest = text[at + 33 :]
+    return rest == ":" or (text[:1] == "╭" and rest.startswith(" ─")) or not text[:at].strip()
+
+
+def _is_frame(text: str) -> bool:
+    return not text or text[0] in " \t│╭╰❱" or _is_header(text)
+
+
+def _says_survived(line: Line) -> bool:
+    return line.level in ("W", "I", "D") or p.SURVIVED.search(line.text) is not None
