@@ -21,6 +21,7 @@ from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
+from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
@@ -62,12 +63,18 @@ class Attempts:
     """Starts and stops attempts. Never chooses a card: `lend` gives the leases' descriptors."""
 
     def __init__(
-        self, context: Context, loop: Loop, post: Post, lend: Callable[[Sequence[str]], list[int]]
+        self,
+        context: Context,
+        loop: Loop,
+        post: Post,
+        lend: Callable[[Sequence[str]], list[int]],
+        witness: Witness,
     ) -> None:
         self._context = context
         self._loop = loop
         self._post = post
         self._lend = lend
+        self._witness = witness
         self._nursery: Nursery | None = None
         self._pairs = 0
         self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
@@ -117,6 +124,7 @@ class Attempts:
             )
             pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
             stack.callback(self._dismiss, pair)
+            self._witness.begin(launch.attempt)
             pair.launch(command)
             self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
@@ -189,15 +197,14 @@ class Attempts:
                     if _found_no_room(report.outcome):
                         self._postpone(live.launch)
                         continue
-                    self._post(
-                        Ended(
-                            live.launch.attempt,
-                            report.outcome,
-                            report.leftovers,
-                            report.started,
-                            report.ended,
-                        )
+                    ended = Ended(
+                        live.launch.attempt,
+                        report.outcome,
+                        report.leftovers,
+                        report.started,
+                        report.ended,
                     )
+                    self._witness.examine(ended, live.launch.job, live.launch.gpus, self._post)
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
                         None,

@@ -33,7 +33,7 @@ from gpulaunch.core.events import (
     Wanted,
 )
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.eyes import Eyes, Seen
+from gpulaunch.engines.eyes import Eyes, Seen, Then
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.lease import Held, Lease, Waiter, scope_of, take, take_gather
 from gpulaunch.loop import Loop
@@ -90,6 +90,10 @@ class Cards:
                 self.gather(on)
             case _:
                 raise TypeError(f"cards cannot carry out {instruction!r}")
+
+    def look(self, gpu: Gpu, then: Then) -> None:
+        """Look at a card, whoever has it; the answer comes through the callback."""
+        self._eyes.look(gpu, then)
 
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 

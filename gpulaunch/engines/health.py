@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.events import GpuEvent
@@ -10,6 +12,9 @@ from gpulaunch.core.model import Gpu
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
+
+KEPT = 100
+"""So many Xids of a card are remembered: some come by the thousand."""
 
 
 class Health:
@@ -23,6 +28,9 @@ class Health:
         self._post = post
         self._environ = environ
         self._client: EventsClient | None = None
+        self._xids: defaultdict[str, deque[tuple[float, int]]] = defaultdict(
+            lambda: deque(maxlen=KEPT)
+        )
 
     def begin(self) -> None:
         """Start to listen. Idempotent; where descriptors are scarce, the next call tries again."""
@@ -34,7 +42,13 @@ class Health:
     def _hear(self) -> None:
         assert self._client is not None
         for event in self._client.on_readable():
+            if event.code is not None:
+                self._xids[event.gpu].append((time.monotonic(), event.code))
             self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
+
+    def xids(self, gpu: str, since: float) -> tuple[int, ...]:
+        """Those heard of a card (UUID) from this monotonic time on; of very many, the last."""
+        return tuple(code for at, code in self._xids[gpu] if at >= since)
 
     def close(self) -> None:
         if self._client is not None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpulaunch.core.events import Acquire, Ended, Event, Instruction, Launch, StopAttempt
-from gpulaunch.core.model import AttemptId, Lost
+from gpulaunch.core.model import AttemptId, Job, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
 from gpulaunch.engines.health import Health
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.stragglers import kill_stragglers
+from gpulaunch.engines.witness import Witness
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
 from gpulaunch.loop import Loop
@@ -36,7 +37,12 @@ class Local:
             letting_go=self._letting_go,
         )
         self._health = Health(pool.gpus, loop, post, context.base)
-        self._attempts = Attempts(context, loop, self._posted, self._cards.descriptors)
+        self._witness = Witness(
+            context.run, context.base, self._cards.look, self._health.xids, context.warn
+        )
+        self._attempts = Attempts(
+            context, loop, self._posted, self._cards.descriptors, self._witness
+        )
         # Before the first launch: later some of these names would be our own pairs'.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
         self._left: list[AttemptId] = []
@@ -100,7 +106,8 @@ class Local:
                     self._context.warn(attempt.job, text)
                 self._post(Ended(attempt, Lost("nobody saw its end")))
             else:
-                self._post(Ended(attempt, end.outcome, end.leftovers, end.started, end.ended))
+                ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
+                self._witness.examine(ended, Job(attempt.job, ()), (), self._post)
 
     def close(self) -> None:
         for waiter in self._keepers.values():

@@ -1,0 +1,144 @@
+"""What is known of an attempt's end beside its status, gathered before anybody is told of it.
+
+    keeper's report ─▶ log's end, kernel's counters, a look at its cards ─▶ diagnose ─▶ Ended
+
+Decides nothing about jobs or cards. An end that says all by itself is passed on at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from gpulaunch import failure
+from gpulaunch.core.events import Ended, Sick
+from gpulaunch.core.model import (
+    AttemptId,
+    Exited,
+    Failure,
+    Gpu,
+    Job,
+    MissingOutput,
+    Signaled,
+)
+from gpulaunch.core.retry import failure_of
+from gpulaunch.engines.eyes import Seen, Then
+from gpulaunch.failure import CardFacts, Counters, Evidence
+from gpulaunch.failure.tail import tail
+from gpulaunch.gpus.free import computing
+from gpulaunch.journal.rundir import RunDir
+
+LONGEST = 500
+
+Tell: TypeAlias = Callable[[Ended], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The counters, and the monotonic time, at which an attempt was started."""
+
+    counters: Counters
+    at: float
+
+
+@dataclass(slots=True, eq=False)
+class Inquiry:
+    """An end that is being looked into: the cards that have not been seen yet, and what was."""
+
+    ended: Ended
+    job: Job
+    tell: Tell
+    beginning: Beginning | None
+    unseen: set[str]
+    cards: list[CardFacts] = field(default_factory=list)
+
+
+class Witness:
+    """`look` looks at a card; `xids` are those reported of a card since a monotonic time."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        base: Mapping[str, str],
+        look: Callable[[Gpu, Then], None],
+        xids: Callable[[str, float], tuple[int, ...]],
+        warn: Callable[[str | None, str], None],
+    ) -> None:
+        self._run = run
+        self._temporary = base.get("TMPDIR") or "/tmp"
+        self._look = look
+        self._xids = xids
+        self._warn = warn
+        self._begun: dict[AttemptId, Beginning] = {}
+
+    def begin(self, attempt: AttemptId) -> None:
+        self._begun[attempt] = Beginning(failure.counters(), time.monotonic())
+
+    def examine(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
+        """Hand the end on with what is recognised of it, once its cards have been looked at."""
+        beginning = self._begun.pop(ended.attempt, None)
+        if not isinstance(ended.outcome, Exited | Signaled | MissingOutput):
+            tell(ended)
+        elif failure_of(ended.outcome, job) is None:
+            self._hint(ended)
+            tell(ended)
+        else:
+            unseen = {gpu.uuid for gpu in gpus}
+            inquiry = Inquiry(ended, job, tell, beginning, unseen)
+            for gpu in gpus:
+                self._look(gpu, partial(self._seen, inquiry, gpu))
+            if not gpus:
+                self._conclude(inquiry)
+
+    def _hint(self, ended: Ended) -> None:
+        text = tail(self._run.log(ended.attempt))
+        evidence = Evidence(ended.outcome, text, succeeded=True)
+        if text and (hint := failure.hint(evidence)):
+            self._warn(ended.attempt.job, hint)
+
+    def _seen(self, inquiry: Inquiry, gpu: Gpu, seen: Seen | Sick) -> None:
+        inquiry.unseen.discard(gpu.uuid)
+        since = inquiry.beginning.at if inquiry.beginning else 0.0
+        facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
+        if isinstance(seen, Sick):
+            facts = replace(facts, sick=seen.why)
+        elif inquiry.job.demand.per_gpu == 1:  # else what is there may be another job of ours
+            facts = replace(facts, foreign=_foreign(seen))
+        inquiry.cards.append(facts)
+        if not inquiry.unseen:
+            self._conclude(inquiry)
+
+    def _conclude(self, inquiry: Inquiry) -> None:
+        ended, job = inquiry.ended, inquiry.job
+        begun = inquiry.beginning
+        evidence = Evidence(
+            ended.outcome,
+            tail(self._run.log(ended.attempt)),
+            rises=failure.counters() - begun.counters if begun else Counters(),
+            cards=tuple(inquiry.cards),
+            rooms=failure.rooms(
+                (str(self._run.out(ended.attempt)), job.cwd, self._temporary, "/dev/shm")
+            ),
+        )
+        found = failure.diagnose(evidence) or _plain(evidence, job)
+        if found is not None:
+            found = replace(found, evidence=found.evidence[:LONGEST])
+        inquiry.tell(replace(ended, failure=found))
+
+
+def _foreign(seen: Seen) -> int | None:
+    """What others' processes have of the card's memory: the attempt's own are gone."""
+    if seen.look is None:
+        return None
+    known = [process.memory for process in computing(seen.look)]
+    return None if None in known else sum(memory or 0 for memory in known)
+
+
+def _plain(evidence: Evidence, job: Job) -> Failure | None:
+    """Nothing was recognised: the last line may still tell like ends from others."""
+    kind = failure_of(evidence.outcome, job)
+    lines = [line for line in evidence.tail.splitlines() if line.strip()]
+    return Failure(kind, lines[-1].strip()) if kind and lines else None
