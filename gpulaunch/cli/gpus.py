@@ -25,14 +25,21 @@ def command(as_json: bool) -> None:
     gpulaunch gpus
     """
     from gpulaunch.cli.output import print_json, say, stdout_console
+    from gpulaunch.errors import UsageError
     from gpulaunch.gpus.discover import ProbeClient, find
     from gpulaunch.gpus.inventory import inventory
     from gpulaunch.gpus.lease import scope_of
+    from gpulaunch.gpus.mask import pool
     from gpulaunch.views.gpus import gpus_json, print_gpus
 
     with ProbeClient(os.environ) as client:
         machine = find(os.environ, client=client)
-        rows = [_row(row) for row in inventory(machine, client, scope_of(os.environ))]
+        try:
+            ours = pool(machine, os.environ)
+        except UsageError as error:  # the mask may mean two cards: a run would refuse it
+            ours = None
+            say(str(error))
+        rows = [_row(row) for row in inventory(machine, client, scope_of(os.environ), ours)]
     for fault in machine.faults:
         say(str(fault))
     if as_json:
@@ -56,4 +63,5 @@ def _row(row: Row) -> GpuRow:
         health=row.health,
         state=row.occupied,
         simulated=row.simulated,
+        outside=row.outside,
     )

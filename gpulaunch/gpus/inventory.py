@@ -12,6 +12,7 @@ from gpulaunch.gpus import free
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
 from gpulaunch.gpus.machine import Look, Machine, Process
+from gpulaunch.gpus.mask import Pool
 from gpulaunch.gpus.names import Holder
 
 
@@ -20,7 +21,8 @@ class Row:
     """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
 
     `health` is "ok", or what is wrong; `healthy` is False only where no job could run. `occupied`
-    says what keeps a launcher off, None where nothing does.
+    says what keeps a launcher off, None where nothing does; `outside` which inherited mask leaves
+    the card out of the pool, empty where it is in.
     """
 
     index: int | None
@@ -35,13 +37,18 @@ class Row:
     mig: bool = False
     simulated: bool = False
     occupied: str | None = None
+    outside: str = ""
 
 
-def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Row]:
+def inventory(
+    machine: Machine, client: ProbeClient, scope: str = "", pool: Pool | None = None
+) -> list[Row]:
     """A row for each card of the machine, the unusable ones last. Blocks as `looks` does.
 
     `scope`: that of the job in which this process runs, whose leases are below the machine's.
+    `pool`: what the inherited mask leaves of the machine; None: all of it.
     """
+    ours = {gpu.uuid for gpu in (pool.gpus if pool else machine.gpus)}
     seen = looks(client, [gpu for gpu in machine.gpus if not gpu.simulated])
     leased = holders() | holders(scope)
     rows = []
@@ -61,6 +68,7 @@ def inventory(machine: Machine, client: ProbeClient, scope: str = "") -> list[Ro
                 gpu.mig,
                 gpu.simulated,
                 occupied(look),
+                outside=pool.why if pool and gpu.uuid not in ours else "",
             )
         )
     return rows + [

@@ -28,6 +28,7 @@ class GpuRow:
 
     `lease`: who holds it, in words; None: nobody. `health`: `ok`, else what is wrong, in words.
     `state`: what keeps a launcher off though nobody holds it, in words; None: nothing does.
+    `outside`: the inherited mask that leaves the card out of the pool; empty: it is in.
     """
 
     index: int
@@ -40,6 +41,7 @@ class GpuRow:
     health: str = "ok"
     simulated: bool = False
     state: str | None = None
+    outside: str = ""
 
 
 def gpus_json(rows: Sequence[GpuRow]) -> dict[str, Any]:
@@ -72,6 +74,8 @@ def _state(row: GpuRow) -> tuple[str, str]:
 
 
 def _below(row: GpuRow) -> Iterator[tuple[str, str]]:
+    if row.outside:
+        yield f"not used from here: {words.visible(row.outside)}", "yellow"
     if row.lease:
         yield f"leased by {words.visible(row.lease)}", ""
     elif row.state and not row.users:

@@ -14,6 +14,7 @@ from gpulaunch.gpus.doctor import Finding, examine
 from gpulaunch.gpus.inventory import Row, inventory
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.machine import Machine
+from gpulaunch.gpus.mask import pool
 from gpulaunch.gpus.simulated import simulated
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
@@ -60,6 +61,22 @@ def test_a_lost_card_has_a_row_too(fake_driver: FakeDriver) -> None:
     assert "it needs a reset" in sick.health
     assert (lost.index, lost.name, lost.healthy) == (0, "card 0", False)
     assert lost.health.startswith("GPU is lost; ")
+
+
+def test_a_card_that_the_inherited_mask_leaves_out_is_marked(fake_driver: FakeDriver) -> None:
+    for n in range(3):
+        fake_driver.card(n)
+    environ = {**fake_driver.environ, "CUDA_VISIBLE_DEVICES": "1"}
+    with ProbeClient(environ) as client:
+        machine = find(environ, client=client)
+        marked = inventory(machine, client, pool=pool(machine, environ))
+        plain = inventory(machine, client)
+    assert [row.outside for row in marked] == [
+        "CUDA_VISIBLE_DEVICES=1",
+        "",
+        "CUDA_VISIBLE_DEVICES=1",
+    ]
+    assert [row.outside for row in plain] == ["", "", ""]
 
 
 def test_pretend_cards_are_rows_that_say_so(fake_driver: FakeDriver) -> None:

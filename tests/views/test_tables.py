@@ -136,6 +136,15 @@ def test_a_card_whose_memory_is_used_by_nobody_named_is_not_free() -> None:
     ]
 
 
+def test_a_card_that_the_inherited_mask_leaves_out_says_so() -> None:
+    row = replace(ROWS[0], outside="CUDA_VISIBLE_DEVICES=2,3")
+    text = rendered(lambda c: print_gpus(c, [row]), 40)
+    assert text.splitlines()[1:] == [
+        "       not used from here: CUDA_VISIBLE_DEVICES=2,3",
+        "       GPU-5f3c",
+    ]
+
+
 def test_simulated_cards_say_so_and_json_has_every_field() -> None:
     row = GpuRow(0, "SIM-0", "simulated card", simulated=True)
     assert "simulated GPU 0" in rendered(lambda c: print_gpus(c, [row]))
