@@ -120,17 +120,18 @@ def report(
 
 
 def tell(exc: BaseException, tb: TracebackType | None) -> None:
-    """Write the report on an uncaught error to standard error; what the injected file calls."""
+    """Write the report on an uncaught error to standard error; what the injected file calls.
+
+    Raises whatever that stream raises; without one, as without one for a traceback, says nothing.
+    """
     if type(exc).__name__ in ("ProcessRaisedException", "ChildFailedError"):
         return  # torch's words for a child's error, which the child has reported itself.
     text = report(type(exc), exc, tb)
-    for stream in (sys.stderr, sys.__stderr__):
-        if stream is not None and text:
-            with contextlib.suppress(Exception):
-                encoding = getattr(stream, "encoding", None) or "ascii"
-                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-                stream.flush()
-                return
+    stream = sys.stderr
+    if stream is not None and text:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
 
 
 def kind_of(text: str) -> str | None:
@@ -712,6 +713,7 @@ class Report:
         self.kind = kind
         self.error = error
         self.text = message(error)
+        self.elsewhere = False
         self.way = way
         self.torch = Torch()
         self.source = Source()
@@ -808,7 +810,8 @@ class Report:
         if self.where is not None:
             yield from self.place(self.where, self.line, "where")
             inner = self.inner
-            if inner is not None and inner.frame is not self.where.frame:
+            held = self.inner_line and (self.inner_line.tensors or self.inner_line.devices)
+            if inner is not None and inner.frame is not self.where.frame and held:
                 yield from self.place(inner, self.inner_line, "inside")
         yield from self.advice()
         yield from self.others()
@@ -825,8 +828,15 @@ class Report:
         found = [match for text in texts for match in FROM_TEXT.findall(text)]
         if not found:
             return
-        own = [m for m in found if not INSTALLED.search(m[0]) and not m[0].startswith(LIBRARY)]
+        own = [
+            m
+            for m in found
+            if not re.search(r"[/\\]torch[/\\]", m[0])
+            and not INSTALLED.search(m[0])
+            and not m[0].startswith(LIBRARY)
+        ]
         file, number, function, source = (own or found)[-1]
+        self.elsewhere = True
         yield "  it happened in another process or thread, whose variables are gone; there:"
         yield f"    {short(file)}:{number}, in {function}: {source}"
 
@@ -903,7 +913,9 @@ class Report:
             return
         if not self.odd:
             yield (
-                "none of the tensors in sight is odd: bring inputs and model to one device, "
+                "the line of the other process: bring what it names to one device"
+                if self.elsewhere
+                else "none of the tensors in sight is odd: bring inputs and model to one device, "
                 "e.g. x = x.to(next(model.parameters()).device)"
             )
             return

@@ -17,8 +17,8 @@ executed, and its report goes to sys.stderr after the traceback:
 - threading.excepthook likewise, by the function in _thread that threading takes for it: threading
   itself is not imported.
 - A child of multiprocessing catches its own error and prints it without any hook, or sends it to
-  its parent as text (torch.multiprocessing.spawn): a finalizer of multiprocessing finds the error
-  under way. This report comes before the traceback.
+  its parent as text (torch.multiprocessing.spawn): the error is looked at on its way out of the
+  child's `run`. This report comes before the traceback.
 
 What a program can see of it: PYTHONPATH in its environment (on purpose: its Python children are
 reported as well); that sys.excepthook, sys.__excepthook__ and threading.excepthook are Python
@@ -48,8 +48,8 @@ def _step_aside(folder):
     return before
 
 
-def _run_own(before):
-    # type: (list[str]) -> None
+def _run_own(before, ours):
+    # type: (list[str], Any) -> None
     """Import the program's own sitecustomize, with the outcome that it has without us.
 
     Entries before ours belong to another tool that works as this one does and has called us: what
@@ -69,7 +69,8 @@ def _run_own(before):
     finally:
         sys.path[:] = whole
     if spec is None or spec.loader is None:
-        raise ImportError("No module named 'sitecustomize'", name="sitecustomize")
+        sys.modules["sitecustomize"] = ours  # The other tool has put it there.
+        return
     module = sys.modules["sitecustomize"] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -85,15 +86,26 @@ def _install(report):
     import atexit
     import os
 
-    # The identity of the last error reported: each is reported once.
     told = []  # type: list[int]
+    # Whether a process of multiprocessing is watched for.
+    waiting = []  # type: list[bool]
+
+    def last():
+        # type: () -> Any
+        return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
     def explain(error, traceback):
         # type: (Any, Any) -> None
         try:
-            if error is None or told == [id(error)] or sys.modules.get("torch") is None:
+            # At a KeyboardInterrupt nothing is compiled: the interpreter forgets that it is to die
+            # by the signal when code is run by `eval`, which the standard library does.
+            if error is None or isinstance(error, KeyboardInterrupt) or "torch" not in sys.modules:
                 return
-            told[:] = [id(error)]
+            if error is last():
+                # Only this one can come again, and it lives: its identity is nobody else's.
+                if told == [id(error)]:
+                    return
+                told[:] = [id(error)]
             # Outside sys.modules, and without a .pyc beside a file that is not the program's.
             names = {"__name__": "gpulaunch_explain_report"}  # type: dict[str, Any]
             with open(report, "rb") as file:
@@ -104,8 +116,7 @@ def _install(report):
 
     def outermost():
         # type: () -> None
-        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        explain(error, getattr(error, "__traceback__", None))
+        explain(last(), getattr(last(), "__traceback__", None))
 
     def hook(original):
         # type: (Any) -> Any
@@ -125,22 +136,55 @@ def _install(report):
 
         return excepthook
 
+    def in_child():
+        # type: () -> None
+        """Watch the one process that multiprocessing may be about to be here."""
+        process = sys.modules.get("multiprocessing.process")
+        util = sys.modules.get("multiprocessing.util")
+        if process is None or util is None or waiting:
+            return
+        waiting.append(True)
+        if sys.version_info < (3, 11):
+            # Its bootstrap forgets all finalizers first, then calls what is registered here.
+            util.register_after_fork(in_worker, in_worker)
+            return
+        base = process.BaseProcess
+        original = base._bootstrap
+
+        def bootstrap(self, *args, **words):
+            # type: (Any, *Any, **Any) -> Any
+            del waiting[:]
+            base._bootstrap = original
+            self.run = watched(self, self.run)
+            return original(self, *args, **words)
+
+        base._bootstrap = bootstrap
+
+    def watched(process, run):
+        # type: (Any, Any) -> Any
+        def once():
+            # type: () -> Any
+            del process.run
+            try:
+                return run()
+            except BaseException as error:
+                explain(error, error.__traceback__)
+                # Without this frame. Python 3.11 and newer re-raise with what the error has.
+                error.__traceback__ = getattr(error.__traceback__, "tb_next", None)
+                raise
+
+        return once
+
+    def in_worker(_):
+        # type: (Any) -> None
+        del waiting[:]
+        # Above all priorities: before it waits for children of its own.
+        sys.modules["multiprocessing.util"].Finalize(None, in_flight, exitpriority=1 << 30)
+
     def in_flight():
         # type: () -> None
         error = sys.exc_info()[1]
         explain(error, getattr(error, "__traceback__", None))
-
-    def in_worker(_):
-        # type: (Any) -> None
-        # Above all priorities: before it waits for children of its own.
-        sys.modules["multiprocessing.util"].Finalize(None, in_flight, exitpriority=1 << 30)
-
-    def in_child():
-        # type: () -> None
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            # Its bootstrap forgets all finalizers first, then calls what is registered here.
-            util.register_after_fork(in_worker, in_worker)
 
     interpreters = sys.excepthook
     wrapped = _like(interpreters, hook(sys.__excepthook__))
@@ -181,8 +225,7 @@ def _begin(file):
             _install(os.path.join(os.path.dirname(folder), "report.py"))
         except Exception:
             pass  # No report is better than no program.
-    _run_own(before)
-    del ours
+    _run_own(before, ours)
 
 
 _begin(__file__)
