@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -18,6 +19,9 @@ from gpulaunch.cli.options import as_json, job_file
 def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -> None:
     """Validate a job file and print its plan; starts nothing.
 
+    Warns of what in the jobs' commands and scripts does not suit their cards (cuda:1, a mask of
+    its own, a fixed port); a comment "# gpulaunch: ok" on a line silences it there.
+
     Without a card here, only what depends on the cards is left unchecked (and said so).
 
     \b
@@ -30,7 +34,7 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
 
     plan = load(jobs, environ=os.environ)
     options = Options(gpus=gpus, simulate=simulate)
-    warn_of(plan, options)
+    found = warn_of(plan, options, most=sys.maxsize)
     pool = open_pool(gpus, simulate, os.environ, "check")
     if pool.here:
         pool = pool_for(plan, plan.jobs, options, "check")
@@ -38,4 +42,4 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
-    echo_plan(plan, plan.jobs, pool, as_json)
+    echo_plan(plan, plan.jobs, pool, as_json, found)

@@ -22,6 +22,7 @@ from gpulaunch.views.terminal import SilentView, console_for
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpulaunch.lint import Finding
     from gpulaunch.spec import Plan
 
 
@@ -94,12 +95,14 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
     print_summary(stderr_console(), summarise(ledger, TypedPaths(run), codec.now()))
 
 
-def echo_plan(plan: Plan, jobs: Sequence[Job], pool: Pool, as_json: bool) -> None:
-    """What a run would do."""
+def echo_plan(
+    plan: Plan, jobs: Sequence[Job], pool: Pool, as_json: bool, found: Sequence[Finding] = ()
+) -> None:
+    """What a run would do; for machines, also what was found in its commands and scripts."""
     from gpulaunch.views.plan import plan_json, print_plan
 
     told = (plan.name, pool.selection, pool.here, plan.limits, jobs)
     if as_json:
-        print_json(plan_json(*told))
+        print_json(plan_json(*told) | {"warnings": [finding.plain() for finding in found]})
     else:
         print_plan(stdout_console(), *told)

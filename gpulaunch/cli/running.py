@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -48,6 +48,9 @@ from gpulaunch.spec import Plan, load, load_text
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
 
+if TYPE_CHECKING:
+    from gpulaunch.lint import Finding
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -72,6 +75,9 @@ class Options:
     recorded: bool = False
 
 
+WARNINGS = 20
+"""How many warnings of scripts `run` shows; `check` shows all."""
+
 Begun: TypeAlias = Callable[[], None]
 """Called once the run is being recorded."""
 
@@ -83,11 +89,11 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     plan = _explained(plan, options)
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
-    warn_of(plan, options)
+    found = warn_of(plan, options)
     jobs = _only(plan.jobs, options.only, Ledger())
     pool = pool_for(plan, jobs, options, run_id)
     if options.dry_run:
-        echo_plan(plan, jobs, pool, options.as_json)
+        echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
     with held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
@@ -275,11 +281,20 @@ def _explained(plan: Plan, options: Options) -> Plan:
     return replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
 
 
-def warn_of(plan: Plan, options: Options) -> None:
-    """Say what jobs do that gpulaunch cannot keep its promises for."""
-    if not options.quiet:
-        for line in plan.warnings():
-            click.echo(f"warning: {line}", err=True)
+def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]:
+    """Say what in jobs and their scripts does not suit the cards they get; returns all of it."""
+    from gpulaunch.lint import report
+
+    if options.quiet:
+        return []
+    found = report(plan)
+    for finding in found.findings[:most]:
+        click.echo(f"warning: {finding}", err=True)
+    if len(found.findings) > most:
+        say(f"and {len(found.findings) - most:,} more warnings: gpulaunch check shows them all")
+    if found.note:
+        say(found.note)
+    return list(found.findings)
 
 
 def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:

@@ -14,7 +14,6 @@ from gpulaunch.spec import tree
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.source import Source
 from gpulaunch.spec.tree import Path as Steps
-from gpulaunch.spec.warn import warnings_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Plan:
 
     def point(self, steps: Steps, message: str) -> str:
         """A mistake found later: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
-        mistakes = Mistakes(self.source, self._root)
+        mistakes = Mistakes(self.source, self.root)
         mistakes.add(steps, message)
         return mistakes.lines()[0]
 
@@ -57,16 +56,9 @@ class Plan:
         """
         return self.point(("gpus",), error.removeprefix("--gpus: "))
 
-    def warnings(self) -> list[str]:
-        """What jobs do that gpulaunch cannot keep its promises for, as lines like mistakes.
-
-        Programs that have a daemon start something, and commands that set the cards' mask.
-        """
-        shells = {job.group: job.shell for job in self.jobs}
-        return warnings_of(self.source, lambda: self._root, shells)
-
     @cached_property
-    def _root(self) -> tree.Node:
+    def root(self) -> tree.Node:
+        """The file's tree, made when it is first asked for."""
         return tree.parse(self.source)[0]
 
     def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[str]:
@@ -82,12 +74,12 @@ class Plan:
             for where, reason in machine.why_never(job):
                 if (job.group, where) not in seen:
                     seen.add((job.group, where))
-                    mistakes = mistakes or Mistakes(self.source, self._root)
+                    mistakes = mistakes or Mistakes(self.source, self.root)
                     mistakes.add(("jobs", job.group, where), f"{reason} (job {job.name})")
         for job, reason in machine.service_conflicts(self.jobs):
             if (job.group, "service") not in seen:
                 seen.add((job.group, "service"))
-                mistakes = mistakes or Mistakes(self.source, self._root)
+                mistakes = mistakes or Mistakes(self.source, self.root)
                 mistakes.add(("jobs", job.group, "needs"), reason)
         return mistakes.lines() if mistakes else []
 

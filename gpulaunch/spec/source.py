@@ -40,11 +40,17 @@ class Source:
 
     def point(self, line: int, column: int, message: str) -> str:
         """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret."""
-        head = f"{self.name}:{line + 1}:{column + 1}: {_one_line(message)}"
-        if line >= len(self.lines) or not self.lines[line].strip():
-            return head
-        shown, caret = _excerpt(self.lines[line], column)
-        return f"{head}\n    {shown}\n    {' ' * caret}^"
+        text = self.lines[line] if line < len(self.lines) else ""
+        return pointed(self.name, line, column, message, text)
+
+
+def pointed(name: str, line: int, column: int, message: str, text: str) -> str:
+    """`Source.point` for a line that is at hand; without it where that is blank."""
+    head = f"{_one_line(name)}:{line + 1}:{column + 1}: {_one_line(message)}"
+    if not text.strip():
+        return head
+    shown, caret = _excerpt(text, column)
+    return f"{head}\n    {shown}\n    {' ' * caret}^"
 
 
 def _one_line(message: str) -> str:

@@ -1,28 +1,19 @@
 """What a job's command does that gpulaunch cannot keep its promises for: said, never refused.
 
 Two things: programs that only ask a daemon to start something, which is then no descendant of the
-job and does not end with it; and commands that set the cards' mask themselves.
+job and does not end with it; and commands that set the cards' mask themselves. What else a job's
+commands and scripts do with cards, and who is told, is the lint's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from gpulaunch.spec import tree
-from gpulaunch.spec.commands import Command, Word, command_of, commands_in, is_plain
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.source import Source
-from gpulaunch.spec.tree import Node
-from gpulaunch.spec.values import SHELLS, dialect
+from gpulaunch.spec.commands import Command, Word, commands_in, is_plain
 
-SHOWN = 50
 MASK = "CUDA_VISIBLE_DEVICES"
-_WORTH = re.compile(
-    rf"{MASK}|\b(docker|nerdctl|sbatch|srun|salloc|qsub|bsub|systemd-run|at[ \t]+[-0-9nmt])"
-)
 _HARMLESS = re.compile(r"-1|NoDevFiles|(\{\{[ \t]*(gpu_index|gpu_uuid)[ \t]*\}\},?)*")
 _SETTERS = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _STARTS = frozenset({"run", "exec", "start", "restart", "up"})
@@ -41,8 +32,6 @@ _CONTAINER = (
     " and stop it yourself"
 )
 
-Shells: TypeAlias = Mapping[int, tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -53,82 +42,14 @@ class Finding:
     message: str
 
 
-def warnings_of(source: Source, root: Callable[[], Node], shells: Shells) -> list[str]:
-    """Lines like those of mistakes, at most one of each kind for an entry of `jobs:`.
-
-    `shells` are those of the entries that have jobs. The tree is asked for only where a word of
-    the text is worth it.
-    """
-    if not _WORTH.search(source.text):
-        return []
-    mistakes = Mistakes(source, root())
-    told: list[str] = []
-    for at, message in _all(mistakes, shells):
-        told.append(source.point(*tree.place(at), message))
-        if len(told) == SHOWN:
-            return [*told, f"{source.name}: and maybe more warnings"]
-    return told
-
-
-def _all(mistakes: Mistakes, shells: Shells) -> Iterator[tuple[int, str]]:
-    jobs = mistakes.root.value["jobs"].value if isinstance(mistakes.root.value, dict) else None
-    for group, entry in enumerate(jobs if isinstance(jobs, list) else ()):
-        run = entry.value.get("run") if isinstance(entry.value, dict) else None
-        if run is None or group not in shells:
-            continue
-        seen: set[str] = set()
-        for node, finding, script in _of_run(run, shells[group]):
-            if finding.kind not in seen:
-                seen.add(finding.kind)
-                yield (
-                    _place(mistakes, node, finding, script),
-                    f"jobs[{group}].run: {finding.message}",
-                )
-
-
-def _place(mistakes: Mistakes, node: Node, finding: Finding, script: str) -> int:
-    word = script[finding.word.start : finding.word.end].partition("=")[0]
-    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-    number = sum(1 for _ in pattern.finditer(script, 0, finding.word.start))
-    return mistakes.inside(node.at, pattern, number)
-
-
-def _of_run(run: Node, shell: tuple[str, ...]) -> Iterator[tuple[Node, Finding, str]]:
-    """(the text's node, finding, the text) of a `run:` in one of its forms."""
-    if isinstance(run.value, str):
-        kind = dialect(shell)
-        if kind is not None and _WORTH.search(run.value):
-            for finding in findings(run.value, kind):
-                yield run, finding, run.value
-    elif isinstance(run.value, list):
-        texts = [str(node.value) for node in run.value]
-        words = [Word(text, 0, len(text)) for text in texts]
-        for finding in _of_command(command_of(words), lambda word: word.text):
-            which = next(i for i, word in enumerate(words) if word is finding.word)
-            yield run.value[which], finding, texts[which]
-        which, kind = _script_in(texts)
-        if which:
-            for finding in findings(texts[which], kind):
-                yield run.value[which], finding, texts[which]
-
-
-def _script_in(words: list[str]) -> tuple[int, str]:
-    """Where the script of `[bash, -c, SCRIPT]` stands, and its dialect; 0 where there is none."""
-    name = words[0].rsplit("/", 1)[-1] if words else ""
-    flags = [i for i, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
-    if name in SHELLS and flags and flags[0] + 1 < len(words):
-        return flags[0] + 1, name
-    return 0, ""
-
-
 def findings(script: str, kind: str) -> Iterator[Finding]:
     """In the order of the script's commands."""
     for command in commands_in(script, kind):
-        yield from _of_command(command, lambda word: script[word.start : word.end])
+        yield from of_command(command, lambda word: script[word.start : word.end])
 
 
-def _of_command(command: Command, typed: Callable[[Word], str]) -> Iterator[Finding]:
-    """`typed` is a word as it stands in the text, quotes and all."""
+def of_command(command: Command, typed: Callable[[Word], str]) -> Iterator[Finding]:
+    """What one command does. `typed` is a word as it stands in the text, quotes and all."""
     program = command.program
     said = _daemon(program, [word.text for word in command.arguments])
     if command.name and said:

@@ -1,4 +1,4 @@
-"""What is warned of, at which line, and above all what is not."""
+"""What is warned of in a command, and above all what is not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from gpulaunch.spec.commands import commands_in
 from gpulaunch.spec.shell import outline
 from gpulaunch.spec.warn import findings
-from tests.spec.helpers import plan_of
 
 DAEMONS = {
     "docker run --rm x": "docker run",
@@ -105,48 +104,6 @@ def test_everything_else_is_not(script: str) -> None:
 def test_a_mask_of_its_own_is_warned_of(script: str) -> None:
     (found,) = findings(script, "bash")
     assert found.kind == "mask"
-
-
-FILE = """\
-jobs:
-  - name: many-{{n}}
-    matrix: {n: [1, 2, 3]}
-    run: |
-      echo docker
-      docker run x {{n}}
-      docker run y
-      CUDA_VISIBLE_DEVICES=1 python x
-  - run: [sbatch, "x y"]
-  - run: [bash, -ec, "echo sbatch; sbatch x"]
-  - run: [env, CUDA_VISIBLE_DEVICES=1, python, docker, run]
-  - {run: sbatch x, shell: fish}
-  - run: python sbatch
-  - &a {name: aliased, run: sbatch x}
-"""
-
-
-def test_each_entry_is_warned_of_once_with_its_line() -> None:
-    lines = plan_of(FILE).warnings()
-    assert [line.split(" has ")[0].split(" is set")[0] for line in lines] == [
-        "jobs.yaml:6:7: jobs[0].run: docker run",
-        "jobs.yaml:8:7: jobs[0].run: CUDA_VISIBLE_DEVICES",
-        "jobs.yaml:9:11: jobs[1].run: sbatch",
-        "jobs.yaml:10:36: jobs[2].run: sbatch",
-        "jobs.yaml:11:16: jobs[3].run: CUDA_VISIBLE_DEVICES",
-        "jobs.yaml:14:29: jobs[6].run: sbatch",
-    ]
-    assert lines[0].endswith("\n          docker run x {{n}}\n          ^")
-
-
-def test_a_file_without_such_words_is_not_read_again() -> None:
-    plan = plan_of("jobs: [{run: python x}]")
-    assert plan.warnings() == []
-    assert "_root" not in vars(plan)
-
-
-def test_there_is_an_end_to_warnings() -> None:
-    lines = plan_of("jobs:\n" + "- run: sbatch x\n" * 200).warnings()
-    assert len(lines) == 51
 
 
 @settings(max_examples=300, deadline=None)

@@ -1,0 +1,15 @@
+"""What in a job's command, and in the scripts that it runs, does not suit the cards it gets.
+
+    job file ──jobs──▶ commands ──runs──▶ files ──follow──▶ modules, scripts, notebooks
+                 └───────────── suspects, judged by each job's cards ─────────────▶ Finding ...
+
+Python by its syntax tree, shell by the commands that spec.commands tells. Reads files (only in
+files.py, bounded in number, size and time), runs nothing, prints nothing, and fails for nothing
+that a script may hold. Rules: finding.RULES.
+"""
+
+from gpulaunch.lint.files import Budget
+from gpulaunch.lint.finding import RULES, Finding
+from gpulaunch.lint.report import Report, findings, report
+
+__all__ = ["RULES", "Budget", "Finding", "Report", "findings", "report"]

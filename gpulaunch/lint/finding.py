@@ -1,0 +1,134 @@
+"""What is found, and whether it holds for a job: the values of this package.
+
+Suspect   what stands somewhere, and for which jobs it would be a mistake
+Given     what a job gives to what it runs: cards, options
+Finding   a suspect that does not suit a job, with its place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gpulaunch.spec.source import pointed
+
+RULES = {
+    "device-index": "asks for a card that the job does not have",
+    "own-mask": "sets CUDA_VISIBLE_DEVICES over the job's own",
+    "late-mask": "sets CUDA_VISIBLE_DEVICES after the framework was imported",
+    "mask-value": "reads CUDA_VISIBLE_DEVICES as if it were a number or a card of the job",
+    "fullwidth-comma": "separates cards with what is no comma for CUDA",
+    "device-order": "counts the cards in another order than the launcher",
+    "spread": "spreads over more cards than the job has",
+    "fixed-port": "always takes the same port",
+    "all-gpus": "gives a container every card of the machine",
+    "daemon": "has a daemon start what then is no descendant of the job",
+}
+"""Name and meaning; `# gpulaunch: ok NAME` on a line silences one there."""
+
+ANY = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`options` are those set on the command line (`gpu_id` for `--gpu-id`), None where unknown.
+
+    `uuid`: the mask names cards by UUID.
+    """
+
+    gpus: int = 1
+    uuid: bool = False
+    options: frozenset[str] | None = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """It holds for jobs of `least` to `most` cards; `{here}` in `why` tells what such a job has.
+
+    `unless`: not where one of these options is set on the command line; `only`: only where one is.
+    `uuids`: only where the mask names cards by UUID.
+    """
+
+    rule: str
+    why: str
+    mend: str
+    least: int = 0
+    most: int = ANY
+    unless: frozenset[str] = frozenset()
+    only: frozenset[str] = frozenset()
+    uuids: bool = False
+
+    def holds(self, given: Given) -> bool:
+        if not self.least <= given.gpus <= self.most or (self.uuids and not given.uuid):
+            return False
+        if self.unless or self.only:
+            if given.options is None:
+                return False
+            return not (self.unless & given.options) and (
+                not self.only or bool(self.only & given.options)
+            )
+        return True
+
+    def words(self, given: Given) -> tuple[str, str]:
+        """Why and how to mend it, for a person whose job this is."""
+        return self.why.replace("{here}", _here(given.gpus)), self.mend
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A suspect in a text: line and column counted from 0; `last` is the line where it ends."""
+
+    suspect: Suspect
+    line: int
+    column: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """`path` as people would type it; line and column counted from 1; `text` is that line."""
+
+    path: str
+    line: int
+    column: int
+    rule: str
+    why: str
+    mend: str
+    text: str = ""
+
+    @property
+    def message(self) -> str:
+        return f"{self.why}; {self.mend} [{self.rule}]"
+
+    def __str__(self) -> str:
+        """`path:12:5: why; mend [rule]`, then the line and a caret."""
+        return pointed(self.path, self.line - 1, self.column - 1, self.message, self.text)
+
+    def plain(self) -> dict[str, Any]:
+        """For machines."""
+        keys = ("path", "line", "column", "rule", "why", "mend")
+        return {key: getattr(self, key) for key in keys}
+
+
+def judged(
+    path: str, placed: Iterable[Placed], lines: list[str], given: Iterable[Given]
+) -> Iterator[Finding]:
+    """Those that hold for at least one of the jobs, each once, in the words of the first."""
+    known = list(given)
+    for one in placed:
+        for each in known:
+            if one.suspect.holds(each):
+                why, mend = one.suspect.words(each)
+                text = lines[one.line] if one.line < len(lines) else ""
+                rule = one.suspect.rule
+                yield Finding(path, one.line + 1, one.column + 1, rule, why, mend, text)
+                break
+
+
+def _here(gpus: int) -> str:
+    if gpus == 0:
+        return "this job has no card (gpus: 0)"
+    if gpus == 1:
+        return "this job has one card, which is cuda:0 (gpus: 1)"
+    return f"this job has {gpus} cards, cuda:0 to cuda:{gpus - 1} (gpus: {gpus})"

@@ -1,0 +1,185 @@
+"""From a command to everything that it runs: scripts, the modules they import, their commands.
+
+    Run ──▶ file ──▶ look (python, shell, notebook) ──▶ imports and runs ──▶ files ...
+
+Each file is read and looked at once, whatever leads to it; each job only asks which of the
+suspects there hold for it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gpulaunch.lint import notebook, python, shell
+from gpulaunch.lint.files import Files, is_installed, lines_of
+from gpulaunch.lint.finding import Finding, Given, Placed, judged
+from gpulaunch.lint.modules import imported, module_file, roots_of
+from gpulaunch.lint.runs import Run
+from gpulaunch.lint.silence import heard
+
+_SHEBANG = re.compile(
+    r"#!\S*?/?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(python[0-9.]*|bash|sh|zsh|dash|ksh)\b"
+)
+_DEEPEST = 6
+"""Scripts that run scripts that run scripts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a file holds. `names`, in a notebook: where each line is for people."""
+
+    placed: tuple[Placed, ...] = ()
+    lines: list[str] = field(default_factory=list)
+    imports: tuple[python.Module, ...] = ()
+    runs: tuple[Run, ...] = ()
+    indices: frozenset[str] = frozenset()
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a job's command runs, from which directory. `extra`: more places of modules."""
+
+    run: Run
+    cwd: str
+    extra: tuple[str, ...] = ()
+
+
+class Follow:
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self._looked: dict[tuple[str, str], Looked] = {}
+        self._behind: dict[Start, tuple[tuple[str, str], ...]] = {}
+
+    def findings(self, start: Start, given: Given) -> Iterator[Finding]:
+        """What in the files behind a command does not suit a job of this kind."""
+        yield from self._findings(start, given, "", 0)
+
+    def indices(self, start: Start) -> frozenset[str]:
+        """Options that the script itself says are a card's number."""
+        found = self._file(start)
+        return self.look(*found).indices if found else frozenset()
+
+    def _findings(self, start: Start, given: Given, script: str, depth: int) -> Iterator[Finding]:
+        given = replace(given, options=_both(given.options, start.run.options, depth))
+        for path, kind in self.behind(start):
+            looked = self.look(path, kind)
+            if looked.placed:
+                found = judged(self.files.shown(path), looked.placed, looked.lines, [given])
+                yield from (_in_cell(one, looked) for one in found)
+            for run in looked.runs if depth < _DEEPEST else ():
+                cwd = _directory(start.cwd, run.cwd, path)
+                yield from self._findings(Start(run, cwd, start.extra), given, path, depth + 1)
+
+    # ── which files ─────────────────────────────────────────────────────────────────────────────
+
+    def behind(self, start: Start) -> tuple[tuple[str, str], ...]:
+        """(path, kind) of the file that is run, and of all that it imports."""
+        key = replace(start, run=replace(start.run, options=None, number=0))
+        if key not in self._behind:
+            self._behind[key] = tuple(self._reached(start))
+        return self._behind[key]
+
+    def _reached(self, start: Start) -> Iterator[tuple[str, str]]:
+        found = self._file(start)
+        if found is None:
+            return
+        pending, seen = [found], {self.files.real(found[0])}
+        roots = roots_of(found[0], start.cwd, start.extra)
+        while pending and self.files.budget.left():
+            path, kind = pending.pop(0)
+            yield path, kind
+            for module in self.look(path, kind).imports:
+                for other in imported(self.files, path, module, roots):
+                    real = self.files.real(other)
+                    if real not in seen and not is_installed(other):
+                        seen.add(real)
+                        pending.append((other, "module"))
+
+    def _file(self, start: Start) -> tuple[str, str] | None:
+        run = start.run
+        if run.kind == "code":
+            return None
+        if run.kind == "module":
+            path = module_file(self.files, run.what, start.cwd)
+            return (path, "python") if path else None
+        path = posixpath.normpath(posixpath.join(start.cwd, run.what))
+        if not path.startswith("/") or not self.files.is_file(path) or is_installed(path):
+            return None
+        return path, run.kind
+
+    # ── what is in them ─────────────────────────────────────────────────────────────────────────
+
+    def look(self, path: str, kind: str) -> Looked:
+        """`kind` is that of a Run, or `module` for what is imported."""
+        key = (self.files.real(path), kind)
+        if key not in self._looked:
+            text = self.files.text(path)
+            looked = Looked() if text is None else _look(text, kind)
+            self._looked[key] = looked
+        return self._looked[key]
+
+
+def _look(text: str, kind: str) -> Looked:
+    if kind == "file":
+        match = _SHEBANG.match(text)
+        if match is None:
+            return Looked()
+        kind = "python" if match.group(1).startswith("python") else "shell"
+    if kind == "notebook":
+        return _of_notebook(text)
+    if kind == "shell":
+        return of_shell(text, "bash")
+    looked = python.look(text, main=kind != "module")
+    lines = lines_of(text)
+    return Looked(tuple(heard(looked.placed, lines)), lines, looked.imports, (), looked.indices)
+
+
+def of_shell(text: str, dialect: str) -> Looked:
+    """A script's suspects, each at the word that it is about."""
+    looked = shell.look(text, dialect)
+    lines = text.split("\n")
+    placed = []
+    for found in looked.found:
+        line = text.count("\n", 0, found.word.start)
+        column = found.word.start - (text.rfind("\n", 0, found.word.start) + 1)
+        last = line
+        while last < len(lines) - 1 and lines[last].endswith("\\"):
+            last += 1
+        placed.append(Placed(found.suspect, line, column, last))
+    return Looked(tuple(heard(placed, lines)), lines, (), looked.runs)
+
+
+def _of_notebook(text: str) -> Looked:
+    book = notebook.read(text)
+    if book is None:
+        return Looked()
+    looked = python.look(book.text)
+    typed = list(book.typed)
+    kept = heard(looked.placed, typed)
+    return Looked(tuple(kept), typed, looked.imports, (), frozenset(), book.cells)
+
+
+def _in_cell(finding: Finding, looked: Looked) -> Finding:
+    """In a notebook: which cell, for people; Jupyter shows no lines of the file."""
+    if not looked.cells:
+        return finding
+    return replace(finding, why=f"{looked.cells[finding.line - 1]}: {finding.why}")
+
+
+def _directory(cwd: str, relative: str, script: str) -> str:
+    if relative.startswith("<script>"):
+        relative = posixpath.dirname(script) + relative[len("<script>") :]
+    return posixpath.normpath(posixpath.join(cwd, relative))
+
+
+def _both(
+    outer: frozenset[str] | None, inner: frozenset[str] | None, depth: int
+) -> frozenset[str] | None:
+    """What a script hands on with "$@" is not known to the letter: then its caller's count too."""
+    if inner is None:
+        return outer if depth and outer else None
+    return inner

@@ -1,0 +1,167 @@
+"""The job file's own commands: what is suspect in each `run:`, with its place in the file.
+
+A job's texts are looked at as they are run, every item filled in; of many jobs that one entry
+makes, a few where they differ in what matters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.model import Job
+from gpulaunch.core.template import Text
+from gpulaunch.lint import shell
+from gpulaunch.lint.finding import Given, Suspect
+from gpulaunch.lint.follow import Start
+from gpulaunch.lint.runs import Run
+from gpulaunch.spec.commands import Word, commands_in
+from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.spec.tree import Node
+from gpulaunch.spec.values import SHELLS, dialect
+
+VARIANTS = 64
+"""Jobs of one entry that are looked at each by itself."""
+
+_MATTERS = re.compile(
+    r"\{\{[^{}]*\}\}(?=\S*\.(?:py|sh|ipynb))|(?:python[0-9.]*|bash|sh|torchrun|papermill)\s+\S*\{\{"
+    r"|(?:device|gpus?|cuda|port|proc\w*|parallel|ids?)[\w-]*[ =]+\S*\{\{|[A-Z_]=\S*\{\{|cuda:\{\{",
+    re.IGNORECASE,
+)
+
+_WORTH = re.compile(
+    r"cuda|gpu|device|port|visible|docker|podman|nerdctl|parallel|nproc|proc|deepspeed|accelerate|tp"
+    r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\bat\b|DataP|ORDER|\bcd\b",
+    re.IGNORECASE,
+)
+_SCRIPTS = re.compile(r"\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A suspect at a word of `text`, a job's command or, in a list, its element `number`."""
+
+    suspect: Suspect
+    text: str
+    word: Word
+    number: int | None = None
+
+
+def variants(jobs: Sequence[Job], typed: Callable[[], str]) -> Sequence[Job]:
+    """The jobs of an entry whose commands are looked at. `typed` is the text in the job file."""
+    if len(jobs) == 1 or not _MATTERS.search(typed()):
+        return jobs[:1]
+    step = max(1, len(jobs) // VARIANTS)
+    return jobs[::step][:VARIANTS]
+
+
+def alike(job: Job) -> object:
+    """The same for jobs of whose commands one look tells all.
+
+    Where nothing is suspect in a command itself, only the scripts count that it names.
+    """
+    text = job.run if isinstance(job.run, str) else " ".join(map(shown, _texts(job.run)))
+    if _WORTH.search(text):
+        return text, job.cwd, job.shell, job.group
+    return tuple(_SCRIPTS.findall(text)), job.cwd, job.shell
+
+
+def _texts(run: Text | tuple[Text, ...]) -> tuple[Text, ...]:
+    return run if isinstance(run, tuple) else (run,)
+
+
+def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
+    """What these jobs have, each kind once."""
+    kinds = {(job.demand.gpus, job.visible == "uuid" or by_uuid) for job in jobs}
+    return [Given(gpus, uuid) for gpus, uuid in sorted(kinds)]
+
+
+def looked_at(
+    job: Job, indices: frozenset[str] = frozenset()
+) -> tuple[list[Charge], tuple[Run, ...]]:
+    """What is suspect in a job's command, and what it runs."""
+    if isinstance(job.run, tuple):
+        return _list([shown(text) for text in job.run], indices)
+    kind = dialect(job.shell)
+    return _script(shown(job.run), kind, indices) if kind else ([], ())
+
+
+def _script(
+    text: str, kind: str, indices: frozenset[str], number: int | None = None
+) -> tuple[list[Charge], tuple[Run, ...]]:
+    looked = shell.look(text, kind, indices)
+    charges = [Charge(found.suspect, text, found.word, number) for found in looked.found]
+    return charges, looked.runs
+
+
+def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tuple[Run, ...]]:
+    charges = [
+        Charge(suspect, words[number], Word("", 0, 0), number)
+        for number, suspect in shell.of_words(words, indices)
+    ]
+    which, kind = _script_in(words)
+    if which:
+        inner, runs = _script(words[which], kind, indices, which)
+        return charges + inner, runs
+    return charges, shell.runs_of_words(words)
+
+
+def _script_in(words: list[str]) -> tuple[int, str]:
+    """Where the script of `[bash, -c, SCRIPT]` stands, and its dialect; 0 where there is none."""
+    name = words[0].rsplit("/", 1)[-1] if words else ""
+    flags = [i for i, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
+    if name in SHELLS and flags and flags[0] + 1 < len(words):
+        return flags[0] + 1, name
+    return 0, ""
+
+
+def shown(text: Text) -> str:
+    """A text with what is known only at the start as `{{out}}`."""
+    if isinstance(text, str):
+        return text
+    return "".join(p if isinstance(p, str) else f"{{{{{p.name}}}}}" for p in text.parts)
+
+
+def place_in(mistakes: Mistakes, run: Node, charge: Charge, shell: tuple[str, ...]) -> int:
+    """Where a charge stands in the job file, whose entry says `run`.
+
+    The command as typed has the same words as the one filled in, so its n-th word is meant.
+    """
+    node, kind = run, dialect(shell) or "bash"
+    if charge.number is not None and isinstance(run.value, list):
+        node = run.value[charge.number]
+    typed = str(node.value)
+    if not charge.word.end or not isinstance(node.value, str):
+        return node.at
+    both = (list(_words(text, kind)) for text in (charge.text, typed))
+    for filled, word in zip(*both, strict=False):
+        if filled.start == charge.word.start:
+            return _place_of(mistakes, node, word, typed)
+    return node.at
+
+
+def _place_of(mistakes: Mistakes, node: Node, word: Word, script: str) -> int:
+    """The place in the file of a word of `script`, which is the node's text."""
+    text = script[word.start : word.end].partition("=")[0]
+    if not text:
+        return node.at
+    pattern = re.compile(rf"(?<!\w){re.escape(text)}(?!\w)")
+    number = sum(1 for _ in pattern.finditer(script, 0, word.start))
+    return mistakes.inside(node.at, pattern, number)
+
+
+def _words(text: str, kind: str) -> Iterator[Word]:
+    for command in commands_in(text, kind):
+        yield from command.assignments
+        if command.name:
+            yield command.name
+        yield from command.arguments
+
+
+def start_of(run: Run, job: Job) -> Start:
+    """Where a job's command looks for the file that it runs."""
+    path = job.env.get("PYTHONPATH")
+    parts = path.split(":") if isinstance(path, str) else []
+    cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"
+    return Start(run, cwd, tuple(part for part in parts if part[:1] == "/")[:10])

@@ -1,0 +1,174 @@
+"""Cards and ports on a command line: `--device cuda:1`, `--gpu_ids 0,1`, `--nproc_per_node 4`.
+
+Works on words whose value is known, None for the others. What an option means depends on the
+program: where `--gpu 1` may as well switch the GPU on, only more than the job has is a finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gpulaunch.lint import said
+from gpulaunch.lint.devices import option_name
+from gpulaunch.lint.finding import Suspect
+
+# fmt: off
+_INDEX = frozenset({
+    "gpu_id", "gpu_index", "gpu_device", "gpu_device_id", "device_id", "device_index", "gpuid",
+    "cuda_device", "cuda_id", "main_gpu", "cuda_index", "gpu_idx", "gpu_no", "device",
+})
+_LIST = frozenset({
+    "gpu_ids", "device_ids", "gpu_devices", "cuda_devices", "visible_devices", "gpus", "devices",
+    "gpu", "device", "gpuids", "gpu_id",
+})
+_COUNT = frozenset({
+    "gpus", "devices", "num_gpus", "n_gpus", "n_gpu", "ngpu", "ngpus", "num_gpu", "num_devices",
+    "gpus_per_node",
+})
+_PARALLEL = frozenset({"tensor_parallel_size", "tp", "tp_size"})
+_PORTS = frozenset({"master_port", "main_process_port"})
+_RENDEZVOUS = frozenset({"rdzv_endpoint", "rdzv_backend_endpoint"})
+_TEXTUAL = frozenset({
+    "echo", "printf", "grep", "egrep", "rg", "sed", "awk", "test", "[", "[[", "git", "cat", "ls",
+    "rm", "cp", "mv", "mkdir", "case", "export", "declare", "local", "readonly", "set", "for", "ps",
+    "nvidia-smi", "pkill", "pgrep", "curl", "wget", "pip", "conda", "which", "tee", "read", "in",
+})
+_SWITCHES = frozenset({"mmseqs", "foldseek", "colabfold_search", "colabfold_batch", "hmmsearch"})
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+# fmt: on
+_NUMBER = re.compile(r"[0-9]{1,3}")
+_NUMBERS = re.compile(r"[0-9]{1,3}(?:[,，、;:][0-9]{1,3})*,?")
+_ENDPOINT = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([1-9][0-9]*)")
+_KEY = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
+
+Words = Sequence["str | None"]
+
+
+def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple[int, Suspect]]:
+    """(number of the word, suspect). `indices`: options known to take a card's number."""
+    program = (words[0] or "").rpartition("/")[2] if words else ""
+    if program in _TEXTUAL:
+        return
+    if program in _CONTAINERS:
+        yield from _container(words)
+        return
+    launcher = _launcher(words)
+    for at, option, value in settings(words):
+        shown = _typed(words, at)
+        suspect = _setting(program, launcher, option, value, shown, indices)
+        if suspect:
+            yield at, suspect
+    for at, word in enumerate(words[1:], 1):
+        if word and (suspect := said.device(word)) and not _is_value(words, at):
+            yield at, suspect
+
+
+def settings(words: Words) -> Iterator[tuple[int, str, str | None]]:
+    """(number of the value's word, option, value) of `--a b`, `--a=b`, and Hydra's `x.a=b`."""
+    for at, word in enumerate(words):
+        if not word or at == 0:
+            continue
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and equals:
+            yield at, option_name(name), value
+        elif equals and _KEY.fullmatch(name):
+            yield at, name.rpartition(".")[2], value
+        elif word.startswith("-") and not _NUMBER.fullmatch(word[1:]):
+            following = words[at + 1] if at + 1 < len(words) else ""
+            if following is None or (following and not following.startswith("-")):
+                yield at + 1, option_name(word), following
+
+
+def _typed(words: Words, at: int) -> str:
+    """A setting as it was typed, its value left out where that is not known."""
+    word = (words[at] or "")[:100]
+    return word if "=" in word and not _is_value(words, at) else f"{words[at - 1]} {word}".strip()
+
+
+def _is_value(words: Words, at: int) -> bool:
+    before = words[at - 1] or ""
+    return before.startswith("-") and "=" not in before
+
+
+def _launcher(words: Words) -> str:
+    """Which of the launchers of several processes stands first: torchrun, accelerate, deepspeed."""
+    for at, word in enumerate(words[:12]):
+        name = (word or "").rpartition("/")[2]
+        if name in _TORCHRUN:
+            return "torchrun"
+        if name in ("accelerate.commands.launch", "deepspeed"):
+            return name.partition(".")[0]
+        if name == "accelerate" and "launch" in words[at + 1 : at + 2]:
+            return "accelerate"
+        if name.endswith((".py", ".sh")):
+            return ""
+    return ""
+
+
+def _setting(
+    program: str,
+    launcher: str,
+    option: str,
+    value: str | None,
+    shown: str,
+    indices: frozenset[str],
+) -> Suspect | None:
+    if launcher and (suspect := _of_launcher(launcher, option, value, shown)):
+        return suspect
+    if value is None:
+        return None
+    if option in _PORTS and _NUMBER.match(value) and value.isdigit() and value != "0":
+        return said.port(shown)
+    if option in _RENDEZVOUS and _ENDPOINT.fullmatch(value):
+        return said.port(shown)
+    if suspect := said.device(value):
+        return suspect
+    if not _NUMBERS.fullmatch(value) or program in _SWITCHES:
+        return None
+    if option in _LIST and (suspect := said.comma(value)):
+        return suspect
+    return _numbered(option, value, shown, indices)
+
+
+def _numbered(option: str, value: str, shown: str, indices: frozenset[str]) -> Suspect | None:
+    if not _NUMBER.fullmatch(value):
+        several = [int(one) for one in re.findall("[0-9]+", value)]
+        return said.index(max(several), shown, "0") if option in _LIST and max(several) else None
+    number = int(value)
+    if number == 0:
+        return None
+    if option in _INDEX or option in ("gpu_ids", "device_ids", "gpu_devices"):
+        return said.index(number, shown, "0")
+    if option in _COUNT or option in _PARALLEL:
+        return said.count(number, shown) if number > 1 else None
+    if option == "gpu":
+        least = number if option in indices else number - 1
+        return said.index(least, shown, "0") if least else None
+    return None
+
+
+def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> Suspect | None:
+    """What starts a process per card, and what sets a mask of its own for them."""
+    number = int(value) if value and _NUMBER.fullmatch(value) else 0
+    if launcher == "torchrun" and option == "nproc_per_node" and number > 1:
+        return said.count(number, shown, least=1)
+    if launcher == "accelerate" and option == "num_processes" and number > 1:
+        return said.count(number, shown, least=1)
+    if launcher == "accelerate" and option == "gpu_ids" and value != "all":
+        return said.launcher_mask(f"accelerate launch {shown}", value)
+    if launcher == "deepspeed" and option in ("include", "exclude", "num_gpus"):
+        return said.launcher_mask(f"deepspeed {shown}", value)
+    return None
+
+
+def _container(words: Words) -> Iterator[tuple[int, Suspect]]:
+    """`docker run --gpus all`, by any of its spellings."""
+    for at, option, value in settings(words):
+        if option == "gpus" and value is not None and value.strip("\"'") == "all":
+            yield at, said.all_cards("--gpus all")
+        elif option == "device" and value in ("nvidia.com/gpu=all",):
+            yield at, said.all_cards(f"--device {value}")
+        elif option in ("e", "env") and value == "NVIDIA_VISIBLE_DEVICES=all":
+            yield at, said.all_cards(f"--env {value}")

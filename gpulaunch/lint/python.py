@@ -1,0 +1,169 @@
+"""A Python file: what is suspect in it, what it imports, which commands and options it has.
+
+Text in, values out. A notebook's code cells come here too, as one text (see notebook).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpulaunch.lint import devices, shell, spread
+from gpulaunch.lint.finding import Placed, Suspect
+from gpulaunch.lint.masks import Masks
+from gpulaunch.lint.tree import Tree, last_name, parse, words_in
+
+MOST = 100
+"""Suspects of one file; more would be no help."""
+
+# fmt: off
+_WORTH = (
+    ast.Call, ast.Assign, ast.AnnAssign, ast.Dict, ast.FunctionDef, ast.AsyncFunctionDef,
+    ast.Return, ast.For, ast.Subscript, ast.BinOp, ast.Delete, ast.FormattedValue,
+)
+# fmt: on
+_SPEAKS = re.compile(
+    r"cuda|gpu|device|_PORT|tcp://|parallel|VISIBLE|docker|podman|\.to\(|spawn|\.system\(", re.I
+)
+"""A file without any of these has nothing to find, whatever its tree."""
+_STARTERS = re.compile(
+    r"(?:os\.(?:system|popen)|subprocess\.(?:run|call|check_call|check_output"
+    r"|Popen|getoutput|getstatusoutput))"
+)
+_COUNT_HELP = re.compile(r"number of|how many|num\b|count|whether|use (?:a |the )?gpu|enable", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """`module` is dotted, `level` the dots before it; `names` what is imported from it."""
+
+    module: str
+    level: int = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """`indices` are the options that take the number of a card, as far as the file declares them.
+
+    None where Python cannot read the file.
+    """
+
+    placed: tuple[Placed, ...] = ()
+    imports: tuple[Module, ...] = ()
+    indices: frozenset[str] = frozenset()
+
+
+def look(text: str, main: bool = True) -> Looked:
+    """`main`: it is run, not imported, so that `if __name__ == "__main__"` holds."""
+    module = parse(text)
+    if module is None:
+        return Looked()
+    tree = Tree(module, main)
+    lines = text.splitlines(keepends=True) if "\r" in text or "\f" in text else text.split("\n")
+    found: dict[tuple[int, int, str], Placed] = {}
+    for node, suspect in _suspects(tree) if _SPEAKS.search(text) else ():
+        placed = _placed(tree, node, suspect, lines)
+        found.setdefault((placed.line, placed.column, suspect.rule), placed)
+        if len(found) >= MOST:
+            break
+    return Looked(
+        tuple(sorted(found.values(), key=lambda p: (p.line, p.column))),
+        tuple(_imports(tree)),
+        frozenset(_indices(tree)),
+    )
+
+
+def _suspects(tree: Tree) -> Iterator[tuple[ast.AST, Suspect]]:
+    masks = Masks(tree)
+    for node in tree.nodes:
+        if not isinstance(node, _WORTH):
+            continue
+        for at, suspect in devices.check(tree, node):
+            if not devices.compared(tree, at):
+                yield from _reached(tree, node, at, suspect)
+        yield from spread.check(tree, node)
+        yield from masks.check(node)
+        if isinstance(node, ast.Call) and _STARTERS.fullmatch(tree.dotted(node.func)):
+            yield from _started(tree, node)
+
+
+def _reached(
+    tree: Tree, node: ast.AST, at: ast.AST, suspect: Suspect
+) -> Iterator[tuple[ast.AST, Suspect]]:
+    """Not behind a look at how many cards there are; behind an option, where that is set."""
+    guarded = [one for one in dict.fromkeys((node, at)) if tree.counts_cards(one)]
+    only = frozenset[str]().union(*map(tree.switches, guarded))
+    if not guarded:
+        yield at, suspect
+    elif only and all(map(tree.switches, guarded)):
+        yield at, replace(suspect, only=only)
+
+
+def _placed(tree: Tree, node: ast.AST, suspect: Suspect, lines: list[str]) -> Placed:
+    """`last` is where the statement ends: there the comment stands that silences it."""
+    line = getattr(node, "lineno", 1) - 1
+    last = (getattr(node, "end_lineno", None) or line + 1) - 1
+    for child, _ in tree.above(node):
+        if isinstance(child, ast.stmt) and not hasattr(child, "body"):
+            last = (child.end_lineno or last + 1) - 1
+            break
+    offset = getattr(node, "col_offset", 0)
+    text = lines[line] if line < len(lines) else ""
+    column = len(text.encode("utf-8", "surrogatepass")[:offset].decode("utf-8", "replace"))
+    return Placed(suspect, line, column, last)
+
+
+def _imports(tree: Tree) -> Iterator[Module]:
+    for node in tree.nodes:
+        if isinstance(node, ast.Import):
+            yield from (Module(name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(name.name for name in node.names)
+            yield Module(node.module or "", node.level, names)
+
+
+def _indices(tree: Tree) -> Iterator[str]:
+    """Options such as `--gpu` whose value is a card's number, by their declaration here."""
+    for node in tree.nodes:
+        if not isinstance(node, ast.Call) or last_name(node.func) not in ("add_argument", "option"):
+            continue
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+        counted = any(
+            _COUNT_HELP.search(words_in(keywords[key])) for key in ("help",) if key in keywords
+        )
+        if counted or "action" in keywords or last_name(keywords.get("type", node)) == "bool":
+            continue
+        for argument in node.args:
+            name = tree.value(argument)
+            if isinstance(name, str) and name.startswith("-"):
+                yield devices.option_name(name)
+
+
+def _started(tree: Tree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
+    """`os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion."""
+    first = node.args[0] if node.args else None
+    if isinstance(first, ast.List | ast.Tuple):
+        words = [_known(tree, item) for item in first.elts[:200]]
+        for number, suspect in shell.of_words(words):
+            yield first.elts[number], suspect
+    elif first is not None:
+        text = _known(tree, first)
+        if text and len(text) < 20_000:
+            for found in shell.look(text, "sh").found:
+                yield first, found.suspect
+
+
+def _known(tree: Tree, node: ast.expr) -> str:
+    value = tree.value(node)
+    if value is not None:
+        return str(value)
+    if isinstance(node, ast.JoinedStr):
+        parts = [
+            tree.value(part) if isinstance(part, ast.Constant) else None
+            for part in node.values[:200]
+        ]
+        return "".join("${_}" if part is None else str(part) for part in parts)
+    return "${_}"

@@ -1,0 +1,137 @@
+"""A plan's findings: every entry's command, and the files behind it, each place once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from gpulaunch.core.model import Job
+from gpulaunch.lint import jobs as of_jobs
+from gpulaunch.lint.files import Budget, Files
+from gpulaunch.lint.finding import Finding, Given, Placed, judged
+from gpulaunch.lint.follow import Follow
+from gpulaunch.lint.jobs import Charge
+from gpulaunch.lint.silence import heard, silenced
+from gpulaunch.spec import Plan, tree
+from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.spec.tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`note` says, in a line, what was not looked at; empty where everything was."""
+
+    findings: tuple[Finding, ...] = ()
+    note: str = ""
+
+
+def findings(plan: Plan, jobs: Sequence[Job] | None = None) -> list[Finding]:
+    """What in these jobs' commands and scripts does not suit their cards; of all jobs by default.
+
+    In the order of the files; the job file first.
+    """
+    return list(report(plan, jobs).findings)
+
+
+def report(plan: Plan, jobs: Sequence[Job] | None = None, budget: Budget | None = None) -> Report:
+    """The same, and what was left out because of the budget."""
+    budget = budget or Budget()
+    looking = _Looking(plan, Files(os.getcwd(), budget))
+    found = looking.all(plan.jobs if jobs is None else jobs)
+    note = f"not every script was looked at: {budget.why}" if budget.why else ""
+    return Report(tuple(found), note)
+
+
+class _Looking:
+    def __init__(self, plan: Plan, files: Files) -> None:
+        self.plan = plan
+        self.files = files
+        self.follow = Follow(files)
+        self.by_uuid = any("-" in name for name in plan.selection.which or ())
+        self.comments = "gpulaunch:" in plan.source.text
+        self.seen: set[object] = set()
+
+    def all(self, jobs: Iterable[Job]) -> list[Finding]:
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(job.group, []).append(job)
+        own: dict[tuple[int, int, str], Finding] = {}
+        others: dict[tuple[str, int, int, str], Finding] = {}
+        for members in groups.values():
+            if not self.files.budget.left():
+                break
+            for found, here in self._entry(members):
+                key = (found.line, found.column, found.rule)
+                if here:
+                    own.setdefault(key, found)
+                else:
+                    others.setdefault((found.path, *key), found)
+        return [own[key] for key in sorted(own)] + [others[key] for key in sorted(others)]
+
+    def _entry(self, jobs: list[Job]) -> Iterator[tuple[Finding, bool]]:
+        """(finding, whether it is in the job file itself) of one entry's jobs."""
+        run = partial(self._run_node, jobs[0].group)
+        kinds = of_jobs.given(jobs, self.by_uuid)
+        quiet = self._line(run()) if self.comments else ""
+        for job in of_jobs.variants(jobs, lambda: _text(run())):
+            key = (of_jobs.alike(job), quiet, *kinds)
+            if key in self.seen:
+                continue
+            self.seen.add(key)
+            for found, here in self._of(job, kinds, run):
+                if not silenced(quiet, found.rule):
+                    yield found, here
+
+    def _of(
+        self, job: Job, kinds: Sequence[Given], run: Callable[[], Node]
+    ) -> Iterator[tuple[Finding, bool]]:
+        charges, runs = of_jobs.looked_at(job)
+        starts = [of_jobs.start_of(one, job) for one in runs]
+        indices = frozenset[str]().union(*map(self.follow.indices, starts))
+        if indices:
+            charges, _ = of_jobs.looked_at(job, indices)
+        for charge in charges:
+            for found in self._charged(charge, kinds, run(), job):
+                yield found, True
+        for start in starts:
+            for kind in kinds:
+                for found in self.follow.findings(start, kind):
+                    yield found, False
+
+    def _charged(
+        self, charge: Charge, kinds: Sequence[Given], run: Node, job: Job
+    ) -> Iterator[Finding]:
+        """One of a command, where it holds, at its place in the job file."""
+        at = of_jobs.place_in(self._mistakes, run, charge, job.shell)
+        line, column = tree.place(at)
+        lines = self.plan.source.lines
+        placed = heard([Placed(charge.suspect, line, column, line)], lines)
+        yield from judged(self.plan.source.name, placed, lines, kinds)
+
+    @cached_property
+    def _mistakes(self) -> Mistakes:
+        return Mistakes(self.plan.source, self.plan.root)
+
+    def _run_node(self, group: int) -> Node:
+        """The entry's `run:`, or that of `defaults:`."""
+        top = self.plan.root.value
+        entries = top["jobs"].value if isinstance(top, dict) else None
+        entry = entries[group] if isinstance(entries, list) else None
+        defaults = top.get("defaults") if isinstance(top, dict) else None
+        for node in (entry, defaults):
+            if node is not None and isinstance(node.value, dict) and "run" in node.value:
+                return node.value["run"]
+        return self.plan.root
+
+    def _line(self, run: Node) -> str:
+        """The line on which `run:` itself stands."""
+        number, lines = tree.place(run.key_at)[0], self.plan.source.lines
+        return lines[number] if number < len(lines) else ""
+
+
+def _text(run: Node) -> str:
+    if isinstance(run.value, list):
+        return " ".join(str(node.value) for node in run.value)
+    return str(run.value)

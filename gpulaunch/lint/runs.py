@@ -1,0 +1,154 @@
+"""Which file a command runs: the script behind `python`, `torchrun`, `bash`, `papermill` ...
+
+Only what is named there: what an installed command runs is its own authors' business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gpulaunch.lint.options import settings
+
+Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`what` is a path, a module's name (module) or a program's text (code).
+
+    `options` are those that its arguments set, None where they cannot be known. `cwd` is relative
+    to the job's, or starts with `<script>`: where the script stands in which this was found.
+    """
+
+    kind: Kind
+    what: str
+    options: frozenset[str] | None = frozenset()
+    cwd: str = "."
+    number: int = 0
+
+
+# fmt: off
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*|ipython3?")
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash", "ksh", "source", "."})
+_LAUNCHERS = frozenset({
+    "torchrun", "accelerate", "deepspeed", "kernprof", "horovodrun", "streamlit", "pytest",
+    "py.test", "mprof", "scalene", "viztracer", "py-spy",
+})
+_NOTEBOOKS = frozenset({"papermill", "jupyter", "jupyter-nbconvert", "jupyter-execute"})
+_RUN_MODULES = frozenset({
+    "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "cProfile",
+    "pdb", "debugpy", "kernprof", "trace", "coverage", "viztracer", "torch.utils.bottleneck",
+})
+_WRAPPERS = frozenset({
+    "srun", "mpirun", "mpiexec", "conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm",
+    "nsys", "ncu", "apptainer", "singularity", "xvfb-run", "hatch", "pixi", "rye", "numactl",
+    "coverage", "gdb", "valgrind", "perf", "strace", "catchsegv", "script", "dbus-run-session",
+})
+# fmt: on
+_VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+
+def runs(words: Sequence[str | None], cwd: str, loose: bool = False) -> Iterator[Run]:
+    """What a command's words run, program first. `loose`: more options may come from outside."""
+    start = _start(words)
+    if start is None:
+        return
+    number, kind, what = start
+    rest = words[number + 1 :]
+    if kind == "module" and what in _RUN_MODULES:
+        script = _of_launcher(words, number + 1)
+        if script is None:
+            return
+        number, kind, what = script
+        rest = words[number + 1 :]
+    given = frozenset(option for _, option, _ in settings(["", *rest]))
+    given |= {word.lstrip("-").replace("-", "_") for word in rest if word and word[:1] == "-"}
+    unknown = loose or any(
+        word is None and not _after_option(rest, i) for i, word in enumerate(rest)
+    )
+    yield Run(kind, what, None if unknown else given, cwd, number)
+
+
+def _after_option(rest: Sequence[str | None], at: int) -> bool:
+    """An unknown word that is an option's value, or the program's input, hides no option."""
+    return at == 0 or (rest[at - 1] or "").startswith("-") or at < 3
+
+
+def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:
+    """Where the script's name stands, its kind and what it is."""
+    for number, word in enumerate(words[:40]):
+        if word is None:
+            if number == 0:
+                return None
+            continue
+        name = word.rpartition("/")[2]
+        if _PYTHON.fullmatch(name):
+            return _of_python(words, number + 1)
+        if name in _SHELLS and number == 0:
+            return _of_shell(words, number + 1)
+        if name in _LAUNCHERS:
+            return _of_launcher(words, number + 1)
+        if name in _NOTEBOOKS:
+            return _first(words, number + 1, (".ipynb",), "notebook")
+        if number == 0 and name not in _WRAPPERS:
+            if word.endswith(".py"):
+                return number, "python", word
+            return (number, "file", word) if "/" in word else None
+        if number and word.endswith(".py"):
+            return number, "python", word
+        if number and name in ("bash", "sh"):
+            return _of_shell(words, number + 1)
+    return None
+
+
+def _of_python(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] | None:
+    while at < len(words):
+        word = words[at]
+        if word is None:
+            return None
+        if word in ("-m", "-c"):
+            what = words[at + 1] if at + 1 < len(words) else None
+            kind: Kind = "module" if word == "-m" else "code"
+            return None if what is None else (at + 1, kind, what)
+        if not word.startswith("-"):
+            return at, "python", word
+        if word == "-":
+            return None
+        at += 2 if word in _VALUED else 1
+    return None
+
+
+def _of_shell(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] | None:
+    while at < len(words):
+        word = words[at]
+        if word is None or re.fullmatch(r"-[a-z]*c", word):
+            return None
+        if not word.startswith(("-", "+")):
+            return at, "shell", word
+        at += 2 if word in ("-o", "+o", "-eo") or re.fullmatch(r"-[a-z]*o", word) else 1
+    return None
+
+
+def _of_launcher(words: Sequence[str | None], at: int) -> tuple[int, Kind, str] | None:
+    """The first script; or the module behind `-m`."""
+    for number in range(at, len(words)):
+        word = words[number]
+        if word in ("-m", "--module") and number + 1 < len(words):
+            what = words[number + 1]
+            return None if what is None else (number + 1, "module", what)
+        if word and word.endswith(".py"):
+            return number, "python", word
+    return None
+
+
+def _first(
+    words: Sequence[str | None], at: int, ends: tuple[str, ...], kind: Kind
+) -> tuple[int, Kind, str] | None:
+    for number in range(at, len(words)):
+        word = words[number]
+        if word and word.endswith(ends):
+            return number, kind, word
+    return None

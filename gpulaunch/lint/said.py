@@ -1,0 +1,230 @@
+"""The words of the findings: one place for why something is wrong and what to do about it.
+
+Facts: CUDA C++ Programming Guide, "Environment Variables"; PyTorch reads the mask until CUDA is
+initialised (pytorch#159641); accelerate exports `--gpu_ids` as the mask of what it launches, and
+deepspeed ignores the mask where one of --include, --exclude, --num_gpus is given (DeepSpeed#960).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpulaunch.lint.finding import Suspect
+
+MASK = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+PORT = "MASTER_PORT"
+
+_DEVICE = re.compile(
+    r"(/?(?:job:\w+/(?:\w+:\d+/)*)?(?:device:)?(?:cuda|gpu|GPU):)(\d{1,3}(?:,\d{1,3})*)"
+)
+_WRONG_COMMA = re.compile("[，、﹐､]")
+
+
+def highest(text: str) -> tuple[str, int] | None:
+    """`cuda:1` is ("cuda:", 1): what stands before the number of a card, and the largest one."""
+    match = _DEVICE.fullmatch(text)
+    if match is None:
+        return None
+    return match.group(1), max(int(number) for number in match.group(2).split(","))
+
+
+def device(
+    text: str,
+    unless: frozenset[str] = frozenset(),
+    only: frozenset[str] = frozenset(),
+) -> Suspect | None:
+    """For a text that is a device, like `cuda:1` or `/GPU:1`; None for what no job could miss."""
+    found = highest(text)
+    if found is None or found[1] == 0:
+        return None
+    return index(found[1], text, f"{found[0]}0", unless=unless, only=only)
+
+
+def index(
+    number: int,
+    shown: str,
+    first: str,
+    unless: frozenset[str] = frozenset(),
+    only: frozenset[str] = frozenset(),
+) -> Suspect:
+    """For card `number`, counted from 0, spelt `shown`; card 0 would be spelt `first`."""
+    return Suspect(
+        "device-index",
+        f"{shown} {_missing(shown)}: {{here}}",
+        f"write {first}, or gpus: {number + 1} in the job file",
+        most=number,
+        unless=unless,
+        only=only,
+    )
+
+
+def _missing(shown: str) -> str:
+    return "is not there" if highest(shown) else "asks for a card that is not there"
+
+
+def count(
+    number: int,
+    shown: str,
+    least: int = 0,
+    unless: frozenset[str] = frozenset(),
+) -> Suspect:
+    """For something that wants `number` cards at once."""
+    return Suspect(
+        "spread",
+        f"{shown} wants {number} cards: {{here}}",
+        f"write gpus: {number} in the job file, or ask for fewer here",
+        least=least,
+        most=number - 1,
+        unless=unless,
+    )
+
+
+def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset()) -> Suspect:
+    """For a mask that is set; `value` where it is known."""
+    if value is not None and (found := comma(value)):
+        return found
+    return Suspect(
+        "own-mask",
+        f"{shown} is set here, over the job's own: it may name another job's card",
+        "leave it out: the job's first card is cuda:0 (gpus: says how many)",
+        only=only,
+    )
+
+
+def late_mask(library: str, line: int, only: frozenset[str] = frozenset()) -> Suspect:
+    return Suspect(
+        "late-mask",
+        f"{MASK} is set here, after {library} was imported in line {line}: it holds, over the job's"
+        " own, until CUDA starts, and is ignored from then on",
+        "leave it out: the job's first card is cuda:0 (gpus: says how many)",
+        only=only,
+    )
+
+
+def comma(value: str) -> Suspect | None:
+    found = _WRONG_COMMA.search(value)
+    if found is None:
+        return None
+    seen = value[: found.start()].rpartition(",")[0]
+    read = value[: found.start()] if value[: found.start()] else seen
+    return Suspect(
+        "fullwidth-comma",
+        f"{found.group()!r} is no comma (U+{ord(found.group()):04X}): CUDA reads this mask only up"
+        f" to it, {read!r}",
+        "leave the mask to the launcher; gpus: says how many cards",
+    )
+
+
+def no_mask() -> Suspect:
+    return Suspect(
+        "own-mask", f"{MASK} is removed here: the job sees other jobs' cards", "leave it set"
+    )
+
+
+def order(value: str) -> Suspect | None:
+    if value == "PCI_BUS_ID":
+        return None
+    return Suspect(
+        "device-order",
+        f"{ORDER} {value!r} is not the order in which the mask was written (PCI_BUS_ID): the job"
+        " may use another job's card",
+        "leave it out, the launcher sets it",
+    )
+
+
+def port(shown: str, unless: frozenset[str] = frozenset()) -> Suspect:
+    return Suspect(
+        "fixed-port",
+        f"{shown} is the same for every job: the second one here finds the address in use",
+        f"leave it out, {PORT} is set for each job (or write {{{{port}}}} in the job file)",
+        unless=unless,
+    )
+
+
+def auto_map(value: str) -> Suspect:
+    return Suspect(
+        "spread",
+        f'device_map="{value}" takes the one card that this job sees, and puts on the CPU, without'
+        " failing, what does not fit there",
+        'write device_map={"": 0} to have it fail instead, or gpus: 2 to have it spread',
+        least=1,
+        most=1,
+    )
+
+
+def data_parallel() -> Suspect:
+    return Suspect(
+        "spread",
+        "DataParallel over the one card that this job sees only adds a wrapper (and `module.` to"
+        " every key of the state dict)",
+        "leave it out, or write gpus: 2",
+        least=1,
+        most=1,
+    )
+
+
+def no_cards_to_share(shown: str) -> Suspect:
+    return Suspect(
+        "spread",
+        f"{shown}, and device_count() is 0: {{here}}",
+        "write gpus: 1, or max(1, torch.cuda.device_count())",
+        most=0,
+    )
+
+
+def no_cards_to_start(shown: str) -> Suspect:
+    return Suspect(
+        "spread",
+        f"{shown} starts no process at all: {{here}}",
+        "write gpus: 1, or max(1, torch.cuda.device_count())",
+        most=0,
+    )
+
+
+def mask_as_number() -> tuple[Suspect, Suspect]:
+    why = f"{MASK} is read as one number, and is "
+    mend = "count with torch.cuda.device_count(); the job's first card is 0"
+    return (
+        Suspect("mask-value", why + "a list or empty: {here}", mend, least=2),
+        Suspect("mask-value", why + "a UUID: this job's cards are named so", mend, uuids=True),
+    )
+
+
+def mask_as_index() -> Suspect:
+    return Suspect(
+        "mask-value",
+        f"{MASK} says which card of the machine it is, not which of the job's: {{here}}",
+        "write cuda:0",
+        least=1,
+    )
+
+
+def all_cards(shown: str) -> Suspect:
+    return Suspect(
+        "all-gpus",
+        f"{shown} gives the container every card of the machine, those of other jobs too",
+        "name the job's own: $GPULAUNCH_GPU_UUID",
+    )
+
+
+def all_cards_by_daemon(suspect: Suspect) -> Suspect:
+    """The same where a daemon starts the container, as docker does."""
+    return replace(
+        suspect,
+        why=f"{suspect.why}; and a daemon starts it, so that it does not end with the job",
+        mend="write --gpus device=$GPULAUNCH_GPU_UUID and stop it yourself, or use apptainer or"
+        " podman",
+    )
+
+
+def launcher_mask(shown: str, value: str | None) -> Suspect:
+    if value is not None and (found := comma(value)):
+        return found
+    return Suspect(
+        "own-mask",
+        f"{shown} makes the launched program a mask of its own, counted over the machine's cards:"
+        " it may name another job's card",
+        "leave it out: the job's own cards are used",
+    )

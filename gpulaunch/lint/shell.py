@@ -1,0 +1,241 @@
+"""A shell script, or one command's words: what is suspect, and which files are run.
+
+The commands are those of spec.commands, so what is quoted, expanded or in a here-document is none.
+Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu_id $GPU`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.lint import options, said
+from gpulaunch.lint.finding import Suspect
+from gpulaunch.lint.runs import Run, runs
+from gpulaunch.lint.said import MASK, ORDER, PORT
+from gpulaunch.spec import warn
+from gpulaunch.spec.commands import Command, Word, command_of, commands_in
+
+MOST = 100
+"""Suspects of one script."""
+
+_PLAIN = re.compile(r"[^\\'\"$`*?\[\]{}~]+")
+_EXPANDED = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
+_PIECE = re.compile(
+    r"'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\`]|\\.)*)\"|\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))"
+    r"|\\(?P<escaped>.)|(?P<plain>[^\\'\"$`]+)",
+    re.DOTALL | re.ASCII,
+)
+_INSIDE = re.compile(
+    r"\$(?:\{(?P<braced>\w+)\}|(?P<name>\w+))|\\(?P<escaped>[\\\"$`\n])|(?P<plain>[^\\$]+|\\)",
+    re.DOTALL | re.ASCII,
+)
+_SETTERS = ("export", "declare", "typeset", "readonly", "local")
+_BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
+_TESTS = frozenset({"[", "[[", "test"})
+_ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]|\$[1-9]|\$\{[1-9]|\$\{?[A-Z_]*(?:ARGS|OPTS)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`word` is where it stands."""
+
+    word: Word
+    suspect: Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """`runs` are the files that its commands run."""
+
+    found: tuple[Found, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+
+def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> Looked:
+    """Everything in a script, in the order of its commands."""
+    reader = _Reader(script, indices)
+    for command in commands_in(script, dialect):
+        reader.read(command)
+        if len(reader.found) >= MOST:
+            break
+    return Looked(tuple(reader.found), tuple(reader.runs))
+
+
+def of_words(
+    words: Sequence[str], indices: frozenset[str] = frozenset()
+) -> Iterator[tuple[int, Suspect]]:
+    """(number of the word, suspect) of a command that no shell reads."""
+    places = [Word(word, 0, len(word)) for word in words]
+    reader = _Reader("", indices, typed=True)
+    reader.read(command_of(places))
+    for found in reader.found:
+        yield next(i for i, place in enumerate(places) if place is found.word), found.suspect
+
+
+def runs_of_words(words: Sequence[str]) -> tuple[Run, ...]:
+    """What a command that no shell reads runs."""
+    return tuple(runs([_known_word(word) for word in words], "."))
+
+
+def _known_word(word: str) -> str | None:
+    return None if "{{" in word else word
+
+
+class _Reader:
+    def __init__(self, script: str, indices: frozenset[str], typed: bool = False) -> None:
+        self.script = script
+        self.indices = indices
+        self.verbatim = typed
+        self.known: dict[str, str] = {}
+        self.cwd: str | None = "."
+        self.found: list[Found] = []
+        self.runs: list[Run] = []
+        self.asked: str = ""
+        self.own: set[str] = set()
+
+    def read(self, command: Command) -> None:
+        program = command.program
+        if program in _TESTS:
+            self.asked = " ".join(map(self._typed, command.arguments))
+        elif program in ("fi", "done"):
+            self.asked = ""
+        self._pass_on(command)
+        self._warned(command)
+        for word in (*command.assignments, *self._exported(command)):
+            self._assigned(word, command)
+        if command.name is None or program in _TESTS:
+            return
+        words, values = self._handed_on((command.name, *command.arguments))
+        for number, suspect in options.check(values, self.indices):
+            # A port by a variable was found where that got its value.
+            if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
+                self._add(words[number], suspect)
+        if program == "cd":
+            self._cd(values, command)
+        elif self.cwd is not None:
+            loose = any(_ALL_ARGUMENTS.search(self._typed(word)) for word in words)
+            self.runs += runs(values, self.cwd, loose and not self.verbatim)
+
+    def _handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
+        """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
+        pairs: list[tuple[Word, str | None]] = []
+        for word in words:
+            value = self.value(word)
+            if value and not self.verbatim and _BARE.fullmatch(self._typed(word)):
+                parts = value.replace("\\\n", " ").split()[:200]
+                pairs += [(word, part if "$" not in part else None) for part in parts]
+            else:
+                pairs.append((word, value))
+        return [word for word, _ in pairs], [value for _, value in pairs]
+
+    def _add(self, word: Word, suspect: Suspect) -> None:
+        """A container with every card: said once, the daemon that starts it included."""
+        if suspect.rule == "all-gpus" and self.found and self.found[-1].suspect.rule == "daemon":
+            self.found.pop()
+            suspect = said.all_cards_by_daemon(suspect)
+        self.found.append(Found(word, suspect))
+
+    def _warned(self, command: Command) -> None:
+        """Daemons and masks, as for the job file's own commands."""
+        for finding in warn.of_command(command, self._typed):
+            if finding.kind == "daemon":
+                why, _, mend = finding.message.partition("; ")
+                suspect = Suspect("daemon", why, mend or "run the program itself")
+            elif command.program == "unset":
+                suspect = said.no_mask()
+            else:
+                value = self._typed(finding.word).partition("=")[2].strip("'\"")
+                if MASK in self.asked or not self.own.isdisjoint(_names(value)):
+                    continue
+                suspect = said.mask(value)
+            self.found.append(Found(finding.word, suspect))
+
+    def _pass_on(self, command: Command) -> None:
+        """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
+        first = command.name or (command.assignments[0] if command.assignments else None)
+        if first is None or self.verbatim:
+            return
+        start = command.assignments[0].start if command.assignments else first.start
+        end = self.script.find("\n", start)
+        line = self.script[start : end if end >= 0 else None][:2000]
+        if MASK not in line and "GPULAUNCH_" not in line and self.own.isdisjoint(_names(line)):
+            return
+        self.own |= {word.text.partition("=")[0] for word in command.assignments} - {MASK}
+        if command.program in ("read", "mapfile", "readarray", "for", *_SETTERS):
+            self.own |= {word.text.partition("=")[0] for word in command.arguments} - {MASK}
+
+    def _exported(self, command: Command) -> tuple[Word, ...]:
+        return command.arguments if command.program in _SETTERS else ()
+
+    def _assigned(self, word: Word, command: Command) -> None:
+        name, equals, typed = self._typed(word).partition("=")
+        if not equals:
+            return
+        value = typed if self.verbatim else unquoted(typed, self.known)
+        if command.name is None or command.assignments == () or not self.verbatim:
+            self.known.pop(name, None)
+            if value is not None and len(value) < 5000:
+                self.known[name] = value
+        if value is None:
+            return
+        if name == PORT and value.isdigit() and value != "0" and PORT not in self.asked:
+            self.found.append(Found(word, said.port(f"{PORT}={value}")))
+        elif name == ORDER and (suspect := said.order(value)):
+            self.found.append(Found(word, suspect))
+
+    def _cd(self, values: Sequence[str | None], command: Command) -> None:
+        target = values[1] if len(values) > 1 else None
+        typed = " ".join(map(self._typed, command.arguments))
+        if "dirname" in typed and re.search(r"\$0|BASH_SOURCE", typed):
+            self.cwd = "<script>"
+        elif target is None or target == "-":
+            self.cwd = None
+        elif self.cwd is not None:
+            self.cwd = target if target.startswith("/") else f"{self.cwd}/{target}"
+
+    def _typed(self, word: Word) -> str:
+        return word.text if self.verbatim else self.script[word.start : word.end]
+
+    def value(self, word: Word) -> str | None:
+        """What a word stands for, where that is certain."""
+        if self.verbatim:
+            return None if "${_}" in word.text else word.text
+        return unquoted(self._typed(word), self.known)
+
+
+def _names(text: str) -> set[str]:
+    """The variables that a text expands."""
+    return set(_EXPANDED.findall(text))
+
+
+def unquoted(typed: str, known: Mapping[str, str]) -> str | None:
+    """A word as the shell would hand it on, or None: expansions of what is not known."""
+    if _PLAIN.fullmatch(typed):
+        return typed
+    return _expanded(typed, known, _PIECE)
+
+
+def _expanded(text: str, known: Mapping[str, str], pieces: re.Pattern[str]) -> str | None:
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        match = pieces.match(text, at)
+        if match is None:
+            return None
+        found = match.groupdict()
+        name = found.get("braced") or found.get("name")
+        if name is not None:
+            value = known.get(name)
+        elif found.get("double") is not None:
+            value = _expanded(found["double"], known, _INSIDE)
+        elif (escaped := found.get("escaped")) is not None:
+            value = "" if escaped == "\n" else escaped
+        else:
+            value = found.get("single") if found.get("single") is not None else found["plain"]
+        if value is None or len(value) > 10_000:
+            return None
+        out.append(value)
+        at = match.end()
+    return "".join(out)

@@ -1,0 +1,327 @@
+"""A Python file's syntax tree, with what the checks ask of it: parents, names, constants, guards.
+
+Never recurses and never runs anything: a file may be made to hurt. What Python itself refuses
+(Python 2, nested too deep, not text) has no tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeAlias
+
+_DEEP = 100_000
+_STACK = 128 << 20
+_CLIMB = 500
+_LEAVES = 100
+_WORDS = 300
+Value: TypeAlias = str | int | bool
+
+_NO_PARTS = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
+_COUNTS = re.compile(
+    r"device_?count|n_?gpus?\b|num_?(?:gpus?|devices?|cuda)|gpu_?count|n_?devices?\b|multi_?gpu"
+    r"|multi_?(?:device|accelerator)|skip_?if\w*gpus?|lt_\d?x?_?gpu|require\w*gpus?|world_?size|gpus\b|devices\b|data_?parallel|distributed|parallel",
+    re.IGNORECASE,
+)
+_LEAVES_BLOCK = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_EXITS = frozenset({"exit", "_exit", "skip", "abort", "fail", "skipTest", "quit"})
+_DEFAULTING = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
+
+
+def parse(text: str) -> ast.Module | None:
+    """The tree of a file's text, or None where Python cannot read it."""
+    if sys.version_info < (3, 11) and len(text) > _DEEP:
+        return _parse_with_room(text)
+    return _parse(text)
+
+
+def _parse(text: str) -> ast.Module | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes and the like, said when the file runs
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            return None
+
+
+def _parse_with_room(text: str) -> ast.Module | None:
+    """Python 3.10 has no bound for the depth of a long `a+a+...`, and overruns a small stack."""
+    found: list[ast.Module | None] = [None]
+    before = threading.stack_size(_STACK)
+    try:
+        thread = threading.Thread(target=lambda: found.__setitem__(0, _parse(text)))
+        thread.start()
+        thread.join()
+    except RuntimeError:
+        return None
+    finally:
+        threading.stack_size(before)
+    return found[0]
+
+
+class Tree:
+    """`main`: the file is run itself, rather than imported."""
+
+    def __init__(self, module: ast.Module, main: bool) -> None:
+        self.main = main
+        self.nodes: list[ast.AST] = []
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.aliases: dict[str, str] = {}
+        self.constants: dict[str, ast.expr] = {}
+        self.bound: dict[str, ast.expr] = {}
+        self.assigned: list[tuple[str, ast.expr]] = []
+        self._collect(module)
+        self._names()
+
+    # ── collecting ──────────────────────────────────────────────────────────────────────────────
+
+    def _collect(self, module: ast.Module) -> None:
+        """Every node in the order of the source, parts that never run left out."""
+        pending: list[ast.AST] = [module]
+        while pending:
+            node = pending.pop()
+            self.nodes.append(node)
+            children = [c for c in ast.iter_child_nodes(node) if not isinstance(c, _NO_PARTS)]
+            if isinstance(node, ast.If):
+                dead = self._dead(node)
+                children = [child for child in children if child not in dead]
+            for child in children:
+                self.parents[child] = node
+            pending.extend(reversed(children))
+
+    def _dead(self, node: ast.If) -> list[ast.stmt]:
+        """The branch that is never taken."""
+        test, negated = node.test, False
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, negated = test.operand, not negated
+        if isinstance(test, ast.Constant):
+            return node.orelse if bool(test.value) != negated else node.body
+        if isinstance(test, ast.Name | ast.Attribute) and last_name(test) == "TYPE_CHECKING":
+            return node.orelse if negated else node.body
+        if not self.main and isinstance(test, ast.Compare) and _asks_for_main(test):
+            return node.body
+        return []
+
+    def _names(self) -> None:
+        stored: Counter[str] = Counter()
+        for node in self.nodes:
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                stored[node.id] += 1
+            elif isinstance(node, ast.arg):
+                stored[node.arg] += 2
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node)
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._assign(target, node.value)
+            elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+                self._assign(node.target, node.value)
+            elif isinstance(node, ast.AugAssign | ast.For):
+                for inner in ast.walk(node.target):
+                    if isinstance(inner, ast.Name):
+                        stored[inner.id] += 1
+        self.bound = {name: value for name, value in self.assigned if stored[name] == 1}
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.assigned.append((target.id, value))
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for name in node.names:
+            if isinstance(node, ast.Import):
+                whole = name.name if name.asname else name.name.partition(".")[0]
+                self.aliases.setdefault(name.asname or whole, whole)
+            elif node.module and not node.level:
+                self.aliases.setdefault(name.asname or name.name, f"{node.module}.{name.name}")
+
+    # ── what things are called ──────────────────────────────────────────────────────────────────
+
+    def dotted(self, node: ast.AST) -> str:
+        """`os.environ` for what stands for it here, imports looked through; "" for no name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute) and len(parts) < 10:
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.aliases.get(node.id, node.id), *reversed(parts)])
+
+    # ── what values are known ───────────────────────────────────────────────────────────────────
+
+    def value(self, node: ast.AST | None, depth: int = 0) -> Value | None:
+        """The text or number that an expression surely stands for."""
+        if depth > 5 or node is None:
+            return None
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str | int) else None
+        if isinstance(node, ast.Name):
+            return self.value(self.bound.get(node.id), depth + 1)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            number = self.value(node.operand, depth + 1)
+            return -number if isinstance(number, int) else None
+        if isinstance(node, ast.JoinedStr):
+            return self._joined([self._piece(part, depth) for part in node.values[:20]])
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            both = [self.value(side, depth + 1) for side in (node.left, node.right)]
+            return self._joined(both) if any(isinstance(side, str) for side in both) else None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            return self._formatted(self.value(node.left, depth + 1), node.right, "%d", "%s", depth)
+        if isinstance(node, ast.Call):
+            return self._called(node, depth)
+        return None
+
+    def _piece(self, part: ast.expr, depth: int) -> Value | None:
+        if isinstance(part, ast.FormattedValue):
+            return None if part.format_spec else self.value(part.value, depth + 1)
+        return self.value(part, depth + 1)
+
+    @staticmethod
+    def _joined(parts: list[Value | None]) -> str | None:
+        return None if None in parts else "".join(str(part) for part in parts)[:10_000]
+
+    def _formatted(self, text: Value | None, right: ast.expr, *holes: str | int) -> str | None:
+        *marks, depth = holes
+        if not isinstance(text, str) or len(text) > 200:
+            return None
+        value = self.value(right, int(depth) + 1)
+        for hole in marks:
+            if value is not None and text.count(str(hole)) == 1:
+                return text.replace(str(hole), str(value))
+        return None
+
+    def _called(self, node: ast.Call, depth: int) -> Value | None:
+        if isinstance(node.func, ast.Name) and node.func.id in ("str", "int"):
+            inner = self.value(node.args[0], depth + 1) if len(node.args) == 1 else None
+            if node.func.id == "str":
+                return None if inner is None else str(inner)
+            plain = str(inner).strip() if inner is not None else ""
+            return int(plain) if re.fullmatch(r"[0-9]{1,9}", plain) else None
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+            whole = self.value(node.func.value, depth + 1)
+            if len(node.args) == 1 and not node.keywords:
+                return self._formatted(whole, node.args[0], "{}", "{0}", depth)
+        return None
+
+    def leaves(self, node: ast.expr | None) -> Iterator[ast.expr]:
+        """What an expression may come to: both branches, what stands after `or`, list elements.
+
+        A name that is given a value once leads to that value.
+        """
+        pending = [node] if node is not None else []
+        for _ in range(_LEAVES):
+            if not pending:
+                return
+            node = pending.pop()
+            if isinstance(node, ast.IfExp):
+                pending += [node.orelse, node.body]
+            elif isinstance(node, ast.BoolOp):
+                pending += reversed(node.values)
+            elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+                pending += reversed(node.elts)
+            elif isinstance(node, ast.Name) and node.id in self.bound:
+                bound = self.bound[node.id]
+                known = isinstance(bound, ast.Constant | ast.JoinedStr | ast.IfExp | ast.BoolOp)
+                pending += [bound] if known else []
+                yield from () if known else (node,)
+            elif isinstance(node, ast.Call) and last_name(node.func) in _DEFAULTING:
+                pending += node.args[-1:] if len(node.args) > 1 else []
+            else:
+                yield node
+
+    # ── whether it is ever reached ──────────────────────────────────────────────────────────────
+
+    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """(child, parent) from the node to the file's top."""
+        for _ in range(_CLIMB):
+            parent = self.parents.get(node)
+            if parent is None:
+                return
+            yield node, parent
+            node = parent
+
+    def tests_around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The conditions under which it is reached: `if`s around it, or before it that leave."""
+        for child, parent in self.above(node):
+            if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
+                yield parent.test
+            elif isinstance(parent, ast.BoolOp):
+                yield from (v for v in parent.values[:20] if v is not child)
+            elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from parent.decorator_list
+            if isinstance(child, ast.stmt):
+                yield from _left_before(child, parent)
+
+    def assigned_from(self, node: ast.AST) -> bool:
+        """Whether the value of this expression is kept, to be put back later perhaps."""
+        parent = self.parents.get(node)
+        return isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr)
+
+    def counts_cards(self, node: ast.AST) -> bool:
+        """Whether it is reached only after a look at how many cards there are."""
+        return any(_COUNTS.search(words_in(test)) for test in self.tests_around(node))
+
+    def switches(self, node: ast.AST) -> frozenset[str]:
+        """Where only options lead there (`if args.multi_gpus:`), their names."""
+        tests = [t for t in self.tests_around(node) if _COUNTS.search(words_in(t))]
+        plain = all(isinstance(test, ast.Name | ast.Attribute) for test in tests)
+        return frozenset(map(last_name, tests)) if plain else frozenset()
+
+    def asks_for(self, node: ast.AST, text: str) -> bool:
+        """Whether a condition around it speaks of `text`."""
+        return any(text in words_in(test) for test in self.tests_around(node))
+
+
+def _left_before(child: ast.stmt, parent: ast.AST) -> Iterator[ast.AST]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if not isinstance(block, list) or child not in block:
+            continue
+        for before in block[: block.index(child)][-50:]:
+            if isinstance(before, ast.If) and not _leaves(before.body[-1]):
+                continue
+            if isinstance(before, ast.If | ast.Assert):
+                yield before.test
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    if isinstance(statement, _LEAVES_BLOCK):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and last_name(call.func) in _EXITS
+
+
+def words_in(node: ast.AST) -> str:
+    """The names and texts in an expression, as far as it is of a usual size."""
+    found: list[str] = []
+    pending = [node]
+    for _ in range(_WORDS):
+        if not pending:
+            break
+        inner = pending.pop()
+        if isinstance(inner, ast.Name):
+            found.append(inner.id)
+        elif isinstance(inner, ast.Attribute):
+            found.append(inner.attr)
+        elif isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+            found.append(inner.value[:200])
+        pending.extend(ast.iter_child_nodes(inner))
+    return " ".join(found)
+
+
+def last_name(node: ast.AST) -> str:
+    """`device` of `torch.device`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _asks_for_main(test: ast.Compare) -> bool:
+    sides = [test.left, *test.comparators]
+    name = any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
+    main = any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides)
+    return name and main and isinstance(test.ops[0], ast.Eq)

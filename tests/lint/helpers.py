@@ -1,0 +1,49 @@
+"""Looking at programs and job files that a test writes."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from gpulaunch.lint import Finding, python, report
+from gpulaunch.lint.files import Budget
+from gpulaunch.lint.finding import Given, judged
+from gpulaunch.lint.follow import of_shell
+from gpulaunch.lint.report import Report
+from tests.spec.helpers import plan_of
+
+ONE = Given(gpus=1)
+
+
+def in_python(code: str, given: Given = ONE, main: bool = True) -> list[Finding]:
+    """What is found in a program that a job runs; comments that silence are not looked at."""
+    text = textwrap.dedent(code)
+    return list(judged("x.py", python.look(text, main).placed, text.split("\n"), [given]))
+
+
+def in_shell(script: str, given: Given = ONE) -> list[Finding]:
+    looked = of_shell(textwrap.dedent(script), "bash")
+    return list(judged("x.sh", looked.placed, looked.lines, [given]))
+
+
+def rules(found: list[Finding]) -> list[str]:
+    return [one.rule for one in found]
+
+
+def report_on(
+    directory: Path, jobs: str, files: dict[str, str] | None = None, budget: Budget | None = None
+) -> Report:
+    """The report on a job file in a directory, with these files beside it."""
+    for name, text in (files or {}).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return report(plan_of(jobs, base=directory), budget=budget)
+
+
+def told(found: Report, directory: Path) -> list[str]:
+    """`name:line rule` of each finding, paths relative to the directory."""
+    return [
+        f"{one.path.replace(str(directory) + '/', '')}:{one.line} {one.rule}"
+        for one in found.findings
+    ]

@@ -1,0 +1,167 @@
+"""What is found in the job file itself: where it stands, once, and for which cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.lint import findings
+from tests.lint.helpers import report_on, told
+from tests.spec.helpers import plan_of
+
+FILE = """\
+jobs:
+  - name: many-{{n}}
+    matrix: {n: [1, 2, 3]}
+    run: |
+      echo docker
+      docker run x {{n}}
+      CUDA_VISIBLE_DEVICES=1 python x
+  - run: [sbatch, "x y"]
+  - run: [bash, -ec, "echo sbatch; sbatch x"]
+  - run: [env, CUDA_VISIBLE_DEVICES=1, python, docker, run]
+  - {run: sbatch x, shell: fish}
+  - run: python sbatch
+  - &a {name: aliased, run: sbatch x}
+"""
+
+
+def test_each_entry_is_warned_of_once_with_its_line() -> None:
+    found = findings(plan_of(FILE))
+    assert [f"{one.line}:{one.column} {one.rule}" for one in found] == [
+        "6:7 daemon",
+        "7:7 own-mask",
+        "8:11 daemon",
+        "9:36 daemon",
+        "10:16 own-mask",
+        "13:29 daemon",
+    ]
+    assert str(found[0]).endswith("[daemon]\n          docker run x {{n}}\n          ^")
+
+
+def test_a_file_without_findings_is_not_read_again() -> None:
+    plan = plan_of("jobs: [{run: python x}]")
+    assert findings(plan) == []
+    assert "root" not in vars(plan)
+
+
+COMMANDS = {
+    "python x --device cuda:1": "device-index",
+    "python x --device=cuda:2": "device-index",
+    "python x device=cuda:1 lr=1": "device-index",
+    "python x -d 'cuda:1'": "device-index",
+    "dorado basecaller -x cuda:1 model pod5/": "device-index",
+    "python x --gpu_device 1": "device-index",
+    "python x --gpu-id 3": "device-index",
+    "python x --gpu 3": "device-index",
+    "python x --gpu_ids 0,1": "device-index",
+    "python x --devices 0，1": "fullwidth-comma",
+    "GPU=2; python x --gpu_id $GPU": "device-index",
+    'D="cuda:1"; python x --device "$D"': "device-index",
+    "gmx mdrun -gpu_id 1": "device-index",
+    "boltz predict in --devices 2": "spread",
+    "vllm serve m --tensor-parallel-size 2": "spread",
+    "torchrun --nproc-per-node 4 x.py": "spread",
+    "torchrun --nproc_per_node=4 x.py": "spread",
+    "python -m torch.distributed.run --nproc_per_node 2 x.py": "spread",
+    "accelerate launch --num_processes 2 x.py": "spread",
+    "accelerate launch --num_processes 1 --gpu_ids 0 x.py": "own-mask",
+    "deepspeed --include localhost:1 x.py": "own-mask",
+    "deepspeed --num_gpus 1 x.py": "own-mask",
+    "torchrun --master_port 29500 x.py": "fixed-port",
+    "accelerate launch --main_process_port 29500 x.py": "fixed-port",
+    "torchrun --rdzv_endpoint localhost:29400 x.py": "fixed-port",
+    "export MASTER_PORT=29500": "fixed-port",
+    "MASTER_PORT=29500 python x": "fixed-port",
+    "docker run --gpus all image python x": "all-gpus",
+    "docker run --gpus=all image": "all-gpus",
+    "podman run --device nvidia.com/gpu=all image": "all-gpus",
+    "podman run --gpus all image": "all-gpus",
+    "docker run image": "daemon",
+    "CUDA_VISIBLE_DEVICES=0，1 python x": "fullwidth-comma",
+    "CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
+    "export CUDA_DEVICE_ORDER=FASTEST_FIRST": "device-order",
+    "env CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
+}
+QUIET = [
+    "python x --device cuda:0 --gpu 0 --gpu_id 0 --gpu_ids 0",
+    "python x --gpu 1",
+    "mmseqs easy-search a b c tmp --gpu 1",
+    "python x --gpus 1 --devices 1 --num_processes 8",
+    "python x --device $DEVICE --master_port $MASTER_PORT",
+    "python x --device cuda:$LOCAL_RANK",
+    "python x --name run-cuda:1 --note 'cuda:1 was slow'",
+    "echo cuda:1; grep cuda:1 x.log; nvidia-smi -i 1",
+    "torchrun --nproc-per-node gpu --master_port {{port}} x.py",
+    "torchrun --nproc-per-node $(nvidia-smi -L | wc -l) x.py",
+    "torchrun --standalone --nproc_per_node=1 x.py",
+    "accelerate launch --gpu_ids all --num_processes 1 x.py",
+    "deepspeed x.py --deepspeed ds.json",
+    "docker run --gpus device=$GPULAUNCH_GPU_UUID image || true  # gpulaunch: ok daemon",
+    "export MASTER_PORT=${MASTER_PORT:-29500}",
+    ': "${MASTER_PORT:=29500}"',
+    '[ -n "$MASTER_PORT" ] || export MASTER_PORT=29500',
+    'if [ -z "$CUDA_VISIBLE_DEVICES" ]; then export CUDA_VISIBLE_DEVICES=0; fi',
+    'IFS=, read -ra G <<<"$CUDA_VISIBLE_DEVICES"\nCUDA_VISIBLE_DEVICES=${G[0]} python x',
+    "for g in ${CUDA_VISIBLE_DEVICES//,/ }; do CUDA_VISIBLE_DEVICES=$g python x; done",
+    "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    "CUDA_VISIBLE_DEVICES= python x",
+    "python x --port 8000 --seed 1 --batch 2",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_does_not_suit_one_card(tmp_path: Path, command: str) -> None:
+    found = report_on(tmp_path, _file(command))
+    assert [one.rule for one in found.findings] == [COMMANDS[command]]
+
+
+@pytest.mark.parametrize("command", QUIET)
+def test_a_command_that_does(tmp_path: Path, command: str) -> None:
+    assert told(report_on(tmp_path, _file(command)), tmp_path) == []
+
+
+def _file(command: str, more: str = "") -> str:
+    indented = command.replace("\n", "\n    ")
+    return f"jobs:\n- {more}run: |\n    {indented}\n"
+
+
+def test_more_cards_make_it_right(tmp_path: Path) -> None:
+    command = "torchrun --nproc-per-node 2 x.py --device cuda:1"
+    assert len(told(report_on(tmp_path, _file(command)), tmp_path)) == 2
+    assert told(report_on(tmp_path, _file(command, "gpus: 2\n  ")), tmp_path) == []
+
+
+def test_a_job_without_cards_has_none_at_all(tmp_path: Path) -> None:
+    (found,) = report_on(tmp_path, _file("python x --device cuda:1", "gpus: 0\n  ")).findings
+    assert "this job has no card (gpus: 0)" in found.why
+
+
+def test_values_of_the_matrix_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    text = """\
+    jobs:
+      - {matrix: {d: ["cuda:0", "cuda:1"]}, run: 'python x --seed 1 --device {{d}}'}
+      - {matrix: {d: [0, 1]}, run: [python, x, --gpu_id, "{{d}}"]}
+      - {foreach: {values: [a, b]}, run: 'python x {{item}} --device cuda:0'}
+    """
+    found = report_on(tmp_path, text)
+    assert [(one.line, one.column) for one in found.findings] == [(2, 74), (3, 54)]
+
+
+def test_the_same_command_in_two_entries_is_found_in_both(tmp_path: Path) -> None:
+    text = "jobs:\n- {name: a, run: python x --gpu_id 1}\n- {name: b, run: python x --gpu_id 1}\n"
+    assert told(report_on(tmp_path, text), tmp_path) == [
+        "jobs.yaml:2 device-index",
+        "jobs.yaml:3 device-index",
+    ]
+
+
+def test_run_in_the_defaults_is_found_there(tmp_path: Path) -> None:
+    text = "defaults: {env: {A: b}}\njobs:\n- &x {name: a, run: python x --gpu_id 1}\n"
+    assert told(report_on(tmp_path, text), tmp_path) == ["jobs.yaml:3 device-index"]
+
+
+def test_a_container_with_all_cards_is_told_once(tmp_path: Path) -> None:
+    (found,) = report_on(tmp_path, _file("docker run --gpus all x")).findings
+    assert "does not end with the job" in found.why
