@@ -13,15 +13,16 @@ from gpulaunch.cli.options import as_json
 @click.command("doctor")
 @as_json
 def command(as_json: bool) -> None:
-    """Say what is wrong with this machine: driver, permissions, card order, leases.
+    """Say what is wrong with this machine: driver, permissions, card order, leases, isolation.
 
     \b
     gpulaunch doctor
     """
     from gpulaunch.cli.output import print_json
+    from gpulaunch.engines import strict
     from gpulaunch.gpus.doctor import examine
 
-    findings = examine(os.environ)
+    findings = [*examine(os.environ), strict.finding()]
     if as_json:
         print_json([asdict(finding) for finding in findings])
         return

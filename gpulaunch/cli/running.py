@@ -28,6 +28,7 @@ from gpulaunch.core.again import Again
 from gpulaunch.core.events import GoOn, Retry, Submitted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
+from gpulaunch.engines import strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
 from gpulaunch.errors import (
     JobFileError,
@@ -63,7 +64,7 @@ class Options:
     dry_run: bool = False
     fail_fast: bool = False
     max_failures: int | None = None
-    breaker: int = 5
+    breaker: int = 10
     wait: float | None = None
     quiet: bool = False
     no_progress: bool = False
@@ -312,7 +313,19 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
         raise JobFileError(mistakes)
     for note in pool.notes if pool.gpus else ():
         say(note, options)
+    _refuse_unisolated(plan, jobs, pool, options)
     return pool
+
+
+def _refuse_unisolated(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:
+    """Raises JobFileError where a job wants strict isolation and it cannot be had here."""
+    wanting = [job for job in jobs if job.isolation == "strict"]
+    if not wanting:
+        return
+    if why := strict.refusal(pool.gpus):
+        raise JobFileError([plan.point(("jobs", wanting[0].group, "isolation"), why)])
+    if os.geteuid() == 0:
+        say(strict.AS_ROOT, options)
 
 
 def _only(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[Job]:

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.core.template import render, slots
+from gpulaunch.engines import strict
 from gpulaunch.engines.environment import Machine, Place, delta, placeholders, shims
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.rundir import RunDir
@@ -36,6 +37,7 @@ def prepare(
     run: RunDir,
 ) -> Command:
     """Make what the attempt needs on disk and say what to execute."""
+    place = strict.placed(job, place)
     _directories(job, attempt, place, run)
     inputs = materialise(job, run)
     log = str(run.log(attempt))
@@ -58,6 +60,7 @@ def prepare(
         grace=job.grace,
         outputs=_outputs(job, values),
         success_codes=job.success_codes,
+        hidden=strict.hidden(job, place.gpus),
     )
 
 

@@ -6,8 +6,6 @@ Every finding says what was found and, where it is not as it should be, what to 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +21,6 @@ from gpulaunch.gpus.free import is_free
 from gpulaunch.gpus.lease import holders, scope_of
 from gpulaunch.gpus.machine import Look, Machine
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
-
-_TRY_NAMESPACES = (
-    "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000 | 0x20000) != 0)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,6 @@ def examine(environ: Mapping[str, str], timeout: float = 10.0) -> list[Finding]:
         *inherited(machine, environ),
         *leases(machine, environ),
         *containers(environ),
-        user_namespaces(),
     ]
 
 
@@ -205,30 +198,6 @@ def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[Finding]
             "outside of it",
             f"mount one directory everywhere and set {lockfile.VARIABLE} to it",
         )
-
-
-def user_namespaces() -> Finding:
-    """Tried in a child: no setting says it reliably (sysctls, AppArmor, seccomp of containers)."""
-    try:
-        # -I: nothing of the current directory is imported
-        tried = subprocess.run(
-            [sys.executable, "-I", "-c", _TRY_NAMESPACES],
-            timeout=20,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("note", f"user namespaces could not be tried: {error}")
-    if tried.returncode == 0:
-        return Finding("ok", "user namespaces can be made")
-    return Finding(
-        "note",
-        "user namespaces cannot be made here, which strict isolation will need",
-        "sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces, "
-        "kernel.apparmor_restrict_unprivileged_userns",
-    )
 
 
 def state_of(pid: int) -> str:

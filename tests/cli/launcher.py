@@ -71,7 +71,7 @@ class Launcher:
     def begun(self, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:
         """The command in a process group of its own; killed at the end if it still lives."""
         process = subprocess.Popen(
-            [*COMMAND, *map(str, argv)],
+            [*self.command, *map(str, argv)],
             cwd=self.path,
             env=self.environ,
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,74 @@
+"""Strict isolation for the engine: what is hidden from an attempt, and whether this machine can.
+
+It joins what cards' nodes are (`gpus.nodes`) to what the keeper can do (`process.isolation`), and
+owns what follows for the mask. It hides nothing itself.
+
+A strict job's mask names its cards by UUID: CUDA numbers only the cards whose node it can open, so
+the job's only card is 0 to it, whatever its index in nvidia-smi is outside (as under Slurm's
+device cgroups, and in containers).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpulaunch.core.model import Gpu, Job
+from gpulaunch.engines.environment import Place
+from gpulaunch.gpus import nodes as device_nodes
+from gpulaunch.gpus.doctor import Finding
+from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
+from gpulaunch.process.isolation import why_no_isolation
+
+AS_ROOT = (
+    "as root, strict isolation guards against accidents only: what hides the other cards' nodes,"
+    " root can take away; run as an ordinary user for more"
+)
+
+
+def placed(job: Job, place: Place) -> Place:
+    """The place as a strict job is to see it."""
+    return replace(place, style="uuid") if job.isolation == "strict" else place
+
+
+def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
+    """What the keeper hides from an attempt on these cards; None: it is not to isolate it.
+
+    Raises NodesError where a card cannot be told apart from the others.
+    """
+    if job.isolation != "strict":
+        return None
+    nodes = look()
+    if why := why_not(gpus, nodes):
+        raise NodesError(why)
+    return hidden_from(gpus, nodes)
+
+
+def refusal(gpus: Sequence[Gpu]) -> str | None:
+    """Why strict jobs on these cards would be refused here, tried in a child; None: nothing."""
+    return why_no_isolation() or why_not(gpus, look())
+
+
+def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:
+    """What keeps a job from having each of these cards alone; None: nothing."""
+    for gpu in gpus:
+        if gpu.simulated:
+            continue
+        if why := device_nodes.why_not(gpu, nodes):
+            return f"strict isolation is not possible here: {why}"
+        if gpu.mig and os.geteuid() == 0:
+            return (
+                f"strict isolation is not possible here: GPU {gpu.index} ({gpu.uuid}): to root the"
+                " driver opens every MIG instance of a card; run as an ordinary user"
+            )
+    return None
+
+
+def finding() -> Finding:
+    """For `gpulaunch doctor`: whether jobs may say `isolation: strict` here."""
+    if why := why_no_isolation():
+        return Finding("note", why, "jobs that say `isolation: strict` are refused here")
+    if os.geteuid() == 0:
+        return Finding("ok", "strict isolation works here", AS_ROOT)
+    return Finding("ok", "strict isolation works here")

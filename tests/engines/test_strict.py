@@ -1,0 +1,49 @@
+"""What strict isolation means for one attempt: its mask, and what the keeper is told to hide."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from gpulaunch.core.model import Gpu, Job
+from gpulaunch.engines import strict
+from gpulaunch.engines.environment import Place
+from gpulaunch.gpus.nodes import Nodes, NodesError
+from gpulaunch.gpus.simulated import simulated
+
+ENV = Job("a", "true")
+STRICT = replace(ENV, isolation="strict")
+CARD = Gpu("GPU-1", 1, "0000:02:00.0", "NVIDIA H100", 80 << 30, minor=77)
+
+
+def test_a_strict_jobs_mask_is_by_uuid() -> None:
+    place = Place((CARD,), "index", "run/1", 1)
+    assert strict.placed(STRICT, place) == replace(place, style="uuid")
+    assert strict.placed(ENV, place) is place
+
+
+def test_only_a_strict_job_has_something_hidden() -> None:
+    assert strict.hidden(ENV, [CARD]) is None
+    assert strict.hidden(STRICT, simulated(1, "run")) is not None
+    assert strict.hidden(STRICT, ()) is not None
+
+
+def test_a_card_without_a_node_of_its_own_is_refused_early_and_late() -> None:
+    with pytest.raises(NodesError, match=r"GPU 1 \(GPU-1\): /dev/nvidia77 does not exist"):
+        strict.hidden(STRICT, [CARD])
+    assert "strict isolation" in str(strict.refusal([CARD]))
+
+
+def test_root_is_refused_an_instance_since_the_driver_opens_all_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"}
+    parts = {f"/dev/nvidia-caps/nvidia-cap{n}": (0, 1, None if n == 3 else 0) for n in (3, 4)}
+    nodes = Nodes(frozenset(paths | parts.keys()), parts=parts)
+    instance = Gpu("MIG-1", 0, "MIG-1", "MIG", 1, minor=0, mig=True, part=(1, 0))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert strict.why_not([instance], nodes) is None
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert "every MIG instance" in str(strict.why_not([instance], nodes))
