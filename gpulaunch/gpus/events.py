@@ -162,7 +162,9 @@ class EventsClient:
                 return
             *lines, self._heard = (self._heard + said).split(b"\n")
             for line in lines:
-                yield from self._hear(json.loads(line))
+                # A library of the driver may write to standard output as well.
+                if line.startswith(b'{"said": ') and line.endswith(b"}"):
+                    yield from self._hear(json.loads(line))
 
     def _hear(self, line: Mapping[str, Any]) -> Iterator[HealthEvent]:
         """A line of the helper; its grammar stands in `listen`."""

@@ -41,14 +41,18 @@ def listen_to(fake_driver: FakeDriver) -> Iterator[Listen]:
         yield build
 
 
-def hear(client: EventsClient, until: Callable[[], object], seconds: float = 15.0) -> None:
-    """Read until the condition holds; what is told meanwhile is dropped."""
+def hear(
+    client: EventsClient, until: Callable[[], object], seconds: float = 15.0
+) -> list[HealthEvent]:
+    """Read until the condition holds; what is told meanwhile."""
+    found: list[HealthEvent] = []
     end = time.monotonic() + seconds
     while not until():
         rest = end - time.monotonic()
         assert rest > 0, f"not within {seconds} s; told: {client.told}"
         if select.select([client], [], [], rest)[0]:
-            client.on_readable()
+            found += client.on_readable()
+    return found
 
 
 def ready(client: EventsClient, cards: int = 1) -> EventsClient:
@@ -56,14 +60,12 @@ def ready(client: EventsClient, cards: int = 1) -> EventsClient:
     return client
 
 
-def heard(client: EventsClient, count: int = 1, seconds: float = 15.0) -> list[HealthEvent]:
+def heard(client: EventsClient, count: int = 1) -> list[HealthEvent]:
+    """The next events, at least `count` of them."""
     found: list[HealthEvent] = []
-    end = time.monotonic() + seconds
     while len(found) < count:
-        rest = end - time.monotonic()
-        assert rest > 0, f"{found} within {seconds} s"
-        if select.select([client], [], [], rest)[0]:
-            found += client.on_readable()
+        assert select.select([client], [], [], 15)[0], f"only {found}"
+        found += client.on_readable()
     return found
 
 
@@ -301,8 +303,7 @@ def test_a_card_that_is_lost_while_it_is_listened_to_is_told_once(
     fake_driver.driver(error_wait=LOST)
     (event,) = heard(client)
     assert (event.gpu, event.verdict) == (uuid, "lost")
-    hear(client, lambda: client.ended)
-    assert client.on_readable() == []
+    assert hear(client, lambda: client.ended) == []
 
 
 def test_a_card_whose_registration_kills_the_helper_is_left_out_and_the_others_are_heard(
