@@ -78,9 +78,9 @@ def run_options(command: F) -> F:
             click.option(
                 "--breaker",
                 type=click.IntRange(0),
-                default=5,
+                default=10,
                 metavar="N",
-                help="Start nothing after N (5) fast failures alike in a row; 0: never stop so.",
+                help="Start nothing after N (10) fast failures alike in a row; 0: never stop so.",
             ),
             click.option("--wait", type=DURATION, help="How long to wait for a first card."),
             click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),

@@ -1,7 +1,9 @@
 """Many jobs that fail fast, one after the other, in the same way: stop, rather than burn the list.
 
-Counted are different jobs in a row, with no success and no other kind of end between them. It is
-of this supervisor's time alone; what follows from it is Run's.
+Counted are different jobs in a row, with no success and no other kind of end between them. To stop
+a list that would have gone well costs a night, to run one that fails at once costs little: the
+limit wants to be a number that chance does not reach. It is of this supervisor's time alone; what
+follows from it is Run's.
 """
 
 from __future__ import annotations
@@ -39,13 +41,14 @@ class Breaker:
         self._jobs.clear()
 
     def failed(
-        self, job: str, failure: str, shown: str, params: Iterable[str], seconds: float
+        self, job: str, status: str, evidence: str, params: Iterable[str], seconds: float
     ) -> None:
-        """`shown` is how it ended, with what its log says; `params` what varies from job to job."""
+        """`status` is how it ended, in words; `evidence` what shows why; `params` what varies from
+        job to job."""
         if seconds >= FAST:
             self._jobs.clear()
             return
-        alike = f"{failure} {_without(shown, (job, *params))}"
+        alike = f"{status}: {_without(evidence, (job, *params))}"
         if alike != self._alike:
             self._alike = alike
             self._jobs.clear()
@@ -53,7 +56,7 @@ class Breaker:
         if self._limit and len(self._jobs) >= self._limit and not self.tripped:
             self.tripped = (
                 f"{len(self._jobs)} jobs in a row failed within {duration(FAST)} of their start,"
-                f" all in the same way: {shown}"
+                f" all in the same way: {status}" + (f": {evidence}" if evidence else "")
             )
 
     def reset(self) -> None:

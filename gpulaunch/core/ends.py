@@ -71,19 +71,19 @@ class Ends:
             return
         if decision.failure:
             self._suspects.failed(live, decision.failure)
-            self._count_failure(live, live.node, decision.failure, event, seen)
+            self._count_failure(live, live.node, event, seen)
         elif _succeeded(decision):
             self._suspects.succeeded(live)
             self._breaker.worked()
 
-    def _count_failure(
-        self, live: Live, node: Node, failure: str, event: Ended, seen: Failure | None
-    ) -> None:
-        shown = retry.reason(event.outcome, node.job, seen)
-        if seen is not None and seen.evidence and failure in retry.PLAIN:
-            shown += f": {seen.evidence}"
-        attempt = self._desk.ledger.attempt(live.id)
-        self._breaker.failed(node.name, failure, shown, node.job.params.values(), attempt.seconds)
+    def _count_failure(self, live: Live, node: Node, event: Ended, seen: Failure | None) -> None:
+        self._breaker.failed(
+            node.name,
+            retry.reason(event.outcome, node.job),
+            seen.evidence if seen is not None else "",
+            node.job.params.values(),
+            self._desk.ledger.attempt(live.id).seconds,
+        )
 
     def _ground(self, live: Live, record: JobRecord, seen: Failure | None) -> Ground:
         used = {card.gpu.uuid for card in live.cards}

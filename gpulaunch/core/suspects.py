@@ -1,9 +1,9 @@
 """Cards on which different jobs fail that succeed elsewhere: noticed, put to the test, set aside.
 
-    3 jobs in a row fail there ──others succeed elsewhere──▶ those 3 are tried once elsewhere
-                                                                │ 2 of them succeed
-                                                                ▼
-                                                       the card is set aside
+    3 jobs in a row fail there ──most succeed elsewhere──▶ each of them is tried once elsewhere
+                                                              │ 5 in a row, 3 succeeded elsewhere
+                                                              ▼
+                                                     the card is set aside
 
 A success there ends the suspicion. A job that fails elsewhere as well is guilty itself, and counts
 no more. Two jobs that lost the card by their own words, though the driver finds it well, are
@@ -19,11 +19,15 @@ from gpulaunch.core.attempts import Live
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.jobs import Jobs
 
-IN_A_ROW = 3
-CLEARED = 2
-ELSEWHERE = 3
-LOST = 2
 DOUBT = 2
+IN_A_ROW = 3
+SURE = 5
+CLEARED = 3
+ELSEWHERE = 3
+RATIO = 4
+LOST = 2
+"""One job in ten that fails by chance does so five times in a row on one card once in 100,000 jobs;
+on a card that is sick the five are there at once, and none of them is lost."""
 
 BLAMABLE = frozenset(
     {
@@ -49,13 +53,19 @@ BLAMABLE = frozenset(
 class Streak:
     """Jobs that failed on a card since the last success there, each with its class.
 
-    `cleared` are those of them that have succeeded elsewhere since; `elsewhere` counts all
-    successes on other cards.
+    `cleared` are those of them that have succeeded elsewhere since. `good` and `bad` count all
+    ends on other cards since.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
     cleared: set[str] = field(default_factory=set)
-    elsewhere: int = 0
+    good: int = 0
+    bad: int = 0
+
+    @property
+    def stands_out(self) -> bool:
+        """Jobs fail here in a row, while most succeed elsewhere."""
+        return len(self.failed) >= IN_A_ROW and self.good >= max(ELSEWHERE, RATIO * self.bad)
 
 
 class Suspects:
@@ -79,7 +89,7 @@ class Suspects:
         (card,) = live.cards
         self._streaks.pop(card.gpu.uuid, None)
         for uuid, streak in list(self._streaks.items()):
-            streak.elsewhere += 1
+            streak.good += 1
             if live.id.job in streak.failed:
                 streak.cleared.add(live.id.job)
             self._judge(self._cards[uuid], streak)
@@ -90,6 +100,8 @@ class Suspects:
             return
         (card,) = live.cards
         job = live.id.job
+        for uuid, other in self._streaks.items():
+            other.bad += uuid != card.gpu.uuid
         first = self._failed_on.setdefault(job, card.gpu.uuid)
         if first != card.gpu.uuid:
             if first in self._streaks:
@@ -106,13 +118,13 @@ class Suspects:
         lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
         if len(lost) >= LOST:
             self._set_aside(card, streak, f"{len(lost)} different jobs lost it ({_listed(lost)})")
-        elif len(streak.failed) < IN_A_ROW:
+        elif not streak.stands_out:
             return
-        elif len(streak.cleared) >= CLEARED:
+        elif len(streak.failed) >= SURE and len(streak.cleared) >= CLEARED:
             text = f"{len(streak.failed)} different jobs failed there in a row"
             text += f", and {len(streak.cleared)} of them succeeded elsewhere"
             self._set_aside(card, streak, f"{text} ({_listed(streak.failed)})")
-        elif streak.elsewhere >= ELSEWHERE:
+        else:
             number = len(streak.failed)
             why = f"failed on GPU {card.gpu.index}, as {number} jobs in a row did; tried elsewhere"
             self._elsewhere(card, streak.failed, why)

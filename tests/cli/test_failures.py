@@ -97,19 +97,19 @@ def test_a_list_that_fails_fast_and_alike_is_not_burnt(launcher: Launcher) -> No
         """
         jobs:
           - name: fold-{{item}}
-            foreach: {values: [a, b, c, d, e, f, g, h, i, j]}
+            foreach: {values: [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o]}
             run: "echo $GPULAUNCH_JOB: chai-lab is not here; exit 4"
         """,
     )
     result = launcher("run", "jobs.yaml", "--simulate", "1")
     assert result.status == 1
     counts = launcher.status()["run"]["counts"]
-    assert (counts["failed"], counts["waiting"]) == (5, 5)
-    assert "5 jobs in a row failed within 60 s of their start, all in the same way" in result.err
+    assert (counts["failed"], counts["waiting"]) == (10, 5)
+    assert "10 jobs in a row failed within 60 s of their start, all in the same way" in result.err
     assert "gpulaunch resume" in result.err
     again = launcher("resume", "--breaker", "0")
     assert again.status == 1
-    assert launcher.status()["run"]["counts"]["failed"] == 10
+    assert launcher.status()["run"]["counts"]["failed"] == 15
 
 
 def test_a_run_at_a_terminal_waits_for_a_word_and_goes_on(launcher: Launcher) -> None:
@@ -124,7 +124,7 @@ def test_a_run_at_a_terminal_waits_for_a_word_and_goes_on(launcher: Launcher) ->
     )
     controller, terminal = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "run", "jobs.yaml", "--simulate", "1", "--no-progress"],
+        [*COMMAND, "run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "5"],
         cwd=launcher.path,
         env=launcher.environ,
         stdin=terminal,
