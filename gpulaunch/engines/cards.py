@@ -148,6 +148,9 @@ class Cards:
         self._given_back.add(uuid)
         self.say_want()
 
+    def holds(self, uuid: str) -> bool:
+        return uuid in self._leases
+
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
         """What keepers and jobs on these cards must hold open."""
         return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]

@@ -1,11 +1,14 @@
-"""What the driver reports of the run's cards, posted as it comes. Decides nothing about a card."""
+"""What the driver reports of the run's cards, posted as it comes. Decides nothing about a card.
+
+Of a card whose lease somebody else holds only its loss is news: their programs' faults are theirs.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
@@ -13,19 +16,27 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
 
-KEPT = 100
-"""So many Xids of a card are remembered: some come by the thousand."""
+KEPT = 100  # Xids of a card that are remembered: some come by the thousand
 
 
 class Health:
-    """Listens once a card is wanted, to all of them; pretend cards have nothing to tell."""
+    """Listens once a card is wanted, to all of them; pretend cards have nothing to tell.
+
+    `held` says whether the run holds a card's lease now.
+    """
 
     def __init__(
-        self, gpus: Sequence[Gpu], loop: Loop, post: Post, environ: Mapping[str, str]
+        self,
+        gpus: Sequence[Gpu],
+        loop: Loop,
+        post: Post,
+        held: Callable[[str], bool],
+        environ: Mapping[str, str],
     ) -> None:
         self._gpus = [gpu for gpu in gpus if not gpu.simulated]
         self._loop = loop
         self._post = post
+        self._held = held
         self._environ = environ
         self._client: EventsClient | None = None
         self._xids: defaultdict[str, deque[tuple[float, int]]] = defaultdict(
@@ -40,14 +51,16 @@ class Health:
                 self._loop.watch(self._client.fileno(), self._hear)
 
     def _hear(self) -> None:
-        assert self._client is not None
-        for event in self._client.on_readable():
+        for event in self._client.on_readable() if self._client else ():
+            if event.verdict != "lost" and not self._held(event.gpu):
+                continue
             if event.code is not None:
                 self._xids[event.gpu].append((time.monotonic(), event.code))
             self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
 
     def xids(self, gpu: str, since: float) -> tuple[int, ...]:
         """Those heard of a card (UUID) from this monotonic time on; of very many, the last."""
+        self._hear()  # what has come in since the loop waited
         return tuple(code for at, code in self._xids[gpu] if at >= since)
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class Local:
             working=lambda: self._attempts.on_cards,
             letting_go=self._letting_go,
         )
-        self._health = Health(pool.gpus, loop, post, context.base)
+        self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
         self._witness = Witness(
             context.run, context.base, self._cards.look, self._health.xids, context.warn
         )

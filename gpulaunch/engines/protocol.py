@@ -10,7 +10,7 @@ Cards
   other launcher lets go. `Drain(gpu)` is answered once, by `Drained` or `Refused(Sick)`; in the
   latter case the lease is given back. While a lease is held, `Wanted` says whether a launcher that
   holds no card waits for it; `Release` then hands it over. `GpuEvent` may come at any time from the
-  first `Acquire` on, for any card of the pool, whether it is held or not, and more than once.
+  first `Acquire` on, more than once, for a card that is held; one that is lost is told held or not.
 
 Attempts
   `Launch(attempt)` is answered by `Started`, then `Ended`, or by `Ended(NotStarted)` alone; always

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from gpulaunch.gpus.discover import find
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from tests.gpus.fake import FakeDriver
-from tests.helpers import descriptors_left
+from tests.helpers import descriptors_left, wait_until
 
 UNAVAILABLE = 0x4000
 
@@ -93,7 +94,20 @@ def test_an_xid_on_a_held_card_is_posted_with_its_meaning(bench: Bench, driver: 
     assert (unavailable.code, unavailable.verdict) == (None, "lost")
 
 
-def test_a_card_is_listened_to_on_after_its_lease_was_given_back(
+def test_the_xids_of_a_card_are_remembered_from_a_time_on(bench: Bench, driver: FakeDriver) -> None:
+    uuid = driver.card(0)
+    bench.engine.carry_out(Acquire(uuid))
+    bench.until(Granted)
+    bench.listens()
+    xids = bench.engine._health.xids
+    before = time.monotonic()
+    driver.event(0, 31)
+    assert wait_until(lambda: xids(uuid, before)) == (31,)  # without a turn of the loop
+    assert xids(uuid, time.monotonic()) == ()
+    assert len([event for event in bench.events if isinstance(event, GpuEvent)]) == 1
+
+
+def test_of_a_card_that_others_hold_only_its_loss_is_posted(
     bench: Bench, driver: FakeDriver
 ) -> None:
     uuid = driver.card(0)
@@ -101,6 +115,7 @@ def test_a_card_is_listened_to_on_after_its_lease_was_given_back(
     bench.until(Granted)
     bench.engine.carry_out(Release(uuid))
     bench.listens()
+    driver.event(0, 31)
     driver.event(0, 79)
     (event,) = bench.until(GpuEvent)
     assert isinstance(event, GpuEvent)
@@ -134,7 +149,7 @@ def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
     gpus = find(os.environ).gpus
     before = sorted(os.listdir("/proc/self/fd"))
     loop = Loop()
-    health = Health(gpus, loop, lambda event: None, dict(os.environ))
+    health = Health(gpus, loop, lambda event: None, lambda gpu: True, dict(os.environ))
     health.begin()
     health.begin()
     assert health._client is not None
