@@ -97,7 +97,9 @@ def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
     cluster: list[Error] = []
     after = len(lines)
     for error in reversed(errors):
-        if not _is_quiet(_between(rest, error.end, after)):
+        if error.shape == "ignored":
+            continue
+        if error.shape == "survived" or not _is_quiet(_between(rest, error.end, after)):
             break
         cluster.insert(0, error)
         after = min(after, error.start)
@@ -113,6 +115,8 @@ def _is_quiet(between: Iterator[Line]) -> bool:
     others = bars = 0
     for line in between:
         text = line.text
+        if shapes.IGNORED.match(text):
+            continue
         if shapes.BAR.match(text):
             bars += 1
         elif shapes.PROGRESS.match(text) or shapes.SURVIVED.search(text):
@@ -152,7 +156,8 @@ def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, las
     """Whether `error` is why the unknown `last` came: another process's, or echoed by it."""
     if error.stream != last.stream or error.shape == "child":
         return True
-    if last.shape != "vague":
+    plain = last.shape == "bare" and last.raised[0].type == "Error"
+    if last.shape != "vague" and not plain:
         return last.shape == "abort"
     if any(error.end < between.start < last.start for between in cluster):
         return False

@@ -20,7 +20,7 @@ _ASKED = (
 _TOTAL = re.compile(rf"total capac\w{{0,2}}ty of {_SIZE}|\(GPU \d{{1,3}}; {_SIZE} total capacity")
 _OWN = re.compile(rf"this process has {_SIZE} memory in use")
 _OTHER = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use")
-_OLD = re.compile(rf"; {_SIZE} free; {_SIZE} (?:reserved|cached)")
+_OLD = re.compile(rf"; {_SIZE} already allocated; {_SIZE} free; {_SIZE} (reserved|cached)")
 _VLLM = re.compile(
     r"Free memory on device[^(\n]{0,20}\((\d{1,6}\.?\d{0,4})/(\d{1,6}\.?\d{0,4}) GiB\)"
 )
@@ -81,8 +81,10 @@ def _left_over(message: str, total: int | None) -> int | None:
     old = _OLD.search(message)
     if old is None or total is None:
         return None
-    rest = total - _bytes(old[1], old[2]) - _bytes(old[3], old[4]) - CONTEXT
-    return max(0, rest)
+    allocated, free, kept = (_bytes(old[i], old[i + 1]) for i in (1, 3, 5))
+    # "reserved" contains what is allocated; the older "cached" comes on top of it.
+    own = max(allocated, kept) if old[7] == "reserved" else allocated + kept
+    return max(0, total - free - own - CONTEXT)
 
 
 def _first(pattern: re.Pattern[str], message: str) -> int | None:

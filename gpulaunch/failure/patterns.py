@@ -111,7 +111,7 @@ RAISED: tuple[Text, ...] = (
         WRAPPER,
         r"Engine (?:core|process)[^\n]{0,20} (?:initialization failed|failed to start)"
         r"|WorkerProc initialization failed|[Ss]ee (?:the )?(?:stack trace|root cause|above)"
-        r"|returned non-zero exit status|^Graph execution error:$",
+        r"|returned non-zero exit status",
     ),
     _raised("secondary", _NCCL_PEER),
     _raised("secondary", r"DataLoader worker \(pid\(s\)[^)\n]{0,200}\) exited unexpectedly"),
@@ -367,6 +367,9 @@ LINES: tuple[Text, ...] = (
     ),
 )
 """Matched from the line's beginning, prefixes off; not in lines of the levels info and warning."""
+
+ANY_LINE = re.compile("|".join(line.text.pattern for line in LINES))
+"""Whether any of LINES fits: one look for the many lines that none does."""
 
 SOFT: tuple[Text, ...] = (
     _line("gpu_oom", r"(?i).{0,400}\bran out of memory, skipping batch\b"),  # Boltz

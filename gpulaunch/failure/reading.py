@@ -17,7 +17,9 @@ from gpulaunch.core.terminal import shown
 from gpulaunch.failure import patterns
 from gpulaunch.failure import shapes as p
 
-WIDTH = 4000  # Characters of a line that are looked at.
+LONGEST = 128 * 1024  # Characters of the text,
+LAST = 4000  # lines of it that are looked at,
+WIDTH = 4000  # and characters of each.
 BODY = 30  # Lines after an exception's own that may belong to its message.
 
 
@@ -48,8 +50,9 @@ class Error:
 
     `raised` is a chain, the cause first; `explicit[i]`: the link after `raised[i]` is "the direct
     cause of", not merely "during handling of". `shape`: `raised` (a traceback), `child` (that of a
-    child process), `bare` (an exception's line alone), `abort` (C++), `line` (any other line that
-    `patterns` knows; `kind` is then its class), `vague` (a line that says "error", no more).
+    child process; `ignored` by the interpreter; `survived`, a warning says), `bare` (an exception's
+    line alone), `abort` (C++), `line` (any other line that `patterns` knows; `kind` is then its
+    class), `vague` (a line that says "error", no more).
     """
 
     start: int
@@ -64,7 +67,8 @@ class Error:
 
 def lines_of(text: str) -> tuple[Line, ...]:
     """The log's lines as a terminal shows them, their prefixes taken off."""
-    return tuple(_line(at, line) for at, line in enumerate(text.replace("\0", "").split("\n")))
+    raw = text[-LONGEST:].replace("\0", "").split("\n")[-LAST:]
+    return tuple(_line(at, line) for at, line in enumerate(raw))
 
 
 def errors_of(lines: Sequence[Line]) -> tuple[Error, ...]:
@@ -77,7 +81,9 @@ def errors_of(lines: Sequence[Line]) -> tuple[Error, ...]:
 
 
 def _line(at: int, raw: str) -> Line:
-    text = shown(raw[-4 * WIDTH :]).rstrip()[:WIDTH]
+    if not raw:
+        return Line(at, "")
+    text = shown(raw).rstrip()[:WIDTH]
     place, stream, level = 0, "", ""
     for _ in range(8):
         found = p.PREFIX.match(text, place) or (
@@ -104,6 +110,7 @@ class _Parser:
     def errors(self) -> Iterator[Error]:
         while self._at < len(self._lines):
             line = self._lines[self._at]
+            error: Error | None
             if _is_header(line.text):
                 error = self._traceback()
             elif line.text.startswith("terminate called after"):
@@ -113,8 +120,8 @@ class _Parser:
             if error is not None:
                 yield error
 
-    def _traceback(self) -> Error | None:
-        """A traceback and those chained to it; None where the program says it went on after it."""
+    def _traceback(self) -> Error:
+        """A traceback and those chained to it."""
         first = self._at
         before = self._lines[first - 1] if first else Line(0, "")
         raised: list[Raised] = []
@@ -127,9 +134,7 @@ class _Parser:
             if link is None:
                 break
             explicit.append(link)
-        if p.IGNORED.match(before.text) or (before.text and _says_survived(before)):
-            return None
-        shape = "child" if p.CHILD.match(before.text) else "raised"
+        shape = _shape(before)
         start, end = self._lines[first], self._lines[last]
         return Error(
             start.at, end.at, shape, tuple(raised), tuple(explicit), start.stream, text=end.text
@@ -206,7 +211,8 @@ class _Parser:
         if line.level in ("W", "I", "D") or not line.text:
             return None
         place = line.at
-        for pattern in patterns.LINES:
+        known = patterns.ANY_LINE.match(line.text) is not None
+        for pattern in patterns.LINES if known else ():
             if pattern.text.match(line.text):
                 return Error(
                     place, place, "line", stream=line.stream, kind=pattern.kind, text=line.text
@@ -238,5 +244,10 @@ def _is_frame(text: str) -> bool:
     return not text or text[0] in " \t│╭╰❱" or _is_header(text)
 
 
-def _says_survived(line: Line) -> bool:
-    return line.level in ("W", "I", "D") or p.SURVIVED.search(line.text) is not None
+def _shape(before: Line) -> str:
+    """What the line before a traceback makes of it."""
+    if p.IGNORED.match(before.text):
+        return "ignored"
+    if before.level == "W" and (p.SURVIVED.search(before.text) or p.WENT_WRONG.search(before.text)):
+        return "survived"
+    return "child" if p.CHILD.match(before.text) else "raised"

@@ -10,10 +10,10 @@ import re
 _LEVELS = r"DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
 PREFIX = re.compile(
     r"\[(?:rank|default|Rank )(?P<rank>\d{1,5})\]:? ?"  # torchrun, torch
-    r"|\((?P<process>[A-Za-z_][\w.:<>-]{0,60}(?: \w{1,20}=\d{1,9})? pid=\d{1,9})"
+    r"|\((?P<process>(?:[A-Za-z_][\w.:<>-]{0,60}(?: \w{1,20}=\d{1,9})? )?pid=\d{1,9})"
     r"(?:, ip=[\d.]{1,20})?\) ?"  # vLLM, Ray
     r"|\[\d{1,9},\d{1,9}\]<std(?:err|out)>: ?"  # mpirun
-    rf"|(?P<level_a>{_LEVELS}) \d\d-\d\d [\d:.]{{8,20}} \[[^\]\n]{{1,80}}\] ?"  # vLLM
+    rf"|(?P<level_a>{_LEVELS}) \d\d-\d\d [\d:.]{{8,20}} \[?[^\]\n]{{1,80}}\] ?"  # vLLM
     r"|(?P<level_b>[IWEF])\d{3,4} [\d:]{8}\.\d{1,9} +\d{1,20} [\w./-]{1,120}:\d{1,6}\] ?"  # glog
     r"|(?P<level_c>[IWEF]) [\w./-]{1,120}:\d{1,6}\] ?"  # TensorFlow, after its time
     r"|\[(?P<level_d>[IWEF])(?:\d{3,4} [\d:.]{8,20})? ?[\w./-]{1,60}:\d{1,6}\] ?(?:\[c10d\] ?)?"
@@ -50,6 +50,7 @@ SURVIVED = re.compile(
     r"(?i)\b(?:retrying|re-trying|trying again|skipping|skipped|continuing|falling back|fallback"
     r"|reducing|halving|resuming|recovered|recovering|ignoring|ignored|restarting|will retry)\b"
 )
+WENT_WRONG = re.compile(r"(?i)\b(?:failed|failure|could not|cannot|exception|error|caught)\b")
 PROGRESS = re.compile(
     r"(?i)\W{0,4}(?:epoch|step|iter|iteration|batch|round|fold|sample|query|generation)s?\b.{0,20}\d"
 )

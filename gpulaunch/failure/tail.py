@@ -14,11 +14,17 @@ def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
     A file cut out of its middle reads as NULs there; they are left out.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
-            start = max(0, os.fstat(file.fileno()).st_size - window)
-            data = os.pread(file.fileno(), window, start)
+        # Not blocking: what stands there may be a pipe that nobody writes to.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""
+    try:
+        start = max(0, os.fstat(descriptor).st_size - window)
+        data = os.pread(descriptor, window, start)
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
     return _whole_lines(data, start > 0).replace(b"\0", b"").decode("utf-8", "replace")
 
 
