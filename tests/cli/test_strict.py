@@ -124,6 +124,36 @@ def test_ctrl_c_reaches_a_strict_job_as_any_other(here: Here) -> None:
     assert launcher.log("a").endswith("bye\n")
 
 
+SPY = """
+import glob, os, time
+def inside(path):
+    try: return b"GPULAUNCH_JOB=inside" in open(path, "rb").read().split(bytes(1))
+    except OSError: return False
+while not (found := [p for p in glob.glob("/proc/[0-9]*/environ") if inside(p)]): time.sleep(0.02)
+pid = int(found[0].split("/")[2])
+os.kill(pid, 0)
+print(os.path.exists(f"/proc/{pid}/root/dev/nvidiactl"))
+open("seen", "w")
+"""
+
+
+def test_its_own_user_sees_and_reaches_it_from_outside(here: Here) -> None:
+    """As the search for processes that outlived their keepers does."""
+    launcher = here()
+    launcher.file("spy.py", SPY)
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: inside, isolation: strict, run: 'while [ ! -e seen ]; do sleep 0.02; done'}
+          - {name: outside, gpus: 0, timeout: 20s, run: python3 spy.py}
+        """,
+    )
+    done = launcher("run", "jobs.yaml")
+    assert done.status == 0, done.err
+    assert launcher.log("outside") == "True\n"
+
+
 # ── Refusals ────────────────────────────────────────────────────────────────────────────────────
 
 
