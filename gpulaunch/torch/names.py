@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpulaunch.torch.origins import lines, modules, place, storage_of
+from gpulaunch.torch.origins import is_installed, lines, modules, place, storage_of
 from gpulaunch.torch.walk import INPUT, Named, Walk
 
 _FRAMES = 40
@@ -81,6 +81,8 @@ def _variable(frame: FrameType, tensor: torch.Tensor) -> Named | None:
     for name, value in held.items():
         if isinstance(value, torch.Tensor) and _is(value, tensor):
             return Named(name, value, f"{INPUT} in {place(frame)}")
+    if is_installed(frame.f_code):
+        return None  # a library's variables are many, and no name that a person knows
     walk = Walk()
     nested = (walk.value(value, name) for name, value in held.items()
               if not isinstance(value, (torch.Tensor, torch.nn.Module)))  # fmt: skip

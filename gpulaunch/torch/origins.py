@@ -48,6 +48,11 @@ def is_internal(code: CodeType) -> bool:
     return code.co_filename.startswith((_TORCH, _HERE, "<eval_with_key>", "<frozen"))
 
 
+def is_layer(code: CodeType) -> bool:
+    """Of torch.nn: its frames hold the tensors that it checks."""
+    return code.co_filename.startswith(f"{_TORCH}nn{os.sep}")
+
+
 def is_installed(code: CodeType) -> bool:
     """Of an installed library, not the user's own."""
     return f"{os.sep}site-packages{os.sep}" in code.co_filename

@@ -104,9 +104,12 @@ class Walk:
             elif isinstance(value, torch.nn.Module):
                 for named in self.module(value, path) if id(value) not in self._entered else ():
                     yield _as_held(named, kind)
-            elif objects >= 0 and self._enter(value):
+            elif self._enter(value):
                 inside, deeper = _children(value, path)
                 below = objects - deeper
+                if below < 0:  # too deep by this path; by another it may be reached
+                    del self._entered[id(value)]
+                    continue
                 if hasattr(type(value), "to"):
                     movable = path
                 waiting += [(at, child, movable, below) for at, child in _reverse(inside)]
