@@ -110,10 +110,8 @@ class Cards:
                 say("hears", gpus=uuids, types=types)
 
     def _register(self, index: int, uuids: Sequence[str]) -> list[str]:
-        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        handle = handle_of(self._nvml, index, uuids[0])
         there = places(self._nvml, handle)
-        if missing := [uuid for uuid in uuids if uuid not in there]:
-            raise LookupError(f"{missing[0]} is not there any more")
         wanted = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & sum(EVENT_TYPES.values())
         if not wanted & XID:
             raise self._nvml.NVMLError(self._nvml.NVML_ERROR_NOT_SUPPORTED)
@@ -122,7 +120,7 @@ class Cards:
         except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_InvalidArgument):
             wanted &= BASIC
             self._nvml.nvmlDeviceRegisterEvents(handle, wanted, self._events)
-        self._places[address(handle)] = {uuid: there[uuid] for uuid in uuids}
+        self._places[address(handle)] = {uuid: there[uuid] for uuid in uuids if uuid in there}
         return [name for name, bit in EVENT_TYPES.items() if wanted & bit]
 
     def listen(self, period: float) -> None:
@@ -166,6 +164,24 @@ class Cards:
 
     def _uuids(self) -> list[str]:
         return [uuid for there in self._places.values() for uuid in there]
+
+
+def handle_of(nvml: Any, index: int, uuid: str) -> Any:
+    """The card at that index; the one of that UUID where another has left and the indices moved.
+
+    By index first: a search by UUID touches every card, and one of them may hang.
+    """
+    with contextlib.suppress(nvml.NVMLError_InvalidArgument):  # there are fewer cards now
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        if uuid in places(nvml, handle):
+            return handle
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError_NotFound:
+        raise LookupError(f"{uuid} is not there any more") from None
+    if uuid.startswith("MIG-"):
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return handle
 
 
 def places(nvml: Any, handle: Any) -> dict[str, Place]:

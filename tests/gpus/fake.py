@@ -73,6 +73,13 @@ class FakeDriver:
         self._write()
         return str(card["uuid"])
 
+    def swap(self, one: int, other: int) -> None:
+        """Two cards change their places in NVML's order, as when another left the bus."""
+        first, second = f"card.{one}", f"card.{other}"
+        parts = self._parts
+        parts[first], parts[second] = parts[second], parts[first]
+        self._write()
+
     def mig(self, index: int, instance: int, **values: object) -> str:
         """Add or change a MIG instance, and switch the card to MIG. Returns its UUID."""
         self.card(index, mig_mode=1)

@@ -26,7 +26,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef void *dev;
 
-enum { OK = 0, UNINITIALIZED = 1, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { WIDTH = 1024, MIG = 1000, PER_CARD = 16 };
 
 static int initialised;
@@ -169,7 +169,9 @@ int nvmlDeviceGetCount_v2(u32 *out) {
 
 int nvmlDeviceGetHandleByIndex_v2(u32 index, dev *out) {
     char line[WIDTH];
+    u32 count = 0;
     *out = (dev)(long)(index + 1);
+    if (!nvmlDeviceGetCount_v2(&count) && index >= count) return INVALID_ARGUMENT;
     return line_of(*out, "open", line);
 }
 
@@ -372,7 +374,7 @@ int nvmlDeviceRegisterEvents(dev d, u64 types, struct event_set *set) {
     int code = line_of(d, "register", line);
     if (code) return code;
     /* A driver that has the call but not all of the types it is asked for. */
-    if (types & ~number(line, "registers", types)) return 2; /* NVML_ERROR_INVALID_ARGUMENT */
+    if (types & ~number(line, "registers", types)) return INVALID_ARGUMENT;
     set->types[card_of(d)] |= types;
     return OK;
 }

@@ -528,7 +528,23 @@ def test_hearing_does_not_wait_for_a_card_that_hangs(fake_driver: FakeDriver) ->
     assert bad not in told
 
 
-def test_a_card_whose_uuid_has_changed_place_is_not_taken_for_another(
+def test_cards_whose_numbers_changed_meanwhile_are_found_by_uuid(fake_driver: FakeDriver) -> None:
+    uuids = [fake_driver.card(n) for n in range(2)]
+    gpus = find(fake_driver.environ).gpus
+    fake_driver.swap(0, 1)
+    with EventsClient(gpus, fake_driver.environ) as client:
+        ready(client, cards=2)
+        fake_driver.event(0, 31)
+        assert [event.gpu for event in heard(client)] == [uuids[1]]
+
+
+def test_a_card_beyond_the_last_one_is_found_by_uuid(fake_driver: FakeDriver) -> None:
+    uuid = fake_driver.card(0)
+    moved = Gpu(uuid, 3, "0000:04:00.0", "A", 1)
+    assert isinstance(hearing([moved], fake_driver.environ)[uuid], tuple)
+
+
+def test_a_card_that_is_gone_is_not_taken_for_the_one_in_its_place(
     fake_driver: FakeDriver,
 ) -> None:
     fake_driver.card(0)
