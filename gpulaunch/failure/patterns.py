@@ -114,6 +114,7 @@ RAISED: tuple[Text, ...] = (
         r"|returned non-zero exit status",
     ),
     _raised("secondary", _NCCL_PEER),
+    _raised("secondary", r"Please check rank \d{1,5} logs for faulty rank"),
     _raised("secondary", r"DataLoader worker \(pid\(s\)[^)\n]{0,200}\) exited unexpectedly"),
     # Limits and file systems, before what they make fail.
     _raised("descriptors", r"Too many open files|received 0 items of ancdata"),
@@ -134,7 +135,7 @@ RAISED: tuple[Text, ...] = (
     _raised("gpu_oom", _OOM),
     _raised("gpu_oom", r"(?i:\bcuda\b)[^\n]{0,160}\bout of memory\b", deep=True),
     _raised("gpu_oom", _STATUS_OOM),
-    _type("gpu_oom", r"OutOfMemoryError", r"(?i)cuda|hip|gpu|device|\ballocat"),
+    _type("gpu_oom", r"OutOfMemoryError", r"(?i)\b(?:cuda|hip|xpu|gpu|device|allocat\w{1,8})\b"),
     _raised(
         "gpu_oom",
         r"(?:RESOURCE_EXHAUSTED|Resource exhausted): (?:Out of memory|OOM|XLA:"
@@ -195,7 +196,8 @@ RAISED: tuple[Text, ...] = (
         "gpu_library",
         r"\b(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_\w{1,40}|\bCUFFT_\w{1,40}|cuDNN error"
         r"|DNN library (?:initialization failed|is not found)|no algorithm worked!"
-        r"|[Uu]nable to find an engine to execute this computation",
+        r"|[Uu]nable to find an engine to execute this computation"
+        r"|operation cu(?:solver|blas|dnn|sparse|fft)\w{1,40}\([^)\n]{0,40}\) failed",
     ),
     _raised("nan", r"(?:[Pp]article (?:coordinate|position)|[Ee]nergy) is (?:NaN|nan)\b"),
     _raised("nan", r"^Function '\w{1,80}' returned nan values in its"),
@@ -306,6 +308,8 @@ LINES: tuple[Text, ...] = (
     _line("gpu_oom", r"CUDA out of memory\. Tried to allocate \d"),
     _line("gpu_oom", r"(?:ggml_\w{1,60}: )?[^\n]{0,120}\bcudaMalloc failed: out of memory$"),
     _line("gpu_oom", r"CUDA error(?: \d{1,3})?(?: at [^\n]{1,200}:\d{1,6})?: out of memory$"),
+    _line("gpu_oom", r"CUDA error !{1,9} <out of memory>"),  # SPECFEM
+    _line("gpu_oom", r"[^\n]{1,300}: cuda runtime error \(2\) : out of memory at "),  # Lua Torch
     _line("crash", rf"CUDA error(?: \d{{1,3}})?(?: at [^\n]{{1,200}}:\d{{1,6}})?: (?:{_CRASH})"),
     _line("gpu_lost", rf"CUDA error(?: \d{{1,3}})?(?: at [^\n]{{1,200}}:\d{{1,6}})?: (?:{_LOST})"),
     _line(
@@ -333,6 +337,9 @@ LINES: tuple[Text, ...] = (
         "wrong_cpu", r"The TensorFlow library was compiled to use \w{1,10} instructions, but these"
     ),
     _line("host_oom", r"slurmstepd: error: Detected \d{1,6} oom[-_]kill event"),
+    _line(
+        "host_oom", r"[^\n]{0,120}: Task was killed due to the node running low on memory"
+    ),  # Ray
     _line("host_oom", r"memory allocation of \d{1,20} bytes failed$"),
     _line("threads", r"(?:libgomp|OMP: Error)[^\n]{0,80}: Thread creation failed"),
     _line("threads", r"OpenBLAS blas_thread_init: pthread_create failed for thread"),
@@ -341,6 +348,10 @@ LINES: tuple[Text, ...] = (
         "not_installed",
         r"(?:[^\n]{0,200}: )?(?:line )?\d{1,6}: [^\n:]{1,200}: (?:command )?not found$",
     ),
+    _line(
+        "not_installed", r"Could not load library lib\S{1,80}\. Error: .{0,200}cannot open shared"
+    ),
+    _line("not_installed", r"Unable to load any of \{lib"),
     _line("not_installed", r"[\w./-]{1,200}: error while loading shared libraries: "),
     _line(
         "not_installed", r"/?[\w./-]{0,200}\benv: ['‘][^\n]{1,200}['’]: No such file or directory$"

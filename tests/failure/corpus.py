@@ -9,6 +9,8 @@ A file is a head of `key: value` lines, `---`, and the log's end, bytes as they 
     oom_kill: 1                 the kernel's counter rose
     full: /data                 a file system without room
     foreign: yes                others used the card's memory
+    unseen: right               it came after the patterns were written, and this is what they said
+                                of it then: right, missed (nothing), wrong (another class)
     succeeded: yes, hint: yes   it counts as success; a line says what its log says
 """
 
@@ -22,7 +24,7 @@ from gpulaunch.core.model import Exited, MissingOutput, Outcome, Signaled, Timed
 from gpulaunch.failure import Counters, Evidence, Room
 
 HERE = Path(__file__).parent / "corpus"
-HEADS = {"source", "status", "class", "oom_kill", "full", "foreign", "succeeded", "hint"}
+HEADS = {"source", "status", "class", "oom_kill", "full", "foreign", "succeeded", "hint", "unseen"}
 
 
 @dataclass(frozen=True)

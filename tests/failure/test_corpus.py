@@ -82,4 +82,18 @@ def _table(pairs: Counter[tuple[str, str]]) -> str:
             f"{kind:<16}{logs:>5}{right:>6}{none:>6}{logs - right - none:>6}"
             f"{precision:>11.2f}{right / logs:>8.2f}"
         )
-    return "\n".join(rows) + "\n"
+    return "\n".join([*rows, "", *_unseen()]) + "\n"
+
+
+def _unseen() -> list[str]:
+    """What was said of the logs that came after the patterns; history, which no change betters."""
+    rows = []
+    for what, known in (("with a class", True), ("without one", False)):
+        said = Counter(
+            case.head["unseen"]
+            for case in CASES
+            if "unseen" in case.head and (case.expected != NONE) == known
+        )
+        counts = ", ".join(f"{said[word]} {word}" for word in ("right", "missed", "wrong"))
+        rows.append(f"{said.total()} logs {what} came after the patterns; at first sight: {counts}")
+    return rows
