@@ -65,6 +65,8 @@ from gpulaunch.core.waiting import WAITING, Node
 from gpulaunch.core.why import Why
 
 STEPS = 1000
+XID_OF_A_KILL = 45
+"""Preemptive cleanup: also what the driver says when a process on a card is killed."""
 
 
 class Run:
@@ -231,6 +233,9 @@ class Run:
     def _report(self, event: GpuEvent, card: Card) -> None:
         """Note it with the attempts that run there; a card that is lost serves nobody any more."""
         attempts = tuple(sorted(card.attempts))
+        ending = [live.wish for attempt in attempts if (live := self._attempts.get(attempt))]
+        if event.code == XID_OF_A_KILL and ending and all(ending):
+            return
         if (event.gpu, event.text, attempts) not in self._reported:
             self._reported.add((event.gpu, event.text, attempts))
             self._desk.fact(GpuReported(event.gpu, event.text, attempts))

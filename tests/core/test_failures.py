@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.events import Asked, Ended, GoOn, GpuEvent, Pause, Retry, TimerFired
+from gpulaunch.core.events import Asked, Cancel, Ended, GoOn, GpuEvent, Pause, Retry, TimerFired
 from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued
 from gpulaunch.core.model import (
     Demand,
@@ -230,6 +230,16 @@ def test_a_report_is_noted_with_the_attempts_that_run_there_once() -> None:
     reports = [fact for fact in table.facts if isinstance(fact, GpuReported)]
     assert reports == [GpuReported("GPU-0", "Xid 31: a fault", (attempt("a.1"),))]
     assert table.run.ledger.attempt(attempt("a.1")).reports == ["Xid 31: a fault"]
+
+
+def test_what_the_driver_says_of_a_job_that_is_being_ended_is_no_news() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.granted(0)
+    killed = GpuEvent("GPU-0", 45, "Xid 45: preemptive cleanup", "app")
+    table.asked(Cancel(("a",)))
+    table.on(killed)
+    assert not [fact for fact in table.facts if isinstance(fact, GpuReported)]
 
 
 def test_a_report_of_a_loss_keeps_new_jobs_off_and_blames_the_card_for_the_end() -> None:
