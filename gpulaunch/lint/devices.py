@@ -139,18 +139,21 @@ def _annotated(tree: Tree, node: ast.AnnAssign, value: ast.expr) -> Found:
 
 def _defaults(tree: Tree, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
     """Parameters' defaults; Fire, Typer and their kin make options of them."""
+    for name, value in defaults_of(node):
+        if isinstance(value, ast.Call) and last_name(value.func) in ("Option", "Argument"):
+            value = value.args[0] if value.args else value
+        yield from _given(tree, name, value, frozenset({name}))
+
+
+def defaults_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str, ast.expr]]:
+    """Parameters that have a default, with it."""
     named = [*node.args.posonlyargs, *node.args.args]
     pairs = list(zip(reversed(named), reversed(node.args.defaults), strict=False))
-    pairs += [
-        (arg, default)
-        for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=False)
-        if default is not None
-    ]
-    for arg, default in pairs:
-        value: ast.expr = default
-        if isinstance(default, ast.Call) and last_name(default.func) in ("Option", "Argument"):
-            value = default.args[0] if default.args else default
-        yield from _given(tree, arg.arg, value, frozenset({arg.arg}))
+    found: list[tuple[str, ast.expr]] = [(arg.arg, default) for arg, default in pairs]
+    for arg, keyword in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=False):
+        if keyword is not None:
+            found.append((arg.arg, keyword))
+    return found
 
 
 def _function_of(tree: Tree, node: ast.AST) -> str:
@@ -223,7 +226,7 @@ def _numbered(tree: Tree, node: ast.Call, name: str) -> Found:
         wanted = node.args[1]
     elif name == "setPropertyDefaultValue" and _OPENMM.fullmatch(str(tree.value(first))):
         yield from (_openmm(tree, node.args[1]) if len(node.args) > 1 else ())
-    if uses_cards(tree):
+    if uses_cards(tree) or name == "cuda":
         dot = "." if name in ("to", "cuda") else ""
         yield from _number(tree, wanted, f"{dot}{name}({{}})")
 

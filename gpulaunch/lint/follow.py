@@ -29,14 +29,14 @@ _DEEPEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a file holds. `names`, in a notebook: where each line is for people."""
+    """What a file holds. `book` is the notebook whose code cells were looked at."""
 
     placed: tuple[Placed, ...] = ()
     lines: list[str] = field(default_factory=list)
     imports: tuple[python.Module, ...] = ()
     runs: tuple[Run, ...] = ()
     indices: frozenset[str] = frozenset()
-    cells: tuple[str, ...] = ()
+    book: notebook.Notebook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,28 @@ class Follow:
 
     def findings(self, start: Start, given: Given) -> Iterator[Finding]:
         """What in the files behind a command does not suit a job of this kind."""
-        yield from self._findings(start, given, "", 0)
+        yield from self._findings(start, given, set(), 0)
 
     def indices(self, start: Start) -> frozenset[str]:
         """Options that the script itself says are a card's number."""
         found = self._file(start)
         return self.look(*found).indices if found else frozenset()
 
-    def _findings(self, start: Start, given: Given, script: str, depth: int) -> Iterator[Finding]:
+    def _findings(
+        self, start: Start, given: Given, seen: set[Start], depth: int
+    ) -> Iterator[Finding]:
+        if start in seen or not self.files.budget.left():
+            return
+        seen.add(start)
         given = replace(given, options=_both(given.options, start.run.options, depth))
         for path, kind in self.behind(start):
             looked = self.look(path, kind)
             if looked.placed:
                 found = judged(self.files.shown(path), looked.placed, looked.lines, [given])
-                yield from (_in_cell(one, looked) for one in found)
+                yield from (_in_cell(one, looked.book) for one in found)
             for run in looked.runs if depth < _DEEPEST else ():
-                cwd = _directory(start.cwd, run.cwd, path)
-                yield from self._findings(Start(run, cwd, start.extra), given, path, depth + 1)
+                inner = Start(run, _directory(start.cwd, run.cwd, path), start.extra)
+                yield from self._findings(inner, given, seen, depth + 1)
 
     # ── which files ─────────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +140,8 @@ def _look(text: str, kind: str) -> Looked:
         return of_shell(text, "bash")
     looked = python.look(text, main=kind != "module")
     lines = lines_of(text)
-    return Looked(tuple(heard(looked.placed, lines)), lines, looked.imports, (), looked.indices)
+    kept = tuple(heard(looked.placed, lines))
+    return Looked(kept, lines, looked.imports, looked.runs, looked.indices)
 
 
 def of_shell(text: str, dialect: str) -> Looked:
@@ -160,14 +166,17 @@ def _of_notebook(text: str) -> Looked:
     looked = python.look(book.text)
     typed = list(book.typed)
     kept = heard(looked.placed, typed)
-    return Looked(tuple(kept), typed, looked.imports, (), frozenset(), book.cells)
+    return Looked(tuple(kept), typed, looked.imports, looked.runs, book=book)
 
 
-def _in_cell(finding: Finding, looked: Looked) -> Finding:
-    """In a notebook: which cell, for people; Jupyter shows no lines of the file."""
-    if not looked.cells:
+def _in_cell(finding: Finding, book: notebook.Notebook | None) -> Finding:
+    """In a notebook: the file's own line, and, as Jupyter shows none, which cell."""
+    if book is None:
         return finding
-    return replace(finding, why=f"{looked.cells[finding.line - 1]}: {finding.why}")
+    cell = book.cells[finding.line - 1]
+    line, column, text = book.place(finding.line - 1, finding.column - 1)
+    why = f"{cell}: {finding.why}"
+    return replace(finding, line=line + 1, column=column + 1, text=text, why=why)
 
 
 def _directory(cwd: str, relative: str, script: str) -> str:

@@ -114,7 +114,7 @@ class Masks:
             if isinstance(text, str) and text.startswith("tcp://"):
                 port = text.rpartition(":")[2].partition("?")[0]
                 if port.isdigit() and port != "0":
-                    yield leaf, said.port(text[:80])
+                    yield leaf, said.address(text[:80])
 
     def _is_environment(self, node: ast.Dict) -> bool:
         """Whether a dictionary becomes some process's environment."""
@@ -181,7 +181,7 @@ def _passed_on(tree: Tree) -> frozenset[str]:
     own: set[str] = set()
     for _ in range(3):
         before = len(own)
-        for name, value in tree.assigned[:2000]:
+        for name, value in [*tree.assigned[:2000], *tree.iterated[:2000]]:
             words = words_in(value)
             if any(mark in words for mark in _OWN) or not own.isdisjoint(words.split()):
                 own.add(name)

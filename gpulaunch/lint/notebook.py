@@ -9,9 +9,11 @@ import json
 import re
 from dataclasses import dataclass
 
+from gpulaunch.lint.tree import parse
+
 _ENV = re.compile(r"%(?:set_)?env\s+(\w+)\s*[= ]\s*(.*)")
 _MISSES = 50
-_MAGIC = re.compile(r"\s*[%!?]")
+_MAGIC = re.compile(r"\s*[%!?]|\s*\w+\s*=\s*[!%]|[^#'\"]*\?\s*$")
 _SHELL_CELL = re.compile(r"%%(?:bash|sh|script bash)\b")
 _PYTHON_CELL = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 
@@ -20,7 +22,7 @@ _PYTHON_CELL = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 class Notebook:
     """`text` is Python; of each line: its number in the file (from 0), the column there, as typed.
 
-    `cells` says where it is for a person in Jupyter: `cell 3, line 2`.
+    `file` are the file's lines. `cells` says where it is for a person in Jupyter: `cell 3, line 2`.
     """
 
     text: str
@@ -28,6 +30,14 @@ class Notebook:
     columns: tuple[int, ...]
     cells: tuple[str, ...]
     typed: tuple[str, ...]
+    file: tuple[str, ...]
+
+    def place(self, line: int, column: int) -> tuple[int, int, str]:
+        """Line and column in the file, and that line, of a place in the text; all from 0."""
+        row, start = self.lines[line], self.columns[line]
+        magic = bool(_MAGIC.match(self.typed[line]))  # what it became stands elsewhere
+        before = json.dumps("" if magic else self.typed[line][:column], ensure_ascii=False)
+        return row, start + len(before) - 2 if start else 0, self.file[row]
 
 
 def read(file: str) -> Notebook | None:
@@ -42,7 +52,10 @@ def read(file: str) -> Notebook | None:
     names: list[str] = []
     for number, source in enumerate(sources, 1):
         lines = source.split("\n")
-        for at, (line, plain) in enumerate(zip(lines, _plain(lines), strict=True), 1):
+        code = _plain(lines)
+        if parse("\n".join(code)) is None:
+            code = [""] * len(lines)  # the other cells run nevertheless
+        for at, (line, plain) in enumerate(zip(lines, code, strict=True), 1):
             python.append(plain)
             typed.append(line)
             names.append(f"cell {number}, line {at}")
@@ -53,6 +66,7 @@ def read(file: str) -> Notebook | None:
         tuple(column for _, column in places),
         tuple(names),
         tuple(typed),
+        tuple(file.split("\n")),
     )
 
 

@@ -122,7 +122,7 @@ def _setting(
     if option in _PORTS and _NUMBER.match(value) and value.isdigit() and value != "0":
         return said.port(shown)
     if option in _RENDEZVOUS and _ENDPOINT.fullmatch(value):
-        return said.port(shown)
+        return said.endpoint(shown)
     if suspect := said.device(value):
         return suspect
     if not _NUMBERS.fullmatch(value) or program in _SWITCHES:
@@ -144,8 +144,9 @@ def _numbered(option: str, value: str, shown: str, indices: frozenset[str]) -> S
     if option in _COUNT or option in _PARALLEL:
         return said.count(number, shown) if number > 1 else None
     if option == "gpu":
-        least = number if option in indices else number - 1
-        return said.index(least, shown, "0") if least else None
+        if option in indices:
+            return said.index(number, shown, "0")
+        return said.index_or_count(number, shown) if number > 1 else None
     return None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpulaunch.lint import devices, shell, spread
 from gpulaunch.lint.finding import Placed, Suspect
 from gpulaunch.lint.masks import Masks
+from gpulaunch.lint.runs import Run
 from gpulaunch.lint.tree import Tree, last_name, parse, words_in
 
 MOST = 100
@@ -54,6 +55,7 @@ class Looked:
     placed: tuple[Placed, ...] = ()
     imports: tuple[Module, ...] = ()
     indices: frozenset[str] = frozenset()
+    runs: tuple[Run, ...] = ()
 
 
 def look(text: str, main: bool = True) -> Looked:
@@ -63,16 +65,17 @@ def look(text: str, main: bool = True) -> Looked:
         return Looked()
     tree = Tree(module, main)
     lines = text.splitlines(keepends=True) if "\r" in text or "\f" in text else text.split("\n")
-    found: dict[tuple[int, int, str], Placed] = {}
+    found: dict[tuple[int, int, Suspect], Placed] = {}
     for node, suspect in _suspects(tree) if _SPEAKS.search(text) else ():
         placed = _placed(tree, node, suspect, lines)
-        found.setdefault((placed.line, placed.column, suspect.rule), placed)
+        found.setdefault((placed.line, placed.column, suspect), placed)
         if len(found) >= MOST:
             break
     return Looked(
         tuple(sorted(found.values(), key=lambda p: (p.line, p.column))),
         tuple(_imports(tree)),
         frozenset(_indices(tree)),
+        tuple(_runs(tree))[:MOST] if "subprocess" in text or "system" in text else (),
     )
 
 
@@ -142,6 +145,18 @@ def _indices(tree: Tree) -> Iterator[str]:
                 yield devices.option_name(name)
 
 
+def _runs(tree: Tree) -> Iterator[Run]:
+    """The scripts that it starts itself."""
+    for node in tree.nodes:
+        if not isinstance(node, ast.Call) or not _STARTERS.fullmatch(tree.dotted(node.func)):
+            continue
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.List | ast.Tuple):
+            yield from shell.runs_of_words([_known(tree, item) for item in first.elts[:200]])
+        elif first is not None and len(text := _known(tree, first)) < 20_000:
+            yield from shell.look(text, "sh").runs
+
+
 def _started(tree: Tree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
     """`os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion."""
     first = node.args[0] if node.args else None
@@ -160,6 +175,8 @@ def _known(tree: Tree, node: ast.expr) -> str:
     value = tree.value(node)
     if value is not None:
         return str(value)
+    if tree.dotted(node) == "sys.executable":
+        return "python"
     if isinstance(node, ast.JoinedStr):
         parts = [
             tree.value(part) if isinstance(part, ast.Constant) else None

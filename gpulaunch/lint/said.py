@@ -81,6 +81,16 @@ def count(
     )
 
 
+def index_or_count(number: int, shown: str) -> Suspect:
+    """For an option that may be either; either way the job has too few."""
+    return Suspect(
+        "device-index",
+        f"{shown}, be it a card's number or how many, is more than there is: {{here}}",
+        f"write 0 if it is a number, or gpus: {number} in the job file",
+        most=number - 1,
+    )
+
+
 def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset()) -> Suspect:
     """For a mask that is set; `value` where it is known."""
     if value is not None and (found := comma(value)):
@@ -134,13 +144,22 @@ def order(value: str) -> Suspect | None:
     )
 
 
-def port(shown: str, unless: frozenset[str] = frozenset()) -> Suspect:
+def port(shown: str, mend: str = f"leave it out: {PORT} is set for each job") -> Suspect:
     return Suspect(
         "fixed-port",
         f"{shown} is the same for every job: the second one here finds the address in use",
-        f"leave it out, {PORT} is set for each job (or write {{{{port}}}} in the job file)",
-        unless=unless,
+        mend,
     )
+
+
+def address(shown: str) -> Suspect:
+    """For `tcp://localhost:29500`."""
+    return port(shown, f'write init_method="env://": {PORT} is set for each job')
+
+
+def endpoint(shown: str) -> Suspect:
+    """For torchrun's rendezvous."""
+    return port(shown, f"write localhost:${PORT}, which is set for each job, or --standalone")
 
 
 def auto_map(value: str) -> Suspect:

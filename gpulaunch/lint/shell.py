@@ -80,7 +80,7 @@ def runs_of_words(words: Sequence[str]) -> tuple[Run, ...]:
 
 
 def _known_word(word: str) -> str | None:
-    return None if "{{" in word else word
+    return None if "{{" in word or "${_}" in word else word
 
 
 class _Reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gpulaunch.lint import said
-from gpulaunch.lint.devices import Found
+from gpulaunch.lint.devices import Found, defaults_of
 from gpulaunch.lint.tree import Tree, last_name, words_in
 
 _MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
@@ -21,6 +21,10 @@ def check(tree: Tree, node: ast.AST) -> Found:
         for key, value in zip(node.keys, node.values, strict=True):
             if tree.value(key) == "device_map":
                 yield from _device_map(tree, value)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        for name, default in defaults_of(node):
+            if name == "device_map":
+                yield from _device_map(tree, default)
     elif isinstance(node, ast.BinOp):
         yield from _divided(tree, node)
 

@@ -75,6 +75,7 @@ class Tree:
         self.constants: dict[str, ast.expr] = {}
         self.bound: dict[str, ast.expr] = {}
         self.assigned: list[tuple[str, ast.expr]] = []
+        self.iterated: list[tuple[str, ast.expr]] = []
         self._collect(module)
         self._names()
 
@@ -121,15 +122,22 @@ class Tree:
                     self._assign(target, node.value)
             elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
                 self._assign(node.target, node.value)
-            elif isinstance(node, ast.AugAssign | ast.For):
-                for inner in ast.walk(node.target):
-                    if isinstance(inner, ast.Name):
-                        stored[inner.id] += 1
+            elif isinstance(node, ast.AugAssign):
+                stored[last_name(node.target)] += 1
+            elif isinstance(node, ast.For | ast.comprehension):
+                self._iterate(node.target, node.iter, stored)
         self.bound = {name: value for name, value in self.assigned if stored[name] == 1}
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self.assigned.append((target.id, value))
+
+    def _iterate(self, target: ast.expr, iterable: ast.expr, stored: Counter[str]) -> None:
+        """A loop gives its names many values."""
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        for name in map(last_name, parts):
+            stored[name] += 1
+            self.iterated.append((name, iterable))
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
         for name in node.names:

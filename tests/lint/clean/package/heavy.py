@@ -1,0 +1,3 @@
+import torch
+
+torch.cuda.set_device(3)

@@ -1,0 +1,6 @@
+# run: python {name} --device cuda:0
+from parts import model
+from parts.more import helper
+
+model.build()
+helper()

@@ -1,0 +1,6 @@
+from . import model
+from .model import build
+
+
+def helper(device="cuda:1"):
+    return build().cuda(1)
