@@ -34,7 +34,6 @@ Xid catalogue). Other numbers come from programs too and decide nothing by thems
 FAULT_XIDS = frozenset({13, 31})
 """An exception in, or a memory fault of, the program that ran on the card."""
 
-_KILL, _BUS, _ILL = 9, 7, 4
 _CRASHES = frozenset({4, 6, 7, 8, 9, 11})
 _FULL = 1 << 20
 _LENGTH = 300
@@ -92,8 +91,9 @@ def diagnose(evidence: Evidence) -> Failure | None:
         return None
     verdict = judge(evidence.tail)
     return (
-        _by_signal(evidence)
+        _by_signal(evidence, _signal(outcome))
         or _by_log(evidence, verdict)
+        or _by_signal(evidence, verdict.child)
         or _by_disk(evidence, verdict)
         or _by_xid(evidence)
         or _by_shell(evidence)
@@ -127,8 +127,8 @@ def _lost(evidence: Evidence) -> Failure | None:
     return Failure("gpu_lost", "; ".join(dict.fromkeys(words)), advice_for("gpu_lost"), uuids)
 
 
-def _by_signal(evidence: Evidence) -> Failure | None:
-    match _signal(evidence.outcome):
+def _by_signal(evidence: Evidence, signal: int | None) -> Failure | None:
+    match signal:
         case 9 if evidence.rises.rose:
             words = "killed while the kernel was killing processes for want of memory (oom_kill)"
             return _failure("host_oom", words)

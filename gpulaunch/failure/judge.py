@@ -18,6 +18,7 @@ from gpulaunch.failure.patterns import WRAPPER
 from gpulaunch.failure.reading import Error, Line, Raised, errors_of, lines_of
 
 TRAILER = 25  # Lines that may follow the last error before it counts as survived.
+MOST = 200  # Errors of a cluster that are looked at, the last ones.
 ECHO = 2  # Lines between an error and a wrapper's own "error: it failed".
 FOLLOWING = frozenset({"secondary", WRAPPER})
 
@@ -34,11 +35,12 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`finding` decides; `error`: the log ends in an error, whatever it is; `soft`: something was
-    given up on and the program went on."""
+    given up on and the program went on; `child`: the log says that this signal killed a process."""
 
     finding: Finding | None
     error: Error | None
     soft: Finding | None
+    child: int | None = None
 
 
 def judge(text: str) -> Verdict:
@@ -47,8 +49,8 @@ def judge(text: str) -> Verdict:
     soft = _soft(lines)
     cluster = _cluster(lines, errors)
     if not cluster:
-        return Verdict(None, None, soft)
-    return Verdict(_decide(lines, cluster), cluster[-1], soft)
+        return Verdict(None, None, soft, _child(lines))
+    return Verdict(_decide(lines, cluster), cluster[-1], soft, _child(lines))
 
 
 def classify(error: Error) -> Finding | None:
@@ -99,7 +101,9 @@ def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
     for error in reversed(errors):
         if error.shape == "ignored":
             continue
-        if error.shape == "survived" or not _is_quiet(_between(rest, error.end, after)):
+        if error.shape == "survived" or len(cluster) == MOST:
+            break
+        if not _is_quiet(_between(rest, error.end, after)):
             break
         cluster.insert(0, error)
         after = min(after, error.start)
@@ -138,6 +142,8 @@ def _is_noise(text: str) -> bool:
 def _decide(lines: Sequence[Line], cluster: Sequence[Error]) -> Finding | None:
     known = [(error, classify(error)) for error in cluster]
     firsts = [(e, found) for e, found in known if found and found.kind not in FOLLOWING]
+    # What programs expect and handle is a root cause only where there is no other.
+    firsts.sort(key=lambda pair: pair[1].kind in patterns.WEAK)
     last, found = known[-1]
     if found is None:
         return next((f for e, f in firsts if _explains(lines, cluster, e, last)), None)
@@ -147,7 +153,7 @@ def _decide(lines: Sequence[Line], cluster: Sequence[Error]) -> Finding | None:
         return next((f for _, f in known if f and f.kind == "secondary"), None)
     for error, first in firsts:
         other = error.stream != last.stream or error.shape == "child" or last.shape == "abort"
-        if other or found.kind in patterns.FOLLOWS:
+        if other or (found.kind in patterns.FOLLOWS and first.kind not in patterns.WEAK):
             return first
     return found
 
@@ -165,6 +171,15 @@ def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, las
         line for line in lines[error.end + 1 : last.start] if line.text and not _is_noise(line.text)
     ]
     return len(others) <= ECHO
+
+
+def _child(lines: Sequence[Line]) -> int | None:
+    """The first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
+    for line in lines[-2 * TRAILER :]:
+        found = shapes.CHILD_SIGNAL.search(line.text)
+        if found is not None:
+            return int(found["signal"])
+    return None
 
 
 def _soft(lines: Sequence[Line]) -> Finding | None:

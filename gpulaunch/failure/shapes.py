@@ -59,14 +59,19 @@ ENDED = re.compile(
     r"(?i).{0,200}\b(?:exit(?:ed|code)?|return(?:ed)?|failed|terminated)\b.{0,60}\b(?:code|status|exitcode)\b"
 )
 """A wrapper's or a scheduler's echo of a status."""
+CHILD_SIGNAL = re.compile(
+    r"(?i)(?:\b(?:exitcode|exit code|return code)\W{1,6}-|\bwith signal )(?P<signal>[479])\b"
+)
+"""How launchers inside the job say that one of its processes was killed."""
 NOISE = re.compile(
     r"\s|[│╭╰|]|wandb:|srun:|slurmstepd:|mpirun|prterun|make(?:\[\d{1,3}\])?: |/\S{1,300}Warning: "
     r"|CUDA kernel errors might|For debugging consider|Compile with|Search for `"
     r"|Exception raised from"
     r"|frame #\d|#\d|@ |\*\*\*|[-=~_*]{3}|Fatal Python error|Current thread|Thread 0x"
     r"|Extension modules|Abort(?:ed\b|\(\d)|Segmentation fault|Set the environment variable"
-    r"|Stack trace|goroutine |For simplicity, JAX|The stack trace below|Hint:|terminate called|Sending process"
-    r"|Last error:|Killed|\S{0,200}resource_tracker|ERROR conda\.cli|Error executing job|Terminated"
+    r"|Stack trace|goroutine |For simplicity, JAX|The stack trace below|Hint:|terminate called"
+    r"|Sending process|Last error:|Killed|\S{0,200}resource_tracker|ERROR conda\.cli"
+    r"|Error executing job|Terminated"
     r"|[\w.-]{1,60}:\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL|Root Cause|Failures:|See https?://|Failed core"
     r"|current device: |\w{1,60} FAILED$|BufferAssignment|Buffer \d|Peak buffers|Total bytes"
 )

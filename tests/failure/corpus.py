@@ -11,6 +11,7 @@ A file is a head of `key: value` lines, `---`, and the log's end, bytes as they 
     foreign: yes                others used the card's memory
     unseen: right               it came after the patterns were written, and this is what they said
                                 of it then: right, missed (nothing), wrong (another class)
+    still: missed               nothing is said of it, to this day
     succeeded: yes, hint: yes   it counts as success; a line says what its log says
 """
 
@@ -24,7 +25,18 @@ from gpulaunch.core.model import Exited, MissingOutput, Outcome, Signaled, Timed
 from gpulaunch.failure import Counters, Evidence, Room
 
 HERE = Path(__file__).parent / "corpus"
-HEADS = {"source", "status", "class", "oom_kill", "full", "foreign", "succeeded", "hint", "unseen"}
+HEADS = {
+    "source",
+    "status",
+    "class",
+    "oom_kill",
+    "full",
+    "foreign",
+    "succeeded",
+    "hint",
+    "unseen",
+    "still",
+}
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,16 @@ def test_other_statuses_tell_of_none(code: int) -> None:
     assert kind(Exited(code)) is None
 
 
+def test_a_launcher_inside_the_job_may_tell_of_its_childs_signal() -> None:
+    killed = "failed (exitcode: -9) local_rank: 0 (pid: 357394)\n"
+    assert kind(Exited(1), killed, rises=Counters(1, 1)) == "host_oom"
+    assert kind(Exited(1), killed) is None
+    assert kind(Exited(1), "train.py exits with return code = -7\n") == "shm"
+    assert kind(Exited(1), "Shard was signaled to shutdown with signal 4 rank=0\n") == "wrong_cpu"
+    assert kind(Exited(1), "Worker pid 26961 died, exit code: -15\n") is None
+    assert kind(Exited(1), "exit code -91\n", rises=Counters(1, 1)) is None
+
+
 # ── Disks ───────────────────────────────────────────────────────────────────────────────────────
 
 

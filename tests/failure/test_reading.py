@@ -143,6 +143,22 @@ def test_the_first_rank_that_failed_decides() -> None:
     assert kind(log) == "gpu_oom"
 
 
+def test_what_was_expected_and_handled_is_no_root_cause_beside_another() -> None:
+    missing = f"{HEADER}{FRAME}FileNotFoundError: [Errno 2] No such file or directory: 'c'\n"
+    crash = f"{HEADER}{FRAME}RuntimeError: CUDA error: unspecified launch failure\n"
+    wrapper = f"{HEADER}{FRAME}subprocess.CalledProcessError: x returned non-zero exit status 1.\n"
+    assert kind(missing + crash) == "crash"
+    assert kind(missing + f"{HEADER}{FRAME}{OOM}\n" + wrapper) == "gpu_oom"
+    assert kind(missing + wrapper) == "missing_file"
+    assert kind(wrapper) is None
+
+
+def test_what_crashes_after_a_lack_of_memory_only_follows_from_it() -> None:
+    crash = f"{HEADER}{FRAME}RuntimeError: CUDA error: unspecified launch failure\n"
+    assert kind(f"{HEADER}{FRAME}{OOM}\n{crash}") == "gpu_oom"
+    assert kind(f"{crash}{HEADER}{FRAME}{OOM}\n") == "gpu_oom"
+
+
 def test_a_handled_missing_file_is_not_why_its_handler_failed() -> None:
     link = "\nDuring handling of the above exception, another exception occurred:\n\n"
     weak = f"{HEADER}{FRAME}FileNotFoundError: [Errno 2] No such file or directory: 'c'\n"
