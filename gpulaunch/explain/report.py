@@ -114,7 +114,8 @@ def report(
         found = recognised(exc, tb)
         if found is None:
             return ""
-        return "\n".join(bounded(Report(*found, program=program).lines())) + "\n"
+        words = Report(*found, program=program, whole=message(exc) if exc else "").lines()
+        return "\n".join(bounded(words)) + "\n"
     except BaseException as error:  # Whatever a stranger's objects do, the job ends as it would.
         return f"{HEAD} no report: {type(error).__name__} while it was made\n"
 
@@ -151,12 +152,8 @@ def accelerated(type_name: str) -> bool:
 
 
 def message(exc: BaseException) -> str:
-    """Its own text, bounded. C++ frames that torch may append are left out."""
-    try:
-        text = BaseException.__str__(exc) or str(exc)
-    except Exception:
-        return ""
-    return text[:200_000]
+    """What it was raised with, bounded. Not str(): of several arguments that is their repr."""
+    return "\n".join(arg for arg in exc.args if str in mro(type(arg)))[:200_000]
 
 
 def recognised(
@@ -193,7 +190,7 @@ def is_inner(error: BaseException, outer: BaseException) -> bool:
 
 def members(exc: BaseException) -> list[BaseException]:
     """Those of an ExceptionGroup (also of the backport)."""
-    if not any(base.__name__ == "BaseExceptionGroup" for base in mro(type(exc))):
+    if not any(of(base, "__name__") == "BaseExceptionGroup" for base in mro(type(exc))):
         return []
     found = getattr(exc, "exceptions", ())
     return list(found)[:50] if isinstance(found, (tuple, list)) else []
@@ -225,12 +222,15 @@ def steps(tb: TracebackType | None) -> list[Step]:
 
 
 def continued(outer: list[Step], inner: list[Step]) -> list[Step]:
-    """An inner exception's traceback begins where it was caught: its callers are the outer's."""
+    """An inner exception's traceback begins where it was caught: its callers are the outer's.
+
+    Where both share no frame (torch.compile, another thread), the outer's still lead there.
+    """
     if inner:
         for at, step in enumerate(outer):
             if step.frame is inner[0].frame:
                 return outer[:at] + inner
-    return inner
+    return outer + inner
 
 
 # ── Tensors, found without touching them ────────────────────────────────────────────────────────
@@ -267,6 +267,11 @@ def mro(kind: type) -> tuple[type, ...]:
     return found
 
 
+def of(kind: type, name: str) -> Any:
+    """A type's own attribute, past any metaclass of the program's."""
+    return type.__getattribute__(kind, name)
+
+
 def attributes(obj: Any) -> dict[str, Any]:
     """The instance's own attributes, past any `__getattr__` and property of the program's."""
     try:
@@ -276,10 +281,17 @@ def attributes(obj: Any) -> dict[str, Any]:
     return found if type(found) is dict else {}
 
 
+class Slotted:
+    __slots__ = ("slot",)
+
+
+MEMBER = type(vars(Slotted)["slot"])
+
+
 def slots(obj: Any) -> Iterator[tuple[str, Any]]:
     for kind in mro(type(obj)):
-        for name, member in list(vars(kind).items())[:PER_CONTAINER]:
-            if type(member).__name__ == "member_descriptor" and kind.__module__ != "builtins":
+        for name, member in list(of(kind, "__dict__").items())[:PER_CONTAINER]:
+            if type(member) is MEMBER and of(kind, "__module__") != "builtins":
                 try:
                     yield name, member.__get__(obj, type(obj))
                 except Exception:
@@ -307,8 +319,19 @@ class Torch:
         core = getattr(names.get("_C"), "__dict__", {})
         self.quietly: Callable[[], Any] | None = core.get("DisableTorchFunction")
 
-    def is_a(self, obj: Any, kind: Any) -> bool:
-        return kind is not None and kind in mro(type(obj))
+    def sort(self, kind: type) -> str:
+        """What objects of a type are to a look; '' where torch does not say."""
+        sorts = {
+            "tensor": self.tensor,
+            "module": self.module,
+            "generator": self.generator,
+            "device": self.device,
+        }
+        for base in mro(kind):
+            for sort, other in sorts.items():
+                if base is other:
+                    return sort
+        return ""
 
 
 # Objects of these are not opened: they hold no tensors, or a great deal beside.
@@ -317,7 +340,25 @@ STRANGERS = (
     "threading _thread socket logging asyncio pathlib subprocess multiprocessing concurrent "
     "datetime decimal types typing abc enum weakref ctypes select queue tqdm rich"
 )
-PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type, range, slice)
+PLAIN = (type(None), bool, complex, float, bytes, bytearray, type, range, slice)
+# What an object is to a look, by the first of its bases that says so.
+SORTS: list[tuple[str, type]] = [
+    *(("plain", kind) for kind in PLAIN),
+    ("text", str), ("number", int), ("dict", dict), ("tuple", tuple), ("list", list),
+    ("deque", deque), ("set", set), ("frozenset", frozenset),
+]  # fmt: skip
+NAMED = {
+    "functools.partial": "partial",
+    "collections.UserDict": "data",
+    "collections.UserList": "data",
+}
+ITERATORS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple.__iter__,
+    "list": list.__iter__,
+    "deque": deque.__iter__,
+    "set": set.__iter__,
+    "frozenset": frozenset.__iter__,
+}
 
 
 class Look:
@@ -332,6 +373,14 @@ class Look:
         self.cut = False
         self.met: set[int] = set()
         self.queue: deque[tuple[Any, str, str, int, Any, str]] = deque()
+        self.sorts: dict[int, str] = {}
+
+    def sort(self, kind: type) -> str:
+        """What objects of a type are to a look; types are compared by identity alone."""
+        known = self.sorts.get(id(kind))
+        if known is None:
+            known = self.sorts[id(kind)] = self.torch.sort(kind) or sort_of(kind)
+        return known
 
     def at(self, roots: Iterable[tuple[str, Any]]) -> Look:
         for name, value in roots:
@@ -348,27 +397,34 @@ class Look:
         return self
 
     def one(self, obj: Any, path: str, role: str, depth: int, owner: Any, where: str) -> None:
-        torch = self.torch
-        if type(obj) is str:
-            if NUMBERED.match(obj):
-                self.devices.append((path, repr(obj)))
+        sort = self.sort(type(obj))
+        if sort in ("text", "number"):
+            self.named(obj, path, sort)
             return
-        if type(obj) is int and INDEXES.match(re.split(r"[.\[]", path)[-1]):
-            self.devices.append((path, str(obj)))
-            return
-        if isinstance(obj, PLAIN) or id(obj) in self.met:
+        if sort in ("plain", "stranger") or id(obj) in self.met:
             return
         self.met.add(id(obj))
-        if torch.is_a(obj, torch.tensor):
+        if sort == "tensor":
             self.tensors.append(self.seen(obj, path, role, owner, where))
-        elif torch.is_a(obj, torch.generator):
+        elif sort == "generator":
             self.tensors.append(
                 Seen(path, str(obj.device), "", "", "generator", id(obj), False, 0, None, "")
             )
-        elif torch.is_a(obj, torch.device):
+        elif sort == "device":
             self.devices.append((path, str(obj)))
-        elif depth < DEPTH or torch.is_a(obj, torch.module):
-            self.open(obj, path, role, depth + 1, owner, where)
+        elif sort == "module":
+            self.open_module(obj, path, role, depth + 1)
+        elif depth < DEPTH:
+            for name, value in self.open(obj, path, sort):
+                self.queue.append((value, name, role, depth + 1, owner, where))
+
+    def named(self, obj: Any, path: str, sort: str) -> None:
+        """Devices that are spelt out: 'cuda:3', or 3 under a name like local_rank."""
+        if sort == "text":
+            if type(obj) is str and NUMBERED.match(obj):
+                self.devices.append((path, repr(obj)))
+        elif type(obj) is int and INDEXES.match(re.split(r"[.\[]", path)[-1]):
+            self.devices.append((path, str(obj)))
 
     def seen(self, obj: Any, path: str, role: str, owner: Any, where: str) -> Seen:
         def read(attribute: str) -> Any:
@@ -385,7 +441,7 @@ class Look:
         finally:
             if guard is not None:
                 guard.__exit__(None, None, None)
-        if role == "plain" and self.torch.is_a(obj, self.torch.parameter):
+        if role == "plain" and any(base is self.torch.parameter for base in mro(type(obj))):
             role = "parameter"
         sizes = tuple(shape) if shape is not None else None
         size = getattr(dtype, "itemsize", 0) or 0
@@ -404,52 +460,33 @@ class Look:
             where,
         )
 
-    def open(self, obj: Any, path: str, role: str, depth: int, owner: Any, where: str) -> None:
-        kind = type(obj)
-        bases = mro(kind)
-        if self.torch.is_a(obj, self.torch.module):
-            self.open_module(obj, path, role, depth)
-            return
-        inner: Iterable[tuple[str, Any]]
-        if dict in bases:
-            inner = ((f"{path}[{key(k, n)}]", v) for n, (k, v) in first(dict.items(obj)))
-        elif tuple in bases or list in bases:
-            fields = vars(kind).get("_fields") if tuple in bases else None
-            items = tuple.__iter__(obj) if tuple in bases else list.__iter__(obj)
-            if isinstance(fields, tuple):
-                inner = ((f"{path}.{f}", v) for f, v in zip(fields, items))  # noqa: B905
-            else:
-                inner = ((f"{path}[{n}]", v) for n, v in first(items))
-        elif deque in bases:
-            inner = ((f"{path}[{n}]", v) for n, v in first(deque.__iter__(obj)))
-        elif set in bases or frozenset in bases:
-            members_of = set.__iter__(obj) if set in bases else frozenset.__iter__(obj)
-            inner = ((f"{path}{{{n}}}", v) for n, v in first(members_of))
-        elif kind.__name__ == "partial" and kind.__module__ == "functools":
-            inner = [(f"{path}.args", obj.args), (f"{path}.keywords", obj.keywords)]
-        elif str(kind.__module__).split(".", 1)[0] in STRANGERS.split():
-            return
-        else:
-            inner = self.open_instance(obj, path, bases)
-        for name, value in inner:
-            self.queue.append((value, name, role, depth, owner, where))
-
-    def open_instance(
-        self, obj: Any, path: str, bases: tuple[type, ...]
-    ) -> Iterator[tuple[str, Any]]:
-        own = attributes(obj)
-        names = {base.__name__ for base in bases}
-        if "UserDict" in names and type(own.get("data")) is dict:
-            for n, (k, v) in first(own["data"].items()):  # Also Hugging Face's BatchEncoding.
+    def open(self, obj: Any, path: str, sort: str) -> Iterator[tuple[str, Any]]:
+        """What is in an object, by the expression that reaches it."""
+        if sort == "dict":
+            for n, (k, v) in self.first(dict.items(obj)):
                 yield f"{path}[{key(k, n)}]", v
-        elif "UserList" in names and type(own.get("data")) is list:
-            for n, v in first(own["data"]):
-                yield f"{path}[{n}]", v
+        elif sort in ITERATORS:
+            fields: Any = of(type(obj), "__dict__").get("_fields") if sort == "tuple" else ()
+            form = "{{{}}}" if "set" in sort else "[{}]"
+            for n, v in self.first(ITERATORS[sort](obj)):
+                named = isinstance(fields, tuple) and n < len(fields)
+                yield path + (f".{fields[n]}" if named else form.format(n)), v
+        elif sort == "partial":
+            yield f"{path}.args", obj.args
+            yield f"{path}.keywords", obj.keywords
+        elif sort == "data":
+            yield path, attributes(obj).get("data")  # Also Hugging Face's BatchEncoding.
         else:
-            for name, value in itertools.chain(list(own.items())[:PER_CONTAINER], slots(obj)):
+            for name, value in itertools.chain(list(attributes(obj).items()), slots(obj)):
                 # An optimiser's groups are the model's own parameters once more.
-                if not (name == "param_groups" and "Optimizer" in names):
+                if name != "param_groups":
                     yield f"{path}.{name}", value
+
+    def first(self, items: Iterable[Any], most: int = PER_CONTAINER) -> list[tuple[int, Any]]:
+        """The first ones, taken in one step: another thread's change cannot come between."""
+        found = list(enumerate(itertools.islice(items, most + 1)))
+        self.cut = self.cut or len(found) > most
+        return found[:most]
 
     def open_module(self, obj: Any, path: str, role: str, depth: int) -> None:
         own = attributes(obj)
@@ -457,24 +494,33 @@ class Look:
         for group, as_role in (("_parameters", hidden), ("_buffers", "buffer")):
             if isinstance(own.get(group), dict):
                 as_role = "hidden" if hidden == "hidden" else as_role
-                for _, (name, value) in first(dict.items(own[group])):
+                for _, (name, value) in self.first(dict.items(own[group])):
                     self.queue.append((value, f"{path}.{name}", as_role, depth, obj, path))
         if isinstance(own.get("_modules"), dict):
             below = "hidden" if hidden == "hidden" else "plain"
-            for _, (name, value) in first(dict.items(own["_modules"]), 4096):
+            for _, (name, value) in self.first(dict.items(own["_modules"]), 4096):
                 self.queue.append((value, child(path, name), below, 0, obj, path))
         for name, value in list(own.items())[:PER_CONTAINER]:
             if name not in ("_parameters", "_buffers", "_modules") and "_hooks" not in name:
                 self.queue.append((value, f"{path}.{name}", "attribute", depth, obj, path))
 
 
-def first(items: Iterable[Any], most: int = PER_CONTAINER) -> list[tuple[int, Any]]:
-    """The first ones, taken in one step, so that another thread's change does not come between."""
-    return list(enumerate(itertools.islice(items, most)))
+def sort_of(kind: type) -> str:
+    """What objects of a type that is not torch's are to a look."""
+    bases = mro(kind)
+    for base in bases:
+        for sort, other in SORTS:
+            if base is other:
+                return sort
+        sort = NAMED.get(f"{of(base, '__module__')}.{of(base, '__name__')}", "")
+        if sort:
+            return sort
+    stranger = str(of(kind, "__module__")).split(".", 1)[0] in STRANGERS.split()
+    return "stranger" if stranger or is_code_type(kind) else "object"
 
 
 def key(value: Any, number: int) -> str:
-    if isinstance(value, str):
+    if type(value) is str:
         return repr(value[:40])
     return repr(value) if type(value) in (int, bool, float) else f"#{number}"
 
@@ -493,6 +539,7 @@ class Source:
     """A file's syntax, parsed once; empty where there is no source."""
 
     def __init__(self) -> None:
+        linecache.checkcache()
         self.trees: dict[str, ast.Module | None] = {}
 
     def text(self, step: Step) -> str:
@@ -552,13 +599,16 @@ class Source:
         return found
 
     def attribute(self, owner: Any, name: str) -> tuple[str, int, ast.expr] | None:
-        """Where a class of `owner` assigns `self.NAME`: file, line, value."""
+        """Where a class of `owner` assigns `self.NAME`: file, line, value.
+
+        A class's file is known from its `__init__`: its module may be gone from sys.modules.
+        """
         for kind in mro(type(owner)):
-            names = getattr(sys.modules.get(str(kind.__module__)), "__dict__", {})
-            file = names.get("__file__")
-            tree = self.tree(file, names) if isinstance(file, str) else None
+            method = of(kind, "__dict__").get("__init__")
+            code: Any = getattr(method, "__code__", None)
+            tree = self.tree(code.co_filename, getattr(method, "__globals__", {})) if code else None
             for node in ast.walk(tree) if tree else ():
-                if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                if isinstance(node, ast.ClassDef) and node.name == of(kind, "__name__"):
                     for inner in ast.walk(node):
                         if isinstance(inner, ast.Assign) and any(
                             isinstance(target, ast.Attribute)
@@ -566,7 +616,7 @@ class Source:
                             and isinstance(target.value, ast.Name)
                             for target in inner.targets
                         ):
-                            return str(file), inner.lineno, inner.value
+                            return code.co_filename, inner.lineno, inner.value
         return None
 
 
@@ -630,11 +680,8 @@ def resolve(node: ast.expr, step: Step) -> tuple[str, Any]:
         index = node.slice
         index = getattr(index, "value", index) if type(index).__name__ == "Index" else index
         wanted = constant(index, step)
-        bases = mro(type(base))
-        held: Any = (
-            attributes(base).get("data") if "UserDict" in {b.__name__ for b in bases} else base
-        )
-        if wanted is not NOTHING and dict in mro(type(held)) and wanted in held:
+        held: Any = attributes(base).get("data") if sort_of(type(base)) == "data" else base
+        if wanted is not NOTHING and dict in mro(type(held)) and dict.__contains__(held, wanted):
             return f"{text}[{wanted!r}]", dict.__getitem__(held, wanted)
         if type(wanted) is int and type(base) in (list, tuple) and -len(base) <= wanted < len(base):
             return f"{text}[{wanted}]", base[wanted]
@@ -663,7 +710,7 @@ def member(base: Any, name: str) -> Any:
     for at, value in slots(base):
         if at == name:
             return value
-    fields = vars(type(base)).get("_fields")
+    fields = of(type(base), "__dict__").get("_fields")
     if isinstance(fields, tuple) and name in fields and tuple in mro(type(base)):
         return tuple.__getitem__(base, fields.index(name))
     return NOTHING
@@ -708,11 +755,17 @@ class Report:
     """Reads the frames once, decides which tensors are odd, and says so."""
 
     def __init__(
-        self, kind: str, error: BaseException, way: list[Step], program: str | None = None
+        self,
+        kind: str,
+        error: BaseException,
+        way: list[Step],
+        program: str | None = None,
+        whole: str = "",
     ) -> None:
         self.kind = kind
         self.error = error
         self.text = message(error)
+        self.whole = whole
         self.elsewhere = False
         self.way = way
         self.torch = Torch()
@@ -756,10 +809,8 @@ class Report:
         look = self.look(roots.items())
         # What holds a tensor is known from the frame's variables, not from the line.
         known = {tensor.key: tensor for tensor in self.looks[id(step.frame)].tensors}
-        tensors = [
-            known[t.key] if t.role == "plain" and known.get(t.key, t).role != "plain" else t
-            for t in look.tensors
-        ]
+        held = {key: tensor for key, tensor in known.items() if tensor.role != "plain"}
+        tensors = [held.get(tensor.key, tensor) for tensor in look.tensors]
         return Line(step, tensors, literals + look.devices)
 
     # ── Which is odd ────────────────────────────────────────────────────────────────────────────
@@ -799,13 +850,14 @@ class Report:
             return cards[0]
         if cards and cards[0].endswith(":0") and visible() == 1:
             return cards[0]
-        weight = {d: sum(t.size + 1 for t in tensors if t.device == d) for d in devices}
-        return max(cards or devices, key=lambda d: weight[d])
+        weight = {d: sum(t.size + 1 for t in tensors if t.device == d) for d in set(devices)}
+        return max(cards or sorted(weight), key=lambda d: weight[d])
 
     # ── Words ───────────────────────────────────────────────────────────────────────────────────
 
     def lines(self) -> Iterator[str]:
-        yield f"{HEAD} {type(self.error).__name__}: {summary(self.text)}"
+        kind, text = type(self.error).__name__, summary(self.text)
+        yield f"{HEAD} {text}" if text.startswith(kind + ":") else f"{HEAD} {kind}: {text}"
         yield from self.told_elsewhere()
         if self.where is not None:
             yield from self.place(self.where, self.line, "where")
@@ -816,12 +868,15 @@ class Report:
         yield from self.advice()
         yield from self.others()
         if self.cut:
-            yield "  not everything was looked at: the look is bounded in time and number"
+            yield (
+                f"  not everything was looked at: {PER_CONTAINER} entries of a container, "
+                f"{OBJECTS:,} objects of a frame, {SECONDS:g} seconds"
+            )
         yield f"{HEAD} end of the report"
 
     def told_elsewhere(self) -> Iterator[str]:
         """The lines of a traceback that came as text, from another process or thread."""
-        texts = [self.text]
+        texts = [self.whole, self.text]
         cause = self.error.__cause__
         if cause is not None and type(cause).__name__ == "_RemoteTraceback":
             texts.append(str(getattr(cause, "tb", "")))
@@ -837,7 +892,10 @@ class Report:
         ]
         file, number, function, source = (own or found)[-1]
         self.elsewhere = True
-        yield "  it happened in another process or thread, whose variables are gone; there:"
+        if "from user code" in self.whole:
+            yield "  torch.compile was at:"
+        else:
+            yield "  it happened in another process or thread, whose variables are gone; there:"
         yield f"    {short(file)}:{number}, in {function}: {source}"
 
     def place(self, step: Step, line: Line | None, word: str) -> Iterator[str]:
@@ -913,7 +971,7 @@ class Report:
             return
         if not self.odd:
             yield (
-                "the line of the other process: bring what it names to one device"
+                "that line: bring what it names to one device"
                 if self.elsewhere
                 else "none of the tensors in sight is odd: bring inputs and model to one device, "
                 "e.g. x = x.to(next(model.parameters()).device)"
@@ -959,7 +1017,7 @@ class Report:
     def is_whole(self, group: list[Seen]) -> bool:
         """Whether a module's own tensors are all on the odd side: it is the module that is odd."""
         owner = group[0].owner
-        if owner is None or group[0].role in ("attribute", "plain"):
+        if owner is None or group[0].role in ("attribute", "plain", "hidden"):
             return False
         own = Look(self.torch, self.until, 2000)
         own.open_module(owner, "", "plain", 0)
@@ -987,8 +1045,8 @@ class Report:
             yield from self.mend_attribute(tensor)
         elif tensor.role == "hidden":
             yield (
-                f"{tensor.path} is in a module that its parent does not know of (a plain list or "
-                f"dict): use nn.ModuleList or nn.ModuleDict, so that .to() reaches it"
+                f"{tensor.owner_path} is a module that its parent does not know of (it is in a "
+                "plain list or dict): use nn.ModuleList or nn.ModuleDict, so that .to() reaches it"
             )
         elif tensor.role in ("parameter", "buffer") and tensor.owner is not None:
             yield (
@@ -1040,7 +1098,12 @@ class Report:
     def target(self) -> str:
         """The device as an expression of the line: a neighbour's `.device`, else its name."""
         line = self.line.tensors if self.line else []
-        near = [t for t in line if t.device == self.home and not re.search(r"[{#]", t.path)]
+        frame = self.looks[id(self.where.frame)].tensors if self.where else []
+        near = [
+            t
+            for t in line or [t for t in frame if t.role == "plain"]
+            if t.device == self.home and not re.search(r"[{#]", t.path)
+        ]
         near.sort(key=lambda t: (t.role != "plain", "weight" not in t.path, len(t.path)))
         return f"{near[0].path}.device" if near else repr(self.home or "cuda:0")
 
@@ -1129,9 +1192,11 @@ def variables(step: Step) -> list[tuple[str, Any]]:
 
 
 def is_code(value: Any) -> bool:
-    return type(value).__name__ in ("module", "function", "builtin_function_or_method") or (
-        isinstance(value, type)
-    )
+    return is_code_type(type(value)) or any(base is type for base in mro(type(value)))
+
+
+def is_code_type(kind: type) -> bool:
+    return of(kind, "__name__") in ("module", "function", "builtin_function_or_method", "method")
 
 
 def grouped(tensors: list[Seen]) -> list[tuple[str, list[Seen]]]:
@@ -1150,14 +1215,19 @@ def by_owner(tensors: list[Seen]) -> list[list[Seen]]:
 
 
 def most_common(values: Iterable[str]) -> str:
-    found = list(values)
-    return max(found, key=found.count)
+    numbers = tally(values)
+    return max(numbers, key=lambda value: numbers[value])
+
+
+def tally(values: Iterable[str]) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for value in values:
+        numbers[value] = numbers.get(value, 0) + 1
+    return numbers
 
 
 def counts(tensors: list[Seen]) -> str:
-    numbers: dict[str, int] = {}
-    for tensor in tensors:
-        numbers[tensor.device] = numbers.get(tensor.device, 0) + 1
+    numbers = tally(tensor.device for tensor in tensors)
     ordered = sorted(numbers.items(), key=lambda item: -item[1])
     return ", ".join(f"{n:,} tensor{'s' * (n > 1)} on {d}" for d, n in ordered)
 
