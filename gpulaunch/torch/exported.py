@@ -7,6 +7,7 @@ loaded program is looked through afterwards.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,8 @@ def load_exported(
         of_the_cpu = not any(one.is_card for one in moves.found)
         if of_the_cpu and is_card(target):
             copy = moved(archive, Moves(to=_record(target), cpu_too=True))
+    # torch 2.6 knows an autocast region's operator only once this is imported.
+    importlib.import_module("torch._higher_order_ops.wrap")
     try:
         program = torch.export.load(copy, extra_files=extra_files)
     except Exception as error:
@@ -61,7 +64,7 @@ def load_exported(
         ) from error
     if of_the_cpu:
         move_tensors(program, target)
-    left = list(_elsewhere(program, target))
+    left = list(elsewhere(program, target))
     if left:
         raise ExportedProgramError(_report(name, target, left))
     return program
@@ -129,7 +132,7 @@ def _onto(
 # ── The check afterwards ────────────────────────────────────────────────────────────────────────
 
 
-def _elsewhere(program: Any, target: torch.device) -> Iterator[str]:
+def elsewhere(program: Any, target: torch.device) -> Iterator[str]:
     """What is left on, or speaks of, a card that is not `target`, named."""
     held = [
         ("state_dict", program.state_dict),

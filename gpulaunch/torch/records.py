@@ -89,7 +89,8 @@ def _moved(value: Any, moves: Moves, kinds_too: bool) -> bool:
 def _move_device(value: dict[str, Any], moves: Moves) -> bool:
     old = Device(value["type"], value.get("index"))
     new = moves(old)
-    value.update(type=new.kind, index=new.index)
+    if new != old:
+        value.update(type=new.kind, index=new.index)
     return new != old
 
 
@@ -131,27 +132,31 @@ def pickled(data: bytes, moves: Moves) -> bytes:
         taken, new = _device_object(ops, at, moves) or (1, _one(ops[at], moves))
         out.append(new)
         at += taken
-    return b"".join(out) if out != [op.raw for op in ops] else data
+    # A frame's length is only a hint for reading ahead: without frames a pickle is whole.
+    unframed = [op.raw for op in ops if op.name != "FRAME"]
+    return b"".join(out) if b"".join(out) != b"".join(unframed) else data
 
 
 def _parsed(data: bytes) -> Iterator[_Op]:
     ops = [(op.name, arg, pos) for op, arg, pos in pickletools.genops(data)]
     ends = [pos for _, _, pos in ops[1:]] + [len(data)]
     memo: dict[int, str | None] = {}
-    last: str | None = None
+    last, before = None, None
     for (name, arg, pos), end in zip(ops, ends, strict=True):
         if name in _PUTS:
             memo[len(memo) if arg is None else int(str(arg))] = last
+        elif name == "STACK_GLOBAL":
+            last, before = f"{before} {last}", last
         elif name in _GETS:
-            last = memo.get(int(str(arg)))
-        else:
-            last = arg if name in _STRINGS or name == "GLOBAL" else None
+            last, before = memo.get(int(str(arg))), last
+        elif name != "FRAME":
+            last, before = str(arg) if name in _STRINGS or name == "GLOBAL" else None, last
         yield _Op(name, arg, data[pos:end], last)
 
 
 def _one(op: _Op, moves: Moves) -> bytes:
     if op.name == "FRAME":
-        return b""  # its length would be wrong; it is only a hint for reading ahead
+        return b""  # its length would be wrong
     if op.name in _STRINGS:
         new = _string(op.arg, moves) if op.arg[:1] != "{" else _fake(op.arg, moves)
         return op.raw if new == op.arg else _text(new)
@@ -198,9 +203,6 @@ def _follows_device(ops: list[_Op], at: int) -> bool:
     at -= 1
     while at > 0 and ops[at].name in _PUTS:
         at -= 1
-    if ops[at].name == "STACK_GLOBAL":
-        strings = [op.value for op in ops[max(0, at - 4) : at] if op.value is not None]
-        return strings[-2:] == ["torch", "device"]
     return at >= 0 and ops[at].value == "torch device"
 
 

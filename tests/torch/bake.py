@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from typing import Any
 
@@ -53,11 +52,5 @@ def _saved(content: bytes, card: str) -> bytes:
             inner = old.read(member)
             if member.endswith(".pkl"):
                 inner = inner.replace(CPU, b"X" + len(card).to_bytes(4, "little") + card.encode())
-                inner = re.sub(rb'"type": "cpu"(, "index": null)?', _json(card), inner)
             new.writestr(member, inner)
     return out.getvalue()
-
-
-def _json(card: str) -> bytes:
-    kind, _, index = card.partition(":")
-    return f'"type": "{kind}", "index": {index}'.encode()
