@@ -27,6 +27,7 @@ from gpulaunch.failure.classes import advice_for
 from gpulaunch.failure.judge import Finding, Verdict, judge
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
+from gpulaunch.failure.reading import Error
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 """Double-bit ECC, a halted controller, NVLink, off the bus, GSP: the card needs a reset (NVIDIA's
@@ -199,10 +200,15 @@ def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
     """A full disk takes the log's last words as well; torch only says that it could not write."""
     full = [room.path for room in evidence.rooms if room.free < _FULL and room.path != "/dev/shm"]
     error = verdict.error
-    if not full or (error is not None and "writ" not in error.text):
+    if not full or (error is not None and not _speaks_of_writing(error)):
         return None
     words = error.text if error else f"no space is left at {full[0]}"
     return _failure("disk_full", words, f"Full: {', '.join(full)}. ")
+
+
+def _speaks_of_writing(error: Error) -> bool:
+    words = [error.text, *(raised.message for raised in error.raised)]
+    return any("writ" in text or "unexpected pos" in text for text in words)
 
 
 def _out_of_memory(evidence: Evidence, found: Finding) -> Failure:
