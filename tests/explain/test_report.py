@@ -383,10 +383,13 @@ def test_the_error_is_found_behind_what_was_made_of_it(explain: Explain, wrapped
                 fold(a, torch.ones(3))
             except RuntimeError as error:
                 {wrapped}
-        main(torch.ones(3, device="cuda:0"))
+        def top(b):
+            main(b)
+        top(torch.ones(3, device="cuda:0"))
         """
     )
     assert text.startswith("gpulaunch explain: RuntimeError: Expected all tensors")
+    assert "p.py:12, in top" in text
     assert "where: p.py:5, in fold" in text
     assert "p.py:8, in main" in text
 
@@ -514,6 +517,24 @@ def test_large_things_are_counted_and_bounded(explain: Explain) -> None:
     assert "      big.late" in text
     assert "not everything was looked at" in text
     assert "frames more" in text
+    assert "[0]" * 20 not in text
+
+
+def test_many_frames_of_many_tensors_are_cut_and_the_end_still_stands(explain: Explain) -> None:
+    names = [f"tensor{n}" for n in range(15)]
+    text = explain(
+        f"""
+        def deep(n, {", ".join(names)}):
+            if n:
+                return deep(n - 1, {", ".join(f"torch.ones({n + 1})" for n in range(15))})
+            return tensor0 + torch.ones(3, device="cuda:0")
+        deep(50, {", ".join(["torch.ones(2)"] * 15)})
+        """
+    )
+    lines = text.splitlines()
+    assert len(lines) == LINES
+    assert re.fullmatch(r"  \.\.\. \d+ lines left out", lines[-2])
+    assert lines[-1] == "gpulaunch explain: end of the report"
 
 
 HOSTILE = """
