@@ -22,7 +22,7 @@ def command(as_json: bool) -> None:
     from gpulaunch.engines import strict
     from gpulaunch.gpus.doctor import examine
 
-    findings = [*examine(os.environ), strict.finding()]
+    findings = examine(os.environ, isolation=strict.finding)
     if as_json:
         print_json([asdict(finding) for finding in findings])
         return

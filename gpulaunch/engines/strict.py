@@ -65,9 +65,9 @@ def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:
     return None
 
 
-def finding() -> Finding:
-    """For `gpulaunch doctor`: whether jobs may say `isolation: strict` here."""
-    if why := why_no_isolation():
+def finding(gpus: Sequence[Gpu]) -> Finding:
+    """For `gpulaunch doctor`: whether jobs on these cards may say `isolation: strict` here."""
+    if why := refusal(gpus):
         return Finding("note", why, "jobs that say `isolation: strict` are refused here")
     if os.geteuid() == 0:
         return Finding("ok", "strict isolation works here", AS_ROOT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,8 +32,15 @@ class Finding:
     advice: str = ""
 
 
-def examine(environ: Mapping[str, str], timeout: float = 10.0) -> list[Finding]:
-    """Everything that can be seen from here, the driver first. Takes seconds at most per card."""
+def examine(
+    environ: Mapping[str, str],
+    timeout: float = 10.0,
+    isolation: Callable[[Sequence[Gpu]], Finding] | None = None,
+) -> list[Finding]:
+    """Everything that can be seen from here, the driver first. Takes seconds at most per card.
+
+    `isolation` finds out whether jobs can be kept to their cards by more than the mask.
+    """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
         seen = looks(client, machine.gpus)
@@ -46,6 +53,7 @@ def examine(environ: Mapping[str, str], timeout: float = 10.0) -> list[Finding]:
         *inherited(machine, environ),
         *leases(machine, environ),
         *containers(environ),
+        *([isolation(machine.gpus)] if isolation else []),
     ]
 
 

@@ -43,3 +43,6 @@ class Command:
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if any(not name or "=" in name for name in self.env_set):
             raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")
+        for path in self.hidden or ():
+            if not path.startswith("/dev/"):
+                raise UsageError(f"{self.attempt}: only what is below /dev can be hidden: {path}")

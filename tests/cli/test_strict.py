@@ -182,6 +182,7 @@ def test_a_node_that_no_strict_job_could_make_is_asked_for_beforehand(here: Here
     assert refused.status == 2
     assert "/dev/nvidia-uvm does not exist" in refused.err
     assert "`nvidia-modprobe -u -c=1` does" in refused.err
+    assert "note     strict isolation is not possible here: GPU 0" in launcher("doctor").out
 
 
 def test_what_goes_wrong_later_fails_the_attempt_and_never_falls_back(here: Here) -> None:

@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, NotStarted, Signaled, TimedOut
+from gpulaunch.errors import UsageError
 from gpulaunch.process.client import KEEPER, Ended, Gone, Nursery, Started
+from gpulaunch.process.command import Command
 from gpulaunch.process.isolation import why_no_isolation
 from tests.helpers import wait_until
 from tests.process.support import Slot, keepers_of, marked, token
@@ -37,7 +39,13 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def interpreter(folder: Path, who: str, program: str = sys.executable, options: str = "") -> str:
+def interpreter(
+    folder: Path,
+    who: str,
+    program: str = sys.executable,
+    options: str = "",
+    as_who: str = NOBODY,
+) -> str:
     """What runs keepers as `who`; skips where that cannot be, or may not isolate."""
     if who == "us":
         found = program
@@ -51,7 +59,7 @@ def interpreter(folder: Path, who: str, program: str = sys.executable, options: 
             copy = folder / "keeper.py"
             shutil.copy(KEEPER, copy)
             copy.chmod(0o644)
-            line = f"{NOBODY} sh -c 'shift 3; exec /usr/bin/python3 -I -S {copy} \"$@\"' sh"
+            line = f"{as_who} sh -c 'shift 3; exec /usr/bin/python3 -I -S {copy} \"$@\"' sh"
         script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         script.chmod(0o755)
         found = str(script)
@@ -209,6 +217,26 @@ def test_the_user_is_the_same_and_so_are_the_owners_of_what_is_made(strict: Slot
     assert (made.st_uid, made.st_gid) == (owner.st_uid, owner.st_gid)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="groups are root's to give")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
+def test_other_groups_still_open_files(open_folder: Path) -> None:
+    """Device nodes are often those of a group such as video."""
+    secret = open_folder / "secret"
+    secret.write_text("read\n")
+    os.chown(secret, 0, 4321)
+    secret.chmod(0o640)
+    for groups, outcome in (("--groups 4321", Exited(0)), ("--clear-groups", Exited(1))):
+        folder = open_folder / groups.strip("-").split()[0]
+        folder.mkdir()
+        folder.chmod(0o777)
+        who = NOBODY.replace("--clear-groups", groups)
+        with (
+            Nursery(interpreter(folder, "nobody", as_who=who)) as nursery,
+            Slot(nursery, folder) as slot,
+        ):
+            assert slot.run("cat", str(secret), hidden=HIDDEN).outcome == outcome
+
+
 # ── The process and its end ─────────────────────────────────────────────────────────────────────
 
 
@@ -317,6 +345,22 @@ def test_a_job_cannot_reach_what_is_hidden(way: str, who: str, open_folder: Path
         assert b"\0" in slot.log.read_bytes(), "the test itself reaches nothing"
 
 
+def test_a_job_cannot_reach_it_through_another_strict_job(open_folder: Path) -> None:
+    with Nursery(interpreter(open_folder, "ordinary")) as nursery:
+        folders = [open_folder / name for name in ("one", "two")]
+        for folder in folders:
+            folder.mkdir()
+        with Slot(nursery, folders[0]) as one, Slot(nursery, folders[1]) as two:
+            one.launch("sleep", "100", hidden=(), grace=0.1)
+            pid = one.expect(Started).pid
+            script = f"cd /proc/{pid}/root/dev && head -c 1 full; nsenter -t {pid} -U -m {REACH}"
+            two.run("sh", "-c", script, hidden=HIDDEN)
+            assert "ermission denied" in two.log.read_text()
+            assert "\0" not in two.log.read_text()
+            two.run("sh", "-c", script)
+            assert "\0" in two.log.read_text(), "the test itself reaches nothing"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root may do, root alone can show")
 def test_root_can_undo_it(open_folder: Path) -> None:
     """As the documentation says: against accidents, not against intent."""
@@ -390,3 +434,10 @@ def test_an_answer_is_always_one_line(tmp_path: Path) -> None:
     broken.chmod(0o755)
     assert "could not be tried" in str(why_no_isolation(str(broken)))
     assert "could not be tried" in str(why_no_isolation(str(tmp_path / "absent")))
+
+
+def test_only_what_lies_below_dev_can_be_hidden() -> None:
+    """Anything else would stay in sight, silently."""
+    for path in ("/proc/driver", "dev/nvidia0", "/dev"):
+        with pytest.raises(UsageError, match="below /dev"):
+            Command("j.1", ("a",), "/l", "/e", hidden=(path,))
