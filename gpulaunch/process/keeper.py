@@ -1146,8 +1146,8 @@ def why_no_isolation(problem: OSError) -> str:
             )
         if uid == 0:
             return (
-                "root may not mount anything here (a container's root?): run as an ordinary user,"
-                " or give the container CAP_SYS_ADMIN"
+                "root may mount nothing here, as in a container: start it with `--cap-add"
+                " SYS_ADMIN --security-opt apparmor=unconfined`, or with the cards it is to use"
             )
         if filtered():
             return (

@@ -22,6 +22,7 @@ from gpulaunch.process.client import KEEPER, Ended, Gone, Nursery, Started
 from gpulaunch.process.command import Command
 from gpulaunch.process.isolation import why_no_isolation
 from tests.helpers import wait_until
+from tests.process.ordinary import UNSHARE
 from tests.process.support import Slot, keepers_of, marked, token
 from tests.process.test_pythons import VERSIONS, python
 
@@ -426,6 +427,19 @@ def test_where_namespaces_are_forbidden_nothing_is_started_and_the_reason_told(
         assert not (open_folder / "ran").exists()
         assert why_no_isolation(forbidden) == outcome.error
         assert slot.run("true").outcome == Exited(0)
+
+
+@pytest.mark.skipif(os.uname().machine not in UNSHARE, reason="another machine's numbers")
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [("--filtered", "seccomp=unconfined"), ("--filtered --as-root", "--cap-add SYS_ADMIN")],
+)
+def test_a_containers_filter_is_named(options: str, word: str, open_folder: Path) -> None:
+    interpreter(open_folder, "ordinary")
+    found = interpreter(open_folder, "ordinary", options=f"--forbidden {options}")
+    why = str(why_no_isolation(found))
+    assert why.startswith("strict isolation is not possible here: ")
+    assert word in why
 
 
 def test_an_answer_is_always_one_line(tmp_path: Path) -> None:
