@@ -114,6 +114,13 @@ def test_a_traceback_that_a_warning_announces_was_survived() -> None:
     assert kind(f"INFO:root:sample 7\n{HEADER}{FRAME}{OOM}\n") == "gpu_oom"
 
 
+def test_what_is_logged_as_a_warning_does_not_decide() -> None:
+    words = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 4.00 GiB total capacity)\n"
+    assert kind(f"ERROR:root:{words}") == "gpu_oom"
+    assert kind(f"WARNING:root:{words}") is None
+    assert kind(f"2024-09-11 10:04:30,411 - a.b - INFO - RuntimeError: {words}") is None
+
+
 @pytest.mark.parametrize(
     "after",
     [
