@@ -31,15 +31,32 @@ ANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """`options` are those set on the command line (`gpu_id` for `--gpu-id`), None where unknown.
+class Options:
+    """Those that a command line sets, by name (`gpu_id` for `--gpu-id`).
 
-    `uuid`: the mask names cards by UUID.
+    `handed`: those of its caller as well (`"$@"`); `more`: and others that nobody can know.
     """
+
+    names: frozenset[str] = frozenset()
+    handed: bool = False
+    more: bool = False
+
+    def under(self, caller: Options) -> Options:
+        """What a command has that stands in a script which `caller` called."""
+        names = self.names | caller.names if self.handed else self.names
+        return Options(names, False, self.more or (self.handed and caller.more))
+
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`uuid`: the mask names cards by UUID."""
 
     gpus: int = 1
     uuid: bool = False
-    options: frozenset[str] | None = frozenset()
+    options: Options = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +79,10 @@ class Suspect:
     def holds(self, given: Given) -> bool:
         if not self.least <= given.gpus <= self.most or (self.uuids and not given.uuid):
             return False
-        if self.unless or self.only:
-            if given.options is None:
-                return False
-            return not (self.unless & given.options) and (
-                not self.only or bool(self.only & given.options)
-            )
-        return True
+        named = given.options.names
+        if self.unless and (given.options.more or self.unless & named):
+            return False
+        return not self.only or bool(self.only & named)
 
     def words(self, given: Given) -> tuple[str, str]:
         """Why and how to mend it, for a person whose job this is."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from gpulaunch.lint import notebook, python, shell
 from gpulaunch.lint.files import Files, is_installed, lines_of
-from gpulaunch.lint.finding import Finding, Given, Placed, judged
+from gpulaunch.lint.finding import NO_OPTIONS, Finding, Given, Placed, judged
 from gpulaunch.lint.modules import imported, module_file, roots_of
 from gpulaunch.lint.runs import Run
 from gpulaunch.lint.silence import heard
@@ -69,7 +69,7 @@ class Follow:
         if start in seen or not self.files.budget.left():
             return
         seen.add(start)
-        given = replace(given, options=_both(given.options, start.run.options, depth))
+        given = replace(given, options=start.run.options.under(given.options))
         for path, kind in self.behind(start):
             looked = self.look(path, kind)
             if looked.placed:
@@ -83,7 +83,7 @@ class Follow:
 
     def behind(self, start: Start) -> tuple[tuple[str, str], ...]:
         """(path, kind) of the file that is run, and of all that it imports."""
-        key = replace(start, run=replace(start.run, options=None, number=0))
+        key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0))
         if key not in self._behind:
             self._behind[key] = tuple(self._reached(start))
         return self._behind[key]
@@ -183,12 +183,3 @@ def _directory(cwd: str, relative: str, script: str) -> str:
     if relative.startswith("<script>"):
         relative = posixpath.dirname(script) + relative[len("<script>") :]
     return posixpath.normpath(posixpath.join(cwd, relative))
-
-
-def _both(
-    outer: frozenset[str] | None, inner: frozenset[str] | None, depth: int
-) -> frozenset[str] | None:
-    """What a script hands on with "$@" is not known to the letter: then its caller's count too."""
-    if inner is None:
-        return outer if depth and outer else None
-    return inner

@@ -6,6 +6,7 @@ makes, a few where they differ in what matters.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,4 +165,6 @@ def start_of(run: Run, job: Job) -> Start:
     path = job.env.get("PYTHONPATH")
     parts = path.split(":") if isinstance(path, str) else []
     cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"
-    return Start(run, cwd, tuple(part for part in parts if part[:1] == "/")[:10])
+    return Start(
+        run, posixpath.normpath(cwd), tuple(part for part in parts if part[:1] == "/")[:10]
+    )

@@ -157,6 +157,8 @@ def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> S
         return said.count(number, shown, least=1)
     if launcher == "accelerate" and option == "num_processes" and number > 1:
         return said.count(number, shown, least=1)
+    if value is None or "VISIBLE_DEVICES" in value or "GPULAUNCH_" in value:
+        return None  # the job's own cards, perhaps
     if launcher == "accelerate" and option == "gpu_ids" and value != "all":
         return said.launcher_mask(f"accelerate launch {shown}", value)
     if launcher == "deepspeed" and option in ("include", "exclude", "num_gpus"):

@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from gpulaunch.lint import devices, shell, spread
 from gpulaunch.lint.finding import Placed, Suspect
@@ -89,8 +90,8 @@ def _suspects(tree: Tree) -> Iterator[tuple[ast.AST, Suspect]]:
                 yield from _reached(tree, node, at, suspect)
         yield from spread.check(tree, node)
         yield from masks.check(node)
-        if isinstance(node, ast.Call) and _STARTERS.fullmatch(tree.dotted(node.func)):
-            yield from _started(tree, node)
+    for node in _starters(tree):
+        yield from _started(tree, node)
 
 
 def _reached(
@@ -145,11 +146,15 @@ def _indices(tree: Tree) -> Iterator[str]:
                 yield devices.option_name(name)
 
 
+def _starters(tree: Tree) -> Iterator[ast.Call]:
+    """Calls that start a process."""
+    calls = (node for node in tree.nodes if isinstance(node, ast.Call))
+    return islice((c for c in calls if _STARTERS.fullmatch(tree.dotted(c.func))), MOST)
+
+
 def _runs(tree: Tree) -> Iterator[Run]:
     """The scripts that it starts itself."""
-    for node in tree.nodes:
-        if not isinstance(node, ast.Call) or not _STARTERS.fullmatch(tree.dotted(node.func)):
-            continue
+    for node in _starters(tree):
         first = node.args[0] if node.args else None
         if isinstance(first, ast.List | ast.Tuple):
             yield from shell.runs_of_words([_known(tree, item) for item in first.elts[:200]])

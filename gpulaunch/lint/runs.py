@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from gpulaunch.lint.finding import NO_OPTIONS, Options
 from gpulaunch.lint.options import settings
 
 Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code"]
@@ -19,13 +20,13 @@ Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code
 class Run:
     """`what` is a path, a module's name (module) or a program's text (code).
 
-    `options` are those that its arguments set, None where they cannot be known. `cwd` is relative
+    `options` are those that its arguments set. `cwd` is relative
     to the job's, or starts with `<script>`: where the script stands in which this was found.
     """
 
     kind: Kind
     what: str
-    options: frozenset[str] | None = frozenset()
+    options: Options = NO_OPTIONS
     cwd: str = "."
     number: int = 0
 
@@ -51,8 +52,10 @@ _WRAPPERS = frozenset({
 _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
-def runs(words: Sequence[str | None], cwd: str, loose: bool = False) -> Iterator[Run]:
-    """What a command's words run, program first. `loose`: more options may come from outside."""
+def runs(
+    words: Sequence[str | None], cwd: str, handed: bool = False, more: bool = False
+) -> Iterator[Run]:
+    """What a command's words run, program first. `handed` and `more`: see Options."""
     start = _start(words)
     if start is None:
         return
@@ -66,15 +69,7 @@ def runs(words: Sequence[str | None], cwd: str, loose: bool = False) -> Iterator
         rest = words[number + 1 :]
     given = frozenset(option for _, option, _ in settings(["", *rest]))
     given |= {word.lstrip("-").replace("-", "_") for word in rest if word and word[:1] == "-"}
-    unknown = loose or any(
-        word is None and not _after_option(rest, i) for i, word in enumerate(rest)
-    )
-    yield Run(kind, what, None if unknown else given, cwd, number)
-
-
-def _after_option(rest: Sequence[str | None], at: int) -> bool:
-    """An unknown word that is an option's value, or the program's input, hides no option."""
-    return at == 0 or (rest[at - 1] or "").startswith("-") or at < 3
+    yield Run(kind, what, Options(given, handed, more), cwd, number)
 
 
 def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:

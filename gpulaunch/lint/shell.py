@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gpulaunch.lint import options, said
 from gpulaunch.lint.finding import Suspect
@@ -18,7 +19,11 @@ from gpulaunch.spec import warn
 from gpulaunch.spec.commands import Command, Word, command_of, commands_in
 
 MOST = 100
-"""Suspects of one script."""
+"""Suspects of one script; and files that it runs."""
+COMMANDS = 3000
+"""Commands of one script that are looked at."""
+WORDS = 50_000
+"""Words of one script that are looked at, those of expanded variables included."""
 
 _PLAIN = re.compile(r"[^\\'\"$`*?\[\]{}~]+")
 _EXPANDED = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)", re.ASCII)
@@ -33,8 +38,11 @@ _INSIDE = re.compile(
 )
 _SETTERS = ("export", "declare", "typeset", "readonly", "local")
 _BARE = re.compile(r"\$(?:\w+|\{\w+\})", re.ASCII)
+_SETTING = re.compile(r"(?:--?)?[A-Za-z][\w.-]*=", re.ASCII)
 _TESTS = frozenset({"[", "[[", "test"})
-_ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*]|\$[1-9]|\$\{[1-9]|\$\{?[A-Z_]*(?:ARGS|OPTS)", re.I)
+_OWN_DIRECTORY = re.compile(r"[ \t]+\S*\$\([^\n]*dirname[^\n]*(?:\$\{?0|BASH_SOURCE)[^\n/]*$", re.M)
+_HANDED = re.compile(r"\$\{?[@*1-9]")
+_MORE = re.compile(r"\$\{?\w*(?:arg|opt|flag|param|extra)\w*|\$\{\w+\[[@*]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +64,11 @@ class Looked:
 def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> Looked:
     """Everything in a script, in the order of its commands."""
     reader = _Reader(script, indices)
-    for command in commands_in(script, dialect):
+    for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
-        if len(reader.found) >= MOST:
+        if len(reader.found) >= MOST or reader.spent > WORDS:
             break
-    return Looked(tuple(reader.found), tuple(reader.runs))
+    return Looked(tuple(reader.found[:MOST]), tuple(reader.runs[:MOST]))
 
 
 def of_words(
@@ -94,6 +102,7 @@ class _Reader:
         self.runs: list[Run] = []
         self.asked: str = ""
         self.own: set[str] = set()
+        self.spent = 0
 
     def read(self, command: Command) -> None:
         program = command.program
@@ -113,10 +122,12 @@ class _Reader:
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
                 self._add(words[number], suspect)
         if program == "cd":
-            self._cd(values, command)
+            self._cd(values, command.name)
         elif self.cwd is not None:
-            loose = any(_ALL_ARGUMENTS.search(self._typed(word)) for word in words)
-            self.runs += runs(values, self.cwd, loose and not self.verbatim)
+            typed = [self._typed(word) for word in words] if not self.verbatim else []
+            handed = any(map(_HANDED.search, typed))
+            more = any(map(_MORE.search, typed))
+            self.runs += runs(values, self.cwd, handed, more)
 
     def _handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
@@ -128,6 +139,7 @@ class _Reader:
                 pairs += [(word, part if "$" not in part else None) for part in parts]
             else:
                 pairs.append((word, value))
+        self.spent += len(pairs)
         return [word for word, _ in pairs], [value for _, value in pairs]
 
     def _add(self, word: Word, suspect: Suspect) -> None:
@@ -185,10 +197,9 @@ class _Reader:
         elif name == ORDER and (suspect := said.order(value)):
             self.found.append(Found(word, suspect))
 
-    def _cd(self, values: Sequence[str | None], command: Command) -> None:
+    def _cd(self, values: Sequence[str | None], name: Word) -> None:
         target = values[1] if len(values) > 1 else None
-        typed = " ".join(map(self._typed, command.arguments))
-        if "dirname" in typed and re.search(r"\$0|BASH_SOURCE", typed):
+        if _OWN_DIRECTORY.match(self.script, name.end):
             self.cwd = "<script>"
         elif target is None or target == "-":
             self.cwd = None
@@ -202,7 +213,10 @@ class _Reader:
         """What a word stands for, where that is certain."""
         if self.verbatim:
             return None if "${_}" in word.text else word.text
-        return unquoted(self._typed(word), self.known)
+        typed = self._typed(word)
+        value = unquoted(typed, self.known)
+        # Of `--device=$D` at least the option is known.
+        return typed if value is None and _SETTING.match(typed) else value
 
 
 def _names(text: str) -> set[str]:

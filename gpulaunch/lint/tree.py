@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 _DEEP = 100_000
+_LARGE = 32 << 10
+_FIELDS = 4000
 _STACK = 128 << 20
 _CLIMB = 500
 _LEAVES = 100
@@ -34,7 +36,12 @@ _DEFAULTING = frozenset({"get", "getenv", "getattr", "pop", "setdefault"})
 
 
 def parse(text: str) -> ast.Module | None:
-    """The tree of a file's text, or None where Python cannot read it."""
+    """The tree of a file's text, or None where Python cannot read it, or not quickly.
+
+    Python 3.11 and older take quadratic time for f-strings with thousands of fields.
+    """
+    if len(text) > _LARGE and text.count("{") > _FIELDS:
+        return None
     if sys.version_info < (3, 11) and len(text) > _DEEP:
         return _parse_with_room(text)
     return _parse(text)

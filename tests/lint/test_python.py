@@ -1,0 +1,118 @@
+"""The words of what is found in programs, and the cases that the corpora do not hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulaunch.lint.finding import Given, Options
+from tests.lint.helpers import in_python, in_shell, rules
+
+MASK = 'os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n'
+
+
+def test_before_the_import_the_mask_overrides_the_launcher_s() -> None:
+    (found,) = in_python(f"import os\n{MASK}import torch\n")
+    assert found.rule == "own-mask"
+    assert "over the job's own" in found.why
+
+
+def test_after_the_import_it_is_ignored_once_cuda_has_started() -> None:
+    (found,) = in_python(f"import os, torch\n{MASK}")
+    assert found.rule == "late-mask"
+    assert "after torch was imported in line 1" in found.why
+    assert "ignored from then on" in found.why
+
+
+def test_the_message_tells_what_the_job_has_and_how_to_mend_it() -> None:
+    (found,) = in_python('x.to("cuda:3")', Given(gpus=2))
+    assert str(found) == (
+        "x.py:1:6: cuda:3 is not there: this job has 2 cards, cuda:0 to cuda:1 (gpus: 2);"
+        " write cuda:0, or gpus: 4 in the job file [device-index]\n"
+        '    x.to("cuda:3")\n'
+        "         ^"
+    )
+
+
+@pytest.mark.parametrize("cards", range(4))
+def test_a_card_is_there_where_the_job_has_more_than_its_number(cards: int) -> None:
+    assert len(in_python('x.to("cuda:2")', Given(gpus=cards))) == (cards <= 2)
+
+
+@pytest.mark.parametrize(
+    ("cards", "wanted"), [(0, ["spread"] * 2), (1, []), (2, [])], ids=["0", "1", "2"]
+)
+def test_shares_of_no_card_are_found_only_without_cards(cards: int, wanted: list[str]) -> None:
+    code = """
+    import torch
+    import torch.multiprocessing as mp
+    mp.spawn(work, nprocs=torch.cuda.device_count())
+    device = rank % torch.cuda.device_count()
+    """
+    assert rules(in_python(code, Given(gpus=cards))) == wanted
+
+
+@pytest.mark.parametrize("cards", range(4))
+def test_what_spreads_by_itself_is_found_with_one_card(cards: int) -> None:
+    code = 'import torch\ntorch.nn.DataParallel(m)\nload("x", device_map="balanced")\n'
+    assert rules(in_python(code, Given(gpus=cards))) == ["spread"] * (2 * (cards == 1))
+
+
+def test_an_imported_module_s_main_part_is_not_run() -> None:
+    code = 'if __name__ == "__main__":\n    x.to("cuda:1")\n'
+    assert rules(in_python(code)) == ["device-index"]
+    assert in_python(code, main=False) == []
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "if torch.cuda.device_count() > 1:",
+        "if len(devices) > 1 and big:",
+        "if n_gpus >= 2:",
+        "if False:",
+        "if TYPE_CHECKING:",
+        "while num_devices > 1:",
+    ],
+)
+def test_a_guard_is_believed(guard: str) -> None:
+    assert in_python(f'import torch\n{guard}\n    x.to("cuda:1")\n') == []
+    assert rules(in_python('import torch\nif fast:\n    x.to("cuda:1")\n')) == ["device-index"]
+
+
+def test_an_option_leads_there_where_it_is_set() -> None:
+    code = 'if args.multi_gpus:\n    x.to("cuda:1")\n'
+    assert in_python(code) == []
+    given = Given(options=Options(frozenset({"multi_gpus"})))
+    assert rules(in_python(code, given)) == ["device-index"]
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        'os.environ["CUDA_VISIBLE_DEVICES"] = ""',
+        'os.environ["CUDA_VISIBLE_DEVICES"] = "-1"',
+        'os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")',
+        'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["GPULAUNCH_GPU_UUID"]',
+        'd["CUDA_VISIBLE_DEVICES_LIST"] = "0"',
+        'saved = os.environ.pop("CUDA_VISIBLE_DEVICES", None)',
+        'x = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0]',
+        'os.environ["MASTER_PORT"] = str(port)',
+        'os.environ["MASTER_PORT"] = "0"',
+        'os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"',
+    ],
+)
+def test_the_environment_may_be_used_so(harmless: str) -> None:
+    assert in_python(f"import os\n{harmless}\n") == []
+
+
+@pytest.mark.parametrize("comment", ["# gpulaunch: ok", "# gpulaunch: ok own-mask  (our own box)"])
+def test_a_comment_silences_a_line_of_shell(comment: str) -> None:
+    assert in_shell(f"CUDA_VISIBLE_DEVICES=1 python x  {comment}\n") == []
+    assert in_shell(f"{comment}\nCUDA_VISIBLE_DEVICES=1 python x\n") == []
+    assert in_shell(f"CUDA_VISIBLE_DEVICES=1 \\\n  python x  {comment}\n") == []
+    assert rules(in_shell(f"true {comment}\n\nCUDA_VISIBLE_DEVICES=1 python x\n")) == ["own-mask"]
+
+
+def test_a_comment_for_another_rule_or_a_misspelt_one_silences_nothing() -> None:
+    for comment in ("# gpulaunch: ok spread", "# gpulaunch: ok own-mesk"):
+        assert rules(in_shell(f"CUDA_VISIBLE_DEVICES=1 python x {comment}\n")) == ["own-mask"]
