@@ -843,8 +843,8 @@ class Report:
     def home_of(self, tensors: list[Seen]) -> str:
         told = re.search(r"different from other tensors on (\w+:?\d*)", self.text)
         devices = [t.device for t in tensors]
-        if told and told.group(1) in devices:
-            return told.group(1)
+        if told and told.group(1) in devices and told.group(1) != "cpu":
+            return told.group(1)  # torch names the first one, which is the CPU's now and then
         cards = sorted({d for d in devices if d not in ("cpu", "meta")})
         if len(cards) == 1:
             return cards[0]
@@ -969,7 +969,9 @@ class Report:
         if "device type tensor to numpy" in self.text:
             yield f"{self.here()}: .cpu() before .numpy()"
             return
-        if not self.odd:
+        inline = list(self.mend_inline())
+        yield from inline
+        if not self.odd and not inline:
             yield (
                 "that line: bring what it names to one device"
                 if self.elsewhere
@@ -1002,6 +1004,16 @@ class Report:
         if rest:
             names = ", ".join(t.path for t in rest[:5]) + ", ..." * (len(rest) > 5)
             yield f"not on {self.home} either: {names}"
+
+    def mend_inline(self) -> Iterator[str]:
+        """Tensors that the line makes on the CPU as it goes, which no variable names."""
+        for node in self.source.failing(self.where) if self.where else ():
+            for call in ast.walk(node):
+                if isinstance(call, ast.expr) and factory(call):
+                    text = unparse(call)
+                    if text:
+                        given = f"{text[:-1]}, device={self.target()})"
+                        yield f"{self.here()}: {text} is made on the CPU: {given}"
 
     def merged(self, whole: list[list[Seen]]) -> list[tuple[str, list[Seen]]]:
         """Odd modules by path; those of one variable that is odd altogether, as that variable."""
@@ -1071,6 +1083,12 @@ class Report:
         """A variable: where it was made, in the outermost of the user's frames that has it."""
         target = self.target()
         step, path = self.origin(tensor)
+        if step is not None and self.users and step not in self.users:
+            yield (
+                f"{self.here()}: one of the operands has no name there: {tensor.shape} on "
+                f"{tensor.device}, {path} in {short(step.file)}:{step.line}"
+            )
+            return
         root = re.split(r"[.\[]", path, maxsplit=1)[0]
         made = self.source.assignment(step, root) if step is not None and root == path else None
         at = f"{short(step.file)}:{step.line}" if step is not None else self.here()
@@ -1089,7 +1107,7 @@ class Report:
             yield f"{at}: {path} = {path}.to({target if same else repr(self.home)}){place}"
 
     def origin(self, tensor: Seen) -> tuple[Step | None, str]:
-        for step in self.users:
+        for step in self.users + self.way[::-1]:
             for other in self.looks[id(step.frame)].tensors:
                 if other.key == tensor.key:
                     return step, other.path
@@ -1248,6 +1266,9 @@ def factory(node: ast.expr) -> bool:
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id == "torch"
         and node.func.attr in makers.split()
+        and not (
+            node.func.attr == "tensor" and node.args and isinstance(node.args[0], ast.Constant)
+        )
         and not any(word.arg == "device" for word in node.keywords)
     )
 

@@ -225,6 +225,20 @@ def test_a_buffer_is_named_as_one(explain: Explain) -> None:
     assert "net.mask is a buffer and was made or set after .to()" in text
 
 
+def test_a_tensor_that_the_line_makes_is_given_a_device(explain: Explain) -> None:
+    text = explain(
+        """
+        def f(x):
+            return x + torch.ones(3)
+        f(torch.ones(3, device="cuda:0"))
+        """
+    )
+    assert mends(text)[0] == (
+        "p.py:5: torch.ones(3) is made on the CPU: torch.ones(3, device=x.device)"
+    )
+    assert "one of the operands has no name there: (3) on cpu, other in" in mends(text)[1]
+
+
 def test_a_zero_dim_cpu_tensor_is_no_mismatch(explain: Explain) -> None:
     text = explain(
         """
@@ -263,13 +277,29 @@ def test_the_message_says_which_device_is_home(explain: Explain, torch: ModuleTy
         def f(index, a):
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but got index is on cuda:0, "
-                "different from other tensors on cpu (when checking argument in method wrapper)"
+                "different from other tensors on cuda:3 (when checking argument in method wrapper)"
             )
-        index, a = torch.ones(1, device="cuda:0"), torch.ones(5)
+        index, a = torch.ones(9, device="cuda:0"), torch.ones(5, device="cuda:3")
         f(index, a)
         """
     )
-    assert "index  cuda:0  (1) float32   <-- odd" in text
+    assert "index  cuda:0  (9) float32   <-- odd" in text
+
+
+def test_the_cpu_is_not_home_because_torch_met_its_tensor_first(
+    explain: Explain, torch: ModuleType
+) -> None:
+    text = explain(
+        """
+        def f(past, keys):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but got tensors is on cuda:0, "
+                "different from other tensors on cpu (when checking argument in method wrapper)"
+            )
+        f(torch.ones(5), torch.ones(1, device="cuda:0"))
+        """
+    )
+    assert "past  cpu     (5) float32   <-- odd" in text
 
 
 def test_nested_inputs_are_walked_to_the_tensor(explain: Explain) -> None:
@@ -518,6 +548,21 @@ def test_large_things_are_counted_and_bounded(explain: Explain) -> None:
     assert "not everything was looked at" in text
     assert "frames more" in text
     assert "[0]" * 20 not in text
+
+
+def test_what_lies_very_deep_is_not_reached(explain: Explain) -> None:
+    text = explain(
+        """
+        def f(x, nest):
+            return x + nest
+        nest = torch.ones(1)
+        for _ in range(100):
+            nest = [nest]
+        f(torch.ones(1, device="cuda:0"), torch.ones(2))
+        """
+    )
+    assert "nest  cpu" in text
+    assert "[0]" not in text
 
 
 def test_many_frames_of_many_tensors_are_cut_and_the_end_still_stands(explain: Explain) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.failure.judge import judge
 from tests.cli.launcher import Launcher
 from tests.explain.support import FAKE, MIXING, REPORT
 
@@ -43,6 +44,10 @@ def test_explain_true_puts_the_report_behind_the_traceback(launcher: Launcher) -
     assert "where: predict.py:3, in <module>" in report
     assert reports(launcher, "not-told") == []
     assert launcher.log("told").removesuffix(report) == launcher.log("not-told")
+    told, not_told = (judge(launcher.log(job)).finding for job in ("told", "not-told"))
+    assert told is not None
+    assert not_told is not None
+    assert told.kind == not_told.kind == "device_mismatch"
 
 
 def test_the_option_holds_for_every_job_of_that_start_alone(launcher: Launcher) -> None:
