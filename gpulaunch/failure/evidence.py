@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.words import signal_name
 from gpulaunch.failure.classes import advice_for
-from gpulaunch.failure.judge import Finding, Verdict, judge
+from gpulaunch.failure.judge import Finding, Verdict, judge, of_status
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
 from gpulaunch.failure.reading import Error
@@ -94,6 +94,7 @@ def diagnose(evidence: Evidence) -> Failure | None:
     return (
         _by_signal(evidence, _signal(outcome))
         or _by_log(evidence, verdict)
+        or _by_status(evidence)
         or _by_signal(evidence, verdict.child)
         or _by_disk(evidence, verdict)
         or _by_xid(evidence)
@@ -194,6 +195,13 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
         where = f"Full: {', '.join(full)}. " if full else ""
         return _failure(found.kind, found.text, where)
     return _failure(found.kind, found.text)
+
+
+def _by_status(evidence: Evidence) -> Failure | None:
+    if not isinstance(evidence.outcome, Exited):
+        return None
+    found = of_status(evidence.tail, evidence.outcome.code)
+    return _failure(found.kind, found.text) if found else None
 
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:

@@ -173,6 +173,15 @@ def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, las
     return len(others) <= ECHO
 
 
+def of_status(text: str, code: int) -> Finding | None:
+    """What the last lines say of the status that they came with."""
+    for line in reversed(lines_of(text)[-TRAILER:]):
+        for codes, pattern in patterns.STATUSES:
+            if code in codes and pattern.text.match(line.text):
+                return Finding(pattern.kind, line.text)
+    return None
+
+
 def _child(lines: Sequence[Line]) -> int | None:
     """The first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
     for line in lines[-2 * TRAILER :]:

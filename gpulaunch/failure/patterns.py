@@ -234,7 +234,10 @@ RAISED: tuple[Text, ...] = (
     ),
     _raised("not_installed", r"^Could not find path to the \"\w{1,40}\" binary"),
     # Files.
-    _type("corrupt_file", r"BadZipFile|BadGzipFile|UnpicklingError|ReadError"),
+    _type("corrupt_file", r"BadZipFile|BadGzipFile|UnpicklingError"),
+    _type(
+        "corrupt_file", r"ReadError", r"not a gzip file|end of data|empty (?:file|header)|truncated"
+    ),
     _type("corrupt_file", r"EOFError", r"Ran out of input|Compressed file ended before"),
     _raised(
         "corrupt_file",
@@ -329,11 +332,6 @@ LINES: tuple[Text, ...] = (
     _line("wrong_arch", r"ptxas fatal {1,3}: Value 'sm_\w{1,6}' is not defined"),
     _line("shm", r"Unexpected bus error encountered in worker\."),
     _line(
-        "shm",
-        r"(?:[^\n]{0,200}: line \d{1,6}: {1,3}\d{1,9} )?Bus error\b(?: {1,20}\(core dumped\))?",
-    ),
-    _line("wrong_cpu", r"(?:[^\n]{0,200}: line \d{1,6}: {1,3}\d{1,9} )?Illegal instruction\b"),
-    _line(
         "wrong_cpu", r"The TensorFlow library was compiled to use \w{1,10} instructions, but these"
     ),
     _line("host_oom", r"slurmstepd: error: Detected \d{1,6} oom[-_]kill event"),
@@ -345,26 +343,16 @@ LINES: tuple[Text, ...] = (
     _line("threads", r"OpenBLAS blas_thread_init: pthread_create failed for thread"),
     _line("threads", r"[^\n]{0,200}: fork: Resource temporarily unavailable$"),
     _line(
-        "not_installed",
-        r"(?:[^\n]{0,200}: )?(?:line )?\d{1,6}: [^\n:]{1,200}: (?:command )?not found$",
-    ),
-    _line(
         "not_installed", r"Could not load library lib\S{1,80}\. Error: .{0,200}cannot open shared"
     ),
     _line("not_installed", r"Unable to load any of \{lib"),
     _line("not_installed", r"[\w./-]{1,200}: error while loading shared libraries: "),
-    _line(
-        "not_installed", r"/?[\w./-]{0,200}\benv: ['‘][^\n]{1,200}['’]: No such file or directory$"
-    ),
     _line(
         "wrong_build", r"[^\n]{1,300}: version `GLIBC(?:XX)?_[\d.]{1,10}' not found \(required by "
     ),
     _line("missing_file", r"[\w./-]{1,200}: can't open file '"),
     _line("disk_full", rf"[\w./\[\]-]{{1,60}}: [^\n]{{1,300}}: (?:{_FULL})$"),
     _line("port", r"\[Errno 98\] [^\n]{0,200}address already in use$"),
-    _line("rate_limit", r"curl: \(22\) The requested URL returned error: 429"),
-    _line("rate_limit", r"ERROR 429: Too Many Requests"),
-    _line("network", r"curl: \((?:6|7|28|35|56)\) "),
     _line("network", r"wget: unable to resolve host address"),
     _line(
         "license",
@@ -389,3 +377,16 @@ SOFT: tuple[Text, ...] = (
 )
 """What programs say that go on without the result and exit 0: decides where outputs are missing.
 Without a class: the exception behind `rest` decides."""
+
+STATUSES: tuple[tuple[frozenset[int], Text], ...] = (
+    # bash, dash and env: 127 where a program is not there, 126 where it may not be executed.
+    (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: (?:command )?not found$")),
+    (frozenset({127}), _line("not_installed", r"[^\n]{1,300}: No such file or directory$")),
+    (frozenset({126}), _line("permission", r"[^\n]{1,300}: Permission denied$")),
+    (frozenset({6, 7, 28, 35, 52, 56}), _line("network", r"curl: \(\d{1,2}\) ")),
+    (frozenset({22}), _line("rate_limit", r"curl: \(22\) The requested URL returned error: 429")),
+    (frozenset({22}), _line("access", r"curl: \(22\) The requested URL returned error: 40[13]")),
+    (frozenset({4, 5, 8}), _line("rate_limit", r"[^\n]{0,60}ERROR 429: Too Many Requests")),
+)
+"""Lines that decide together with the exit status that their program gave: a script may print them
+of something that it can do without, and fail of another."""
