@@ -29,9 +29,13 @@ Here = Callable[..., Launcher]
 @pytest.fixture
 def here(tmp_path: Path) -> Here:
     """Makes launchers on a machine of two cards; its options are those of ordinary.py."""
-    tried = subprocess.run([*ORDINARY, "--node", "x", "--", "true"], check=False)
-    if tried.returncode or (why := why_no_isolation()):
-        pytest.skip(why or "no namespaces here")
+    if why := why_no_isolation():
+        pytest.skip(why)
+    tried = subprocess.run(
+        [*ORDINARY, "--node", "x", "--", "true"], capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        pytest.skip(f"no ordinary user can be had here: {tried.stderr.splitlines()[-1]}")
     driver = FakeDriver(tmp_path)
     for n in range(2):
         # Leases are the machine's: no other test's cards. The minor is not the index.

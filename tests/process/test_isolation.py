@@ -222,6 +222,7 @@ def test_the_user_is_the_same_and_so_are_the_owners_of_what_is_made(strict: Slot
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
 def test_other_groups_still_open_files(open_folder: Path) -> None:
     """Device nodes are often those of a group such as video."""
+    interpreter(open_folder, "nobody")
     secret = open_folder / "secret"
     secret.write_text("read\n")
     os.chown(secret, 0, 4321)
