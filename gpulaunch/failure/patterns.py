@@ -273,6 +273,7 @@ RAISED: tuple[Text, ...] = (
         deep=True,
     ),
     _raised("access", r"api_key not configured", r"UsageError"),
+    _type("license", r"GurobiError", r"(?i)licen[sc]|authorized user list|HostID mismatch"),
     _raised(
         "license",
         r"No Gurobi license found|Licensed number of users already reached|FlexNet Licensing error"
