@@ -62,6 +62,7 @@ class Files:
         self.budget = budget
         self._base = base
         self._kinds: dict[str, bool] = {}
+        self._real: dict[str, str] = {}
 
     def text(self, path: str) -> str | None:
         """A script's text, decoded as Python would; None where it is none or there are enough."""
@@ -84,10 +85,12 @@ class Files:
 
     def real(self, path: str) -> str:
         """By which a file is known, whatever links lead to it."""
-        try:
-            return os.path.realpath(path)
-        except (OSError, ValueError):
-            return path
+        if path not in self._real:
+            try:
+                self._real[path] = os.path.realpath(path)
+            except (OSError, ValueError):
+                self._real[path] = path
+        return self._real[path]
 
     def shown(self, path: str) -> str:
         relative = os.path.relpath(path, self._base)

@@ -52,7 +52,7 @@ class Follow:
     def __init__(self, files: Files) -> None:
         self.files = files
         self._looked: dict[tuple[str, str], Looked] = {}
-        self._behind: dict[Start, tuple[tuple[str, str], ...]] = {}
+        self._behind: dict[Start, tuple[tuple[str, Looked], ...]] = {}
 
     def findings(self, start: Start, given: Given) -> Iterator[Finding]:
         """What in the files behind a command does not suit a job of this kind."""
@@ -70,8 +70,7 @@ class Follow:
             return
         seen.add(start)
         given = replace(given, options=start.run.options.under(given.options))
-        for path, kind in self.behind(start):
-            looked = self.look(path, kind)
+        for path, looked in self.behind(start):
             if looked.placed:
                 found = judged(self.files.shown(path), looked.placed, looked.lines, [given])
                 yield from (_in_cell(one, looked.book) for one in found)
@@ -81,11 +80,12 @@ class Follow:
 
     # ── which files ─────────────────────────────────────────────────────────────────────────────
 
-    def behind(self, start: Start) -> tuple[tuple[str, str], ...]:
-        """(path, kind) of the file that is run, and of all that it imports."""
+    def behind(self, start: Start) -> tuple[tuple[str, Looked], ...]:
+        """Of the file that is run, and of all that it imports, those in which something is."""
         key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0))
         if key not in self._behind:
-            self._behind[key] = tuple(self._reached(start))
+            reached = [(path, self.look(path, kind)) for path, kind in self._reached(start)]
+            self._behind[key] = tuple(pair for pair in reached if pair[1].placed or pair[1].runs)
         return self._behind[key]
 
     def _reached(self, start: Start) -> Iterator[tuple[str, str]]:

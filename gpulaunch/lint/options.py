@@ -43,6 +43,9 @@ _NUMBERS = re.compile(r"[0-9]{1,3}(?:[,，、;:][0-9]{1,3})*,?")
 _ENDPOINT = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([1-9][0-9]*)")
 _KEY = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
+AMBIGUOUS = frozenset({"--gpu", "-gpu"})
+"""`--gpu 1` is the second card, one card, or a switch, as its program has it."""
+
 Words = Sequence["str | None"]
 
 

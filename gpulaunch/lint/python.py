@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gpulaunch.lint import devices, shell, spread
+from gpulaunch.lint import devices, options, shell, spread
 from gpulaunch.lint.finding import Placed, Suspect
 from gpulaunch.lint.masks import Masks
 from gpulaunch.lint.runs import Run
@@ -130,7 +130,7 @@ def _imports(tree: Tree) -> Iterator[Module]:
 
 
 def _indices(tree: Tree) -> Iterator[str]:
-    """Options such as `--gpu` whose value is a card's number, by their declaration here."""
+    """Options that may mean several things, and here, by their declaration, a card's number."""
     for node in tree.nodes:
         if not isinstance(node, ast.Call) or last_name(node.func) not in ("add_argument", "option"):
             continue
@@ -142,8 +142,8 @@ def _indices(tree: Tree) -> Iterator[str]:
             continue
         for argument in node.args:
             name = tree.value(argument)
-            if isinstance(name, str) and name.startswith("-"):
-                yield devices.option_name(name)
+            if name in options.AMBIGUOUS:
+                yield devices.option_name(str(name))
 
 
 def _starters(tree: Tree) -> Iterator[ast.Call]:
