@@ -8,6 +8,7 @@ What the driver and the kernel say comes before what the log says: they do not q
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpulaunch.core.model import (
     Cancelled,
@@ -24,10 +25,12 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.words import signal_name
 from gpulaunch.failure.classes import advice_for
-from gpulaunch.failure.judge import Finding, Verdict, judge, of_status
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
-from gpulaunch.failure.reading import Error
+
+if TYPE_CHECKING:
+    from gpulaunch.failure.judge import Finding, Verdict
+    from gpulaunch.failure.reading import Error
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 """Double-bit ECC, a halted controller, NVLink, off the bus, GSP: the card needs a reset (NVIDIA's
@@ -90,7 +93,7 @@ def diagnose(evidence: Evidence) -> Failure | None:
         return lost
     if isinstance(outcome, TimedOut | NotStarted):
         return None
-    verdict = judge(evidence.tail)
+    verdict = _judge(evidence.tail)
     return (
         _by_signal(evidence, _signal(outcome))
         or _by_log(evidence, verdict)
@@ -106,11 +109,19 @@ def hint(evidence: Evidence) -> str:
     """For a success whose log ends in a failure, one line that says so; else empty."""
     if not evidence.succeeded or not isinstance(evidence.outcome, Exited):
         return ""
-    verdict = judge(evidence.tail)
+    verdict = _judge(evidence.tail)
     found = verdict.finding or verdict.soft
     if found is None:
         return ""
     return f"exited {evidence.outcome.code}, though its log says: {_clipped(found.text)}"
+
+
+def _judge(text: str) -> Verdict:
+    # Its patterns take 20 ms to compile, which only who has a log to judge should spend: the
+    # views read the classes' titles in every command.
+    from gpulaunch.failure.judge import judge
+
+    return judge(text)
 
 
 # ── What the driver and the kernel say ──────────────────────────────────────────────────────────
@@ -200,6 +211,8 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
 def _by_status(evidence: Evidence) -> Failure | None:
     if not isinstance(evidence.outcome, Exited):
         return None
+    from gpulaunch.failure.judge import of_status
+
     found = of_status(evidence.tail, evidence.outcome.code)
     return _failure(found.kind, found.text) if found else None
 

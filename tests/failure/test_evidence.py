@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from gpulaunch.core.classes import POLICIES
@@ -216,3 +219,11 @@ def test_missing_outputs_are_explained_by_the_error_before_them() -> None:
 
 def test_a_services_early_end_with_zero_is_looked_at_as_well() -> None:
     assert kind(Exited(0), "ERROR:    [Errno 98] address already in use\n") == "port"
+
+
+def test_the_words_of_the_classes_cost_no_patterns() -> None:
+    program = (
+        "import sys, gpulaunch.failure as f; assert f.advice_for('gpu_oom');"
+        " sys.exit('gpulaunch.failure.patterns' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
