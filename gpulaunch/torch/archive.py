@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import IO
 
 from gpulaunch.torch.errors import ExportedProgramError
+from gpulaunch.torch.overlay import Overlay, replaced
 from gpulaunch.torch.records import Moves, json_document, pickled
 
 Source = str | os.PathLike[str] | IO[bytes]
@@ -35,30 +36,29 @@ def name_of(source: Source) -> str:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[zipfile.ZipFile]:
-    """The archive. Raises ExportedProgramError for what is none, OSError where open() does."""
-    given = not isinstance(source, (str, os.PathLike))
-    stream: IO[bytes] = source if given else open(source, "rb")  # type: ignore[assignment,arg-type]  # noqa: SIM115
-    try:
-        if not stream.seekable():
-            stream = io.BytesIO(stream.read())
-        try:
-            archive = zipfile.ZipFile(stream)
-        except zipfile.BadZipFile:
-            stream.seek(0)
-            raise ExportedProgramError(
-                f"{name_of(source)}: expected a program that torch.export.save wrote, which is a "
-                f"zip archive; found {stream.read(12)!r}"
-            ) from None
-        with archive:
-            yield archive
-    finally:
-        if not given:
-            stream.close()
+def opened(source: Source) -> Iterator[IO[bytes]]:
+    """The file, able to seek. Raises OSError where open() does."""
+    if isinstance(source, (str, os.PathLike)):
+        with open(source, "rb") as stream:
+            yield stream
+    else:
+        yield source if source.seekable() else io.BytesIO(source.read())
 
 
-def check_kind(archive: zipfile.ZipFile, name: str) -> None:
+def check_kind(stream: IO[bytes], name: str) -> None:
     """Raises ExportedProgramError, saying what to do, for what is not one program to load."""
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            _check_members(archive, name)
+    except zipfile.BadZipFile:
+        stream.seek(0)
+        raise ExportedProgramError(
+            f"{name}: expected a program that torch.export.save wrote, which is a zip archive; "
+            f"found {stream.read(12)!r}"
+        ) from None
+
+
+def _check_members(archive: zipfile.ZipFile, name: str) -> None:
     members = archive.namelist()
     programs = [match[1] for match in map(_PROGRAM.fullmatch, members) if match]
     if _OLD_PROGRAM in members or "model" in programs:
@@ -114,27 +114,27 @@ def _torchscript(archive: zipfile.ZipFile, name: str) -> str:
     )
 
 
-def moved(archive: zipfile.ZipFile, moves: Moves) -> io.BytesIO:
-    """The same archive with its devices moved. Holds the whole file in memory."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as target:
-        for member in archive.infolist():
-            content = archive.read(member)
-            if is_record(member.filename):
-                content = _rewritten(member.filename, content, moves)
-            target.writestr(zipfile.ZipInfo(member.filename), content)
-    out.seek(0)
-    return out
+def moved(stream: IO[bytes], moves: Moves) -> Overlay:
+    """The same archive with its devices moved, to be read while `stream` is open."""
+
+    def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:
+        if not _is_record(archive, member):
+            return None
+        old = archive.read(member)
+        new = _rewritten(member, old, moves)
+        return None if new is old else new
+
+    return replaced(stream, rewrite)
 
 
-def is_record(member: str) -> bool:
-    """Whether a member can hold device records: neither the user's extra files nor notes."""
-    inside = member.split("/", 1)[-1]
-    return not (
-        member.startswith("extra_files/")
-        or inside.startswith(("extra/", ".data/"))
-        or inside in ("version", "byteorder", "archive_format", "archive_version")
-    )
+def _is_record(archive: zipfile.ZipFile, member: str) -> bool:
+    """Whether it can hold device records: not raw weights, notes, or the user's extra files."""
+    if member.startswith("extra_files/") or "/extra/" in member:
+        return False
+    if member.endswith(".json") or "/opaque_obj_" in member:
+        return True
+    with archive.open(member) as content:
+        return content.read(4) == _ZIP
 
 
 def _rewritten(member: str, content: bytes, moves: Moves) -> bytes:
@@ -150,25 +150,19 @@ def _rewritten(member: str, content: bytes, moves: Moves) -> bytes:
 def _inner(content: bytes, moves: Moves) -> bytes:
     """What torch.save wrote into one member: an archive of its own. Raw weights may look like one,
     by chance, and are left as they are."""
+    changed = False
+
+    def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:
+        nonlocal changed
+        if not member.endswith(".pkl"):
+            return None
+        old = archive.read(member)
+        new = pickled(old, moves)
+        changed |= new is not old
+        return None if new is old else new
+
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as inner:
-            return _with_moved_pickles(inner, content, moves)
+        copy = replaced(io.BytesIO(content), rewrite)
     except zipfile.BadZipFile:
         return content
-
-
-def _with_moved_pickles(inner: zipfile.ZipFile, content: bytes, moves: Moves) -> bytes:
-    new = {}
-    for member in inner.namelist():
-        if member.endswith(".pkl"):
-            old = inner.read(member)
-            new[member] = pickled(old, moves)
-            if new[member] is old:
-                del new[member]
-    if not new:
-        return content
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as target:
-        for member in inner.namelist():
-            target.writestr(zipfile.ZipInfo(member), new.get(member) or inner.read(member))
-    return out.getvalue()
+    return copy.read() if changed else content

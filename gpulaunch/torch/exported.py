@@ -16,6 +16,7 @@ import torch
 from gpulaunch.torch.archive import Source, check_kind, moved, name_of, opened
 from gpulaunch.torch.devices import is_card, normal, same
 from gpulaunch.torch.errors import ExportedProgramError
+from gpulaunch.torch.overlay import Overlay
 from gpulaunch.torch.records import Device, Moves
 from gpulaunch.torch.walk import Walk
 
@@ -45,29 +46,33 @@ def load_exported(
     """
     target = normal(device)
     name = name_of(source)
-    with opened(source) as archive:
-        check_kind(archive, name)
+    with opened(source) as stream:
+        check_kind(stream, name)
         check_present(target)
         moves = Moves(to=_record(target))
-        copy = moved(archive, moves)
+        copy = moved(stream, moves)
         of_the_cpu = not any(one.is_card for one in moves.found)
         if of_the_cpu and is_card(target):
-            copy = moved(archive, Moves(to=_record(target), cpu_too=True))
-    # torch 2.6 knows an autocast region's operator only once this is imported.
-    importlib.import_module("torch._higher_order_ops.wrap")
-    try:
-        program = torch.export.load(copy, extra_files=extra_files)
-    except Exception as error:
-        raise ExportedProgramError(
-            f"{name}: torch {torch.__version__} cannot load this program: {_first_line(error)} "
-            "(a file of a newer torch needs that torch, or to be exported again)"
-        ) from error
+            copy = moved(stream, Moves(to=_record(target), cpu_too=True))
+        program = _loaded(copy, name, extra_files)
     if of_the_cpu:
         move_tensors(program, target)
     left = list(elsewhere(program, target))
     if left:
         raise ExportedProgramError(_report(name, target, left))
     return program
+
+
+def _loaded(copy: Overlay, name: str, extra_files: dict[str, Any] | None) -> Any:
+    # torch 2.6 knows an autocast region's operator only once this is imported.
+    importlib.import_module("torch._higher_order_ops.wrap")
+    try:
+        return torch.export.load(copy, extra_files=extra_files)
+    except Exception as error:
+        raise ExportedProgramError(
+            f"{name}: torch {torch.__version__} cannot load this program: {_first_line(error)} "
+            "(a file of a newer torch needs that torch, or to be exported again)"
+        ) from error
 
 
 def _record(device: torch.device) -> Device:
