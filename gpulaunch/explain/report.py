@@ -640,14 +640,18 @@ def header(statement: ast.stmt) -> list[ast.AST]:
 
 def chains(node: ast.AST) -> Iterator[ast.expr]:
     """The longest names, attributes and subscripts in an expression, left to right."""
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        yield node
-        base = node.value if isinstance(node, ast.Attribute) else None
-        if base is not None and not isinstance(base, (ast.Name, ast.Attribute, ast.Subscript)):
-            yield from chains(base)
-    elif isinstance(node, ast.Subscript):
-        yield node
-        yield from chains(node.slice)
+    if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+        root: ast.expr = node
+        inside: list[ast.AST] = []
+        while isinstance(root, (ast.Attribute, ast.Subscript)):
+            inside += [root.slice] if isinstance(root, ast.Subscript) else []
+            root = root.value
+        if isinstance(root, ast.Name):
+            yield node
+        else:
+            inside.append(root)
+        for part in inside[::-1]:
+            yield from chains(part)
     elif isinstance(node, ast.Lambda):
         return
     else:
@@ -718,8 +722,10 @@ def member(base: Any, name: str) -> Any:
 
 # ── Whose frame it is ───────────────────────────────────────────────────────────────────────────
 
-LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
+LIBRARY = os.path.dirname(getattr(os, "__file__", "")) or "<frozen"
 INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]")
+# What an installed program is started by, rather than what it is.
+STARTERS = "click typer fire hydra absl accelerate lightning pytorch_lightning jaxtyping"
 
 
 def is_users(step: Step, program: str | None) -> bool:
@@ -733,6 +739,19 @@ def is_users(step: Step, program: str | None) -> bool:
     # A console entry point's wrapper is nobody's program.
     wrapper = os.path.basename(os.path.dirname(file)) == "bin" and not file.endswith(".py")
     return not wrapper
+
+
+def installed_program(way: list[Step]) -> list[Step]:
+    """The frames of the installed package that a console entry point started."""
+    for step in way:
+        found = list(INSTALLED.finditer(step.file))
+        if found and not is_torch(step):
+            end = found[-1].end()
+            package = step.file[:end] + re.split(r"[/\\.]", step.file[end:], maxsplit=1)[0]
+            if os.path.basename(package) not in STARTERS.split():
+                beneath = re.compile(re.escape(package) + r"[/\\.]")
+                return [other for other in way if beneath.match(other.file)]
+    return []
 
 
 def is_torch(step: Step) -> bool:
@@ -772,7 +791,7 @@ class Report:
         self.source = Source()
         self.until = time.monotonic() + SECONDS
         self.cut = False
-        self.users = [step for step in way if is_users(step, program)]
+        self.users = [s for s in way if is_users(s, program)] or installed_program(way)
         outside = [step for step in way if not is_torch(step)]
         self.where = next(iter((self.users or outside or way)[-1:]), None)
         # The innermost line that is not torch's: where it differs, a library called by the user's.

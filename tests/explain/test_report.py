@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import runpy
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.explain.report import LINES, WIDTH, kind_of, report
+from gpulaunch.explain.report import LINES, WIDTH, chains, kind_of, report
 from tests.explain.support import FAKE
 
 Explain = Callable[[str], str]
@@ -359,18 +360,37 @@ def test_the_users_frame_is_shown_when_a_library_fails(
 def test_a_console_entry_points_program_is_its_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: ModuleType
 ) -> None:
-    package = tmp_path / "lib/site-packages/tool.py"
-    package.parent.mkdir(parents=True)
-    package.write_text("import torch\ndef main(x):\n    return x + torch.ones(3)\n")
-    script = tmp_path / "bin/tool"
+    packages = tmp_path / "lib/site-packages"
+    for name, text in {
+        "typer/main.py": "def call(f, x):\n    return f(x)\n",
+        "fold/main.py": "from ops.join import join\ndef main(x):\n    return join(x, 3)\n",
+        "ops/join.py": "import torch\ndef join(x, n):\n    return x + torch.ones(n)\n",
+    }.items():
+        (packages / name).parent.mkdir(parents=True)
+        (packages / name).write_text(text)
+        for module in (name.partition("/")[0], name.removesuffix(".py").replace("/", ".")):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+    script = tmp_path / "bin/fold"
     script.parent.mkdir()
-    script.write_text("import torch\nfrom tool import main\nmain(torch.ones(3, device='cuda:0'))\n")
-    monkeypatch.syspath_prepend(str(package.parent))
-    monkeypatch.delitem(sys.modules, "tool", raising=False)
+    script.write_text(
+        "import torch\nfrom typer.main import call\nfrom fold.main import main\n"
+        "call(main, torch.ones(3, device='cuda:0'))\n"
+    )
+    monkeypatch.syspath_prepend(str(packages))
     with pytest.raises(RuntimeError) as caught:
         runpy.run_path(str(script), run_name="__main__")
+    for module in ("typer", "typer.main", "fold", "fold.main", "ops", "ops.join"):
+        sys.modules.pop(module, None)
     tb = caught.tb.tb_next  # Without the test's own frame.
-    assert "where: tool.py:3, in main" in report(caught.type, caught.value, tb)
+    text = report(caught.type, caught.value, tb)
+    assert "where: fold/main.py:3, in main" in text
+    assert "inside: ops/join.py:3, in join" in text
+
+
+def test_what_is_indexed_or_called_on_a_line_is_looked_into() -> None:
+    line = ast.parse("f(a, b)[0].w[i].T + c.d['k'](e, lambda z: z, [g for h in hs])", mode="eval")
+    found = [ast.unparse(chain) for chain in chains(line.body)]
+    assert found == ["f", "a", "b", "i", "c.d['k']", "e", "g", "h", "hs"]
 
 
 def test_files_below_the_programs_directory_are_its_own(
