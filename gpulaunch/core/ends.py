@@ -17,10 +17,13 @@ from gpulaunch.core.events import Ended
 from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled
+from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled, TimedOut
 from gpulaunch.core.moves import Ground
 from gpulaunch.core.suspects import Suspects
 from gpulaunch.core.waiting import Node
+
+BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
+"""Ends that nobody asked for: what is recognised of them may be why."""
 
 
 class Ends:
@@ -172,7 +175,7 @@ class Ends:
 def _by_its_card(live: Live, event: Ended) -> Failure | None:
     """What was recognised; where the driver reported the loss of its card meanwhile, that."""
     doomed = [card for card in live.cards if card.doomed]
-    if not doomed or not isinstance(event.outcome, Exited | Signaled | MissingOutput):
+    if not doomed or not isinstance(event.outcome, BY_ITSELF):
         return event.failure
     if event.failure is not None and event.failure.kind == "gpu_lost":
         return event.failure

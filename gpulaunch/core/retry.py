@@ -62,8 +62,8 @@ Decision: TypeAlias = Retry | Settle
 def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str | None:
     """The failure class of an attempt's end; None where it is no failure of the job's own.
 
-    What was recognised (`seen`) says more than a status or a missing file, never more than a limit
-    that the job file set.
+    What was recognised (`seen`) says more than a status or a missing file; more than a limit that
+    the job file set only where the driver names the cards: what runs on a lost one may hang.
     """
     match outcome:
         case Exited(code) if code in job.success_codes and job.service is None:
@@ -75,7 +75,7 @@ def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str |
         case MissingOutput():
             return seen.kind if seen else "missing_output"
         case TimedOut(limit):
-            return limit
+            return seen.kind if seen and seen.gpus else limit
         case NotStarted():
             return "not_started"
         case Lost():

@@ -14,16 +14,9 @@ from functools import partial
 from typing import TypeAlias
 
 from gpulaunch import failure
+from gpulaunch.core.ends import BY_ITSELF
 from gpulaunch.core.events import Ended, Sick
-from gpulaunch.core.model import (
-    AttemptId,
-    Exited,
-    Failure,
-    Gpu,
-    Job,
-    MissingOutput,
-    Signaled,
-)
+from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.eyes import Seen, Then
 from gpulaunch.failure import CardFacts, Counters, Evidence
@@ -32,6 +25,8 @@ from gpulaunch.gpus.free import computing
 from gpulaunch.journal.rundir import RunDir
 
 LONGEST = 500
+STALE = 1.0
+"""Seconds for which the kernel's counters are not read again when attempts begin."""
 
 Tell: TypeAlias = Callable[[Ended], None]
 
@@ -73,14 +68,18 @@ class Witness:
         self._xids = xids
         self._warn = warn
         self._begun: dict[AttemptId, Beginning] = {}
+        self._counted = Beginning(failure.counters(), time.monotonic())
 
     def begin(self, attempt: AttemptId) -> None:
-        self._begun[attempt] = Beginning(failure.counters(), time.monotonic())
+        now = time.monotonic()
+        if now - self._counted.at >= STALE:
+            self._counted = Beginning(failure.counters(), now)
+        self._begun[attempt] = replace(self._counted, at=now)
 
     def examine(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
         """Hand the end on with what is recognised of it, once its cards have been looked at."""
         beginning = self._begun.pop(ended.attempt, None)
-        if not isinstance(ended.outcome, Exited | Signaled | MissingOutput):
+        if not isinstance(ended.outcome, BY_ITSELF):
             tell(ended)
         elif failure_of(ended.outcome, job) is None:
             self._hint(ended)

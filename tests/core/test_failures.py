@@ -110,6 +110,12 @@ def test_every_class_is_decided_with_and_without_cards(kind: str) -> None:
 # ── Which class ─────────────────────────────────────────────────────────────────────────────────
 
 
+def test_a_limit_gives_way_to_the_driver_alone() -> None:
+    late = TimedOut("idle_timeout", 60.0)
+    assert failure_of(late, job("a"), Failure("gpu_lost", gpus=("GPU-0",))) == "gpu_lost"
+    assert failure_of(late, job("a"), Failure("gpu_lost")) == "idle_timeout"
+
+
 @pytest.mark.parametrize(
     ("outcome", "kind"),
     [

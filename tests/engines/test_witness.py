@@ -15,6 +15,7 @@ from gpulaunch.core.model import (
     Gpu,
     Interrupted,
     Job,
+    Lost,
     MissingOutput,
     NotStarted,
     Outcome,
@@ -78,7 +79,7 @@ def scene(tmp_path: Path) -> Scene:
         Cancelled(),
         Interrupted("drain"),
         NotStarted("no such file"),
-        TimedOut("timeout", 1.0),
+        Lost("gone"),
     ],
 )
 def test_an_end_that_says_all_is_told_at_once(scene: Scene, outcome: Outcome) -> None:
@@ -110,6 +111,14 @@ def test_a_card_that_the_driver_calls_unfit_is_named(scene: Scene) -> None:
     scene.end(Exited(1), "CUDA error: unspecified launch failure\n", ONE, TWO)
     scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
     scene.show(TWO)
+    failure = scene.told[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))
+
+
+def test_what_hung_on_a_lost_card_did_not_take_too_long(scene: Scene) -> None:
+    scene.end(TimedOut("timeout", 60.0), "step 1\n", ONE)
+    scene.looks.pop(ONE.uuid)(Sick("GPU is lost"))
     failure = scene.told[0].failure
     assert failure is not None
     assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))
