@@ -126,7 +126,7 @@ def _setting(
         return said.port(shown)
     if option in _RENDEZVOUS and _ENDPOINT.fullmatch(value):
         return said.endpoint(shown)
-    if suspect := said.device(value):
+    if suspect := said.typed_device(value):
         return suspect
     if not _NUMBERS.fullmatch(value) or program in _SWITCHES:
         return None

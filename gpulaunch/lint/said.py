@@ -42,6 +42,14 @@ def device(
     return index(found[1], text, f"{found[0]}0", unless=unless, only=only)
 
 
+def typed_device(text: str) -> Suspect | None:
+    """The same on a command line, where the first card is asked for in earnest as well."""
+    if re.fullmatch(r"cuda(?::0)?", text):
+        mend = "write cpu, or gpus: 1 in the job file"
+        return Suspect("device-index", f"{text} is not there: {{here}}", mend, most=0)
+    return device(text)
+
+
 def index(
     number: int,
     shown: str,

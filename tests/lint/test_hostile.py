@@ -137,6 +137,7 @@ def test_files_that_import_or_run_each_other_are_read_once(tmp_path: Path) -> No
     (tmp_path / "link.py").symlink_to("b.py")
     found = report_on(tmp_path, "jobs:\n- run: bash x.sh; python link.py\n", files)
     assert {line.split(":")[1] for line in told(found, tmp_path)} == {"3 device-index"}
+    assert found.note == ""
 
 
 def test_columns_are_letters_not_bytes() -> None:

@@ -136,6 +136,10 @@ def test_more_cards_make_it_right(tmp_path: Path) -> None:
 def test_a_job_without_cards_has_none_at_all(tmp_path: Path) -> None:
     (found,) = report_on(tmp_path, _file("python x --device cuda:1", "gpus: 0\n  ")).findings
     assert "this job has no card (gpus: 0)" in found.why
+    (found,) = report_on(tmp_path, _file("python x --device cuda", "gpus: 0\n  ")).findings
+    assert found.mend == "write cpu, or gpus: 1 in the job file"
+    code = {"x.py": 'import torch\ndevice = "cuda:0"\n'}
+    assert told(report_on(tmp_path, _file("python x.py", "gpus: 0\n  "), code), tmp_path) == []
 
 
 def test_values_of_the_matrix_are_looked_at_one_by_one(tmp_path: Path) -> None:
