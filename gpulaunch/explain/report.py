@@ -112,8 +112,11 @@ def report(
     """
     try:
         found = recognised(exc, tb)
-        if found is None:
-            return ""
+    except BaseException:  # Not even an error: hooks are called with anything.
+        return ""
+    if found is None:
+        return ""
+    try:
         words = Report(*found, program=program, whole=message(exc) if exc else "").lines()
         return "\n".join(bounded(words)) + "\n"
     except BaseException as error:  # Whatever a stranger's objects do, the job ends as it would.
@@ -551,7 +554,7 @@ class Source:
             text = "".join(linecache.getlines(file, names))
             if text and len(text) < SOURCE_SIZE:
                 with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                    self.trees[file] = ast.parse(text)
+                    self.trees[file] = parsed(text)
         return self.trees[file]
 
     def failing(self, step: Step) -> list[ast.AST]:
@@ -618,6 +621,15 @@ class Source:
                         ):
                             return code.co_filename, inner.lineno, inner.value
         return None
+
+
+def parsed(text: str) -> ast.Module:
+    """Without the warnings that the program's own text gave when it was compiled."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 def position(step: Step) -> tuple[int | None, int | None, int | None, int | None] | None:

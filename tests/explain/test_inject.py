@@ -285,6 +285,61 @@ def test_an_error_in_a_thread_is_reported_while_the_program_goes_on(
     assert all("in work" in report for report in reports)
 
 
+@each(ENDS)
+def test_a_thread_with_a_very_small_stack_is_left_alone(place: Place, python: str) -> None:
+    place.file(
+        "p.py",
+        f"""
+        import threading, torch
+        def work():
+            {MIXING}
+        threading.stack_size(32768)
+        thread = threading.Thread(target=work, name="small")
+        thread.start()
+        thread.join()
+        """,
+    )
+    assert place.both([python, "p.py"]) == ()
+
+
+@each(ENDS)
+def test_a_server_whose_threads_go_on_failing_does_not_flood_its_log(
+    place: Place, python: str
+) -> None:
+    place.file(
+        "p.py",
+        f"""
+        import threading, torch
+        def work():
+            {MIXING}
+        for n in range(25):
+            thread = threading.Thread(target=work, name="worker")
+            thread.start()
+            thread.join()
+        """,
+    )
+    assert len(place.both([python, "p.py"])) == 20
+
+
+@each(ENDS)
+def test_hooks_called_with_anything_do_what_they_did(place: Place, python: str) -> None:
+    place.file(
+        "p.py",
+        """
+        import sys, torch
+        sys.excepthook(ValueError, ValueError("shown, and gone on"), None)
+        sys.excepthook(None, None, None)
+        sys.excepthook(int, 3, None)
+        sys.excepthook(RuntimeError, "No CUDA GPUs are available", None)
+        try:
+            sys.excepthook()
+        except TypeError:
+            print("as before")
+        """,
+    )
+    assert place.both([python, "p.py"]) == ()
+
+
 # ── Ends that are none of ours ──────────────────────────────────────────────────────────────────
 
 
@@ -330,6 +385,23 @@ def test_a_stream_that_is_not_utf8_gets_plain_text(place: Place, python: str) ->
     assert "\\xe9t\\xe4" in report
     (report,) = place.both([python, "p.py"], environ={"PYTHONUTF8": "1"})
     assert "étä" in report
+
+
+@each(ENDS)
+def test_warnings_of_the_programs_text_are_not_given_twice(place: Place, python: str) -> None:
+    place.file("p.py", f"import torch\nx = '\\d'\n{MIXING}\n")
+    for flag in ("-Wdefault", "-Wignore"):
+        assert len(place.both([python, flag, "p.py"])) == 1
+    place.file("q.py", f"import torch\n{MIXING}\n")
+    assert len(place.both([python, "-Werror", "-bb", "q.py"])) == 1
+
+
+@each(ENDS)
+def test_standard_error_that_nobody_reads(place: Place, python: str) -> None:
+    place.file("p.py", f"import torch\nprint(1)\n{MIXING}\n")
+    program = "import os, subprocess, sys\nread, write = os.pipe()\nos.close(read)\n"
+    program += "print(subprocess.call([sys.executable, 'p.py'], stderr=write))\n"
+    assert place.both([python, "-c", program]) == ()
 
 
 @each(ENDS)
