@@ -101,13 +101,19 @@ def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
     for error in reversed(errors):
         if error.shape == "ignored":
             continue
-        if error.shape == "survived" or len(cluster) == MOST:
+        survived = error.shape == "survived" and not (cluster and _points_back(cluster[0]))
+        if survived or len(cluster) == MOST:
             break
         if not _is_quiet(_between(rest, error.end, after)):
             break
         cluster.insert(0, error)
         after = min(after, error.start)
     return cluster
+
+
+def _points_back(error: Error) -> bool:
+    """Whether it only says that what a warning told of before it was not survived after all."""
+    return any(shapes.WARNED.search(raised.message) for raised in error.raised)
 
 
 def _between(rest: Sequence[Line], start: int, stop: int) -> Iterator[Line]:

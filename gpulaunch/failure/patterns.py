@@ -111,6 +111,7 @@ RAISED: tuple[Text, ...] = (
         WRAPPER,
         r"Engine (?:core|process)[^\n]{0,20} (?:initialization failed|failed to start)"
         r"|WorkerProc initialization failed|[Ss]ee (?:the )?(?:stack trace|root cause|above)"
+        r"|[Cc]heck the warnings above"
         r"|returned non-zero exit status",
     ),
     _raised("secondary", _NCCL_PEER),

@@ -106,6 +106,7 @@ class _Parser:
     def __init__(self, lines: list[Line]) -> None:
         self._lines = lines
         self._at = 0
+        self._told = -1  # Where the last traceback ended.
 
     def errors(self) -> Iterator[Error]:
         while self._at < len(self._lines):
@@ -113,6 +114,7 @@ class _Parser:
             error: Error | None
             if _is_header(line.text):
                 error = self._traceback()
+                self._told = self._at - 1
             elif line.text.startswith("terminate called after"):
                 error = self._abort()
             else:
@@ -123,7 +125,9 @@ class _Parser:
     def _traceback(self) -> Error:
         """A traceback and those chained to it."""
         first = self._at
-        before = self._lines[first - 1] if first else Line(0, "")
+        # Another traceback's last line announces nothing.
+        announced = first > 0 and first - 1 != self._told
+        before = self._lines[first - 1] if announced else Line(0, "")
         raised: list[Raised] = []
         explicit: list[bool] = []
         last = first

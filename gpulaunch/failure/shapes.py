@@ -51,6 +51,8 @@ SURVIVED = re.compile(
     r"|reducing|halving|resuming|recovered|recovering|ignoring|ignored|restarting|will retry)\b"
 )
 WENT_WRONG = re.compile(r"(?i)\b(?:failed|failure|could not|cannot|exception|error|caught)\b")
+# torch.export.load: the error is in the warning, and is raised without it.
+WARNED = re.compile(r"(?i)\b(?:check|see) the warnings? above\b")
 PROGRESS = re.compile(
     r"(?i)\W{0,4}(?:epoch|step|iter|iteration|batch|round|fold|sample|query|generation)s?\b.{0,20}\d"
 )

@@ -114,6 +114,28 @@ def test_a_traceback_that_a_warning_announces_was_survived() -> None:
     assert kind(f"INFO:root:sample 7\n{HEADER}{FRAME}{OOM}\n") == "gpu_oom"
 
 
+def test_a_traceback_right_after_a_logged_one_is_the_programs_own() -> None:
+    """As torch logs one: each line of it has the prefix of a warning."""
+    prefix = "W1120 11:16:05.178000 18482 torch/export/__init__.py:348] "
+    logged = "".join(
+        f"{prefix}{line}\n"
+        for line in (
+            "Ran into the following error when deserializing",
+            *f"{HEADER}{FRAME}".splitlines(),
+            "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        )
+    )
+    assert kind(f"{logged}{HEADER}{FRAME}{OOM}\n") == "gpu_oom"
+    assert kind(f"{logged}{HEADER}{FRAME}KeyError: 'name'\n") is None
+    # torch 2.9 to 2.13: torch.export.load raises without it what it has logged.
+    points_back = (
+        "RuntimeError: We ran into an error when deserializing the saved file. "
+        "Please check the warnings above for possible errors. \n"
+    )
+    assert kind(f"{logged}{HEADER}{FRAME}{points_back}") == "device_mismatch"
+    assert kind(f"{HEADER}{FRAME}{points_back}") is None
+
+
 def test_what_is_logged_as_a_warning_does_not_decide() -> None:
     words = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 4.00 GiB total capacity)\n"
     assert kind(f"ERROR:root:{words}") == "gpu_oom"
