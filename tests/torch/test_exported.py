@@ -303,6 +303,33 @@ def test_records_that_are_left_are_named(file: bytes) -> None:
     assert any("true" in one and "the text 'cuda:1'" in one for one in elsewhere(program, CPU))
 
 
+torch.library.define("gpulaunch_tests::placed", "(Tensor x, str place, str[] places) -> Tensor")
+
+
+@torch.library.impl("gpulaunch_tests::placed", "CompositeExplicitAutograd")
+def _(x: Any, place: str, places: list[str]) -> Any:
+    return torch.empty_like(x)
+
+
+class Placed(torch.nn.Module):
+    def __init__(self, place: str, *places: str) -> None:
+        super().__init__()
+        self.place, self.places = place, list(places)
+
+    def forward(self, x: Any) -> Any:
+        return torch.ops.gpulaunch_tests.placed(x, self.place, self.places)
+
+
+def test_a_card_in_an_operators_text_is_moved_and_one_out_of_reach_is_refused() -> None:
+    moved_one = load_exported(io.BytesIO(written(Placed("cuda:1", "a"), (torch.ones(1),))), "cpu")
+    (node,) = (node for node in moved_one.graph.nodes if "placed" in str(node.target))
+    assert node.args[1:] == ("cpu", ["a"])
+    with pytest.raises(ExportedProgramError) as caught:
+        load_exported(io.BytesIO(written(Placed("a", "cuda:1"), (torch.ones(1),))), "cpu")
+    assert "expected a program wholly on cpu, found 1 records of another card" in str(caught.value)
+    assert "placed = gpulaunch_tests.placed.default: the text 'cuda:1'" in str(caught.value)
+
+
 def test_what_cannot_be_loaded_names_torchs_reason(file: bytes) -> None:
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(file)) as old, zipfile.ZipFile(out, "w") as new:
