@@ -41,6 +41,7 @@ _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.l
 _NUMBER = re.compile(r"[0-9]{1,3}")
 _NUMBERS = re.compile(r"[0-9]{1,3}(?:[,，、;:][0-9]{1,3})*,?")
 _ENDPOINT = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\]):([1-9][0-9]*)")
+_MACHINE_CARD = re.compile(r"(?:device=|nvidia\.com/gpu=)?[0-9]{1,2}(?:,[0-9]{1,2})*")
 _KEY = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 AMBIGUOUS = frozenset({"--gpu", "-gpu"})
@@ -170,11 +171,14 @@ def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> S
 
 
 def _container(words: Words) -> Iterator[tuple[int, Suspect]]:
-    """`docker run --gpus all`, by any of its spellings."""
+    """`docker run --gpus all`, or `--gpus device=0`, by any of their spellings."""
     for at, option, value in settings(words):
-        if option == "gpus" and value is not None and value.strip("\"'") == "all":
+        plain = (value or "").strip("\"'")
+        if option == "gpus" and plain == "all":
             yield at, said.all_cards("--gpus all")
-        elif option == "device" and value in ("nvidia.com/gpu=all",):
-            yield at, said.all_cards(f"--device {value}")
+        elif option == "device" and plain == "nvidia.com/gpu=all":
+            yield at, said.all_cards(f"--device {plain}")
+        elif option in ("gpus", "device") and _MACHINE_CARD.fullmatch(plain):
+            yield at, said.machine_cards(f"--{option} {plain}")
         elif option in ("e", "env") and value == "NVIDIA_VISIBLE_DEVICES=all":
             yield at, said.all_cards(f"--env {value}")

@@ -236,7 +236,15 @@ def all_cards(shown: str) -> Suspect:
     )
 
 
-def all_cards_by_daemon(suspect: Suspect) -> Suspect:
+def machine_cards(shown: str) -> Suspect:
+    return Suspect(
+        "own-mask",
+        f"{shown} counts the machine's cards, not the job's: it may be another job's card",
+        "name the job's own: $GPULAUNCH_GPU_UUID",
+    )
+
+
+def by_daemon(suspect: Suspect) -> Suspect:
     """The same where a daemon starts the container, as docker does."""
     return replace(
         suspect,

@@ -120,7 +120,7 @@ class _Reader:
         for number, suspect in options.check(values, self.indices):
             # A port by a variable was found where that got its value.
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
-                self._add(words[number], suspect)
+                self._add(words[number], suspect, command.name)
         if program == "cd":
             self._cd(values, command.name)
         elif self.cwd is not None:
@@ -142,11 +142,12 @@ class _Reader:
         self.spent += len(pairs)
         return [word for word, _ in pairs], [value for _, value in pairs]
 
-    def _add(self, word: Word, suspect: Suspect) -> None:
-        """A container with every card: said once, the daemon that starts it included."""
-        if suspect.rule == "all-gpus" and self.found and self.found[-1].suspect.rule == "daemon":
+    def _add(self, word: Word, suspect: Suspect, name: Word) -> None:
+        """A container with cards of its own: said once, the daemon that starts it included."""
+        before = self.found[-1] if self.found else None
+        if before and before.suspect.rule == "daemon" and before.word is name:
             self.found.pop()
-            suspect = said.all_cards_by_daemon(suspect)
+            suspect = said.by_daemon(suspect)
         self.found.append(Found(word, suspect))
 
     def _warned(self, command: Command) -> None:

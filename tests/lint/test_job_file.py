@@ -79,6 +79,9 @@ COMMANDS = {
     "podman run --device nvidia.com/gpu=all image": "all-gpus",
     "podman run --gpus all image": "all-gpus",
     "docker run image": "daemon",
+    "docker run --gpus '\"device=0\"' image": "own-mask",
+    "docker run --gpus 1 image": "own-mask",
+    "podman run --device nvidia.com/gpu=0,1 image": "own-mask",
     "CUDA_VISIBLE_DEVICES=0，1 python x": "fullwidth-comma",
     "CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
     "export CUDA_DEVICE_ORDER=FASTEST_FIRST": "device-order",
@@ -164,6 +167,12 @@ def test_the_same_command_in_two_entries_is_found_in_both(tmp_path: Path) -> Non
 def test_run_in_the_defaults_is_found_there(tmp_path: Path) -> None:
     text = "defaults: {env: {A: b}}\njobs:\n- &x {name: a, run: python x --gpu_id 1}\n"
     assert told(report_on(tmp_path, text), tmp_path) == ["jobs.yaml:3 device-index"]
+
+
+def test_each_command_s_findings_are_its_own(tmp_path: Path) -> None:
+    command = "sbatch x\npython x --gpu_id 1\ndocker run --gpus all i"
+    found = report_on(tmp_path, _file(command)).findings
+    assert [one.rule for one in found] == ["daemon", "device-index", "all-gpus"]
 
 
 def test_a_container_with_all_cards_is_told_once(tmp_path: Path) -> None:
