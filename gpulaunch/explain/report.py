@@ -51,6 +51,7 @@ MIXED, ORDINAL, LOADED, NO_GPU, SAME_CARD, MEMORY, KERNEL = (
 # First match wins: what a message is about, from what it says most precisely.
 KINDS = [
     (LOADED, r"Attempting to deserialize object on (?:a )?\w+ device"),
+    (LOADED, r"We ran into an error when deserializing the saved file"),
     (MIXED, r"[Ee]xpected (?:all tensors|tensors|all input tensors|\w+ and \w+|[\w, ]+) to be on "
             r"(?:the )?same device"),
     (MIXED, r"tensors? (?:must|need to) (?:all )?be on (?:the )?same device"),
@@ -175,6 +176,8 @@ def recognised(
             continue
         seen.add(id(error))
         kind = kind_of(message(error))
+        if kind == LOADED and "ran into an error" in message(error) and not baked_in(way)[1]:
+            kind = None  # torch.export.load says no more; nothing in the file is about a card.
         # The innermost of a chain of wrappers that repeat its text has the frames.
         if kind and (best is None or (best[0] == kind and is_inner(error, best[1]))):
             best = (kind, error, way)
@@ -182,6 +185,36 @@ def recognised(
             if isinstance(inner, BaseException):
                 todo.append((inner, continued(way, steps(inner.__traceback__))))
     return best
+
+
+# Of a device in torch.export's archives (torch/_export/serde/schema.py).
+RECORD = re.compile(r'"type": ?"(cuda|hip|xpu|npu|hpu)", ?"index": ?(\d{1,4})\b')
+
+
+def baked_in(way: list[Step]) -> tuple[str, list[str]]:
+    """The file that torch.export.load was given, and the cards in it that are not here."""
+    for step in way:
+        if step.frame.f_globals.get("__name__") == "torch.export" and step.function == "load":
+            file = step.frame.f_locals.get("f")
+            if type(file) is str:
+                return file, absent_cards(file)
+    return "", []
+
+
+def absent_cards(file: str) -> list[str]:
+    """Cards that a program's JSON records name and that this process does not see, by the mask."""
+    import zipfile
+
+    found: set[tuple[str, int]] = set()
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist()[:PER_CONTAINER]:
+                if member.filename.endswith(".json") and member.file_size < SOURCE_SIZE:
+                    text = archive.read(member).decode("utf-8", "replace")
+                    found.update((kind, int(index)) for kind, index in RECORD.findall(text))
+    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile):
+        return []
+    return [f"{kind}:{index}" for kind, index in sorted(found) if index >= (visible() or 1)]
 
 
 def is_inner(error: BaseException, outer: BaseException) -> bool:
@@ -1179,6 +1212,10 @@ class Report:
     def mend_loaded(self) -> Iterator[str]:
         names = {step.frame.f_globals.get("__name__") for step in self.way}
         if any(str(name).startswith("torch.export") for name in names):
+            file, cards = baked_in(self.way)
+            if cards:
+                told = ", ".join(cards[:PER_FRAME])
+                yield f"{short(file)} was exported on {told}; this job sees {seen_cards()}"
             yield f"{self.here()}: gpulaunch.torch.load_exported(path, device='cuda:0')"
             return
         cpu = "is_available() is False" in self.text

@@ -62,6 +62,32 @@ def odd(text: str) -> set[str]:
     return {line.split()[0] for line in where.splitlines() if line.endswith("<-- odd")}
 
 
+EXPORTED = """
+    import zipfile
+    exported = {"__name__": "torch.export"}
+    exec('''def load(f):
+        raise RuntimeError("We ran into an error when deserializing the saved file. "
+                           "Please check the warnings above for possible errors. ")''', exported)
+    with zipfile.ZipFile("trunk.pt2", "w") as archive:
+        archive.writestr("trunk/models/model.json", '{"device": {"type": "cuda", "index": INDEX}}')
+    exported["load"]("trunk.pt2")
+"""
+
+
+def test_a_program_that_was_exported_on_a_card_that_is_not_here(explain: Explain) -> None:
+    assert mends(explain(EXPORTED.replace("INDEX", "1"))) == [
+        "trunk.pt2 was exported on cuda:1; this job sees one card, cuda:0",
+        "p.py:11: gpulaunch.torch.load_exported(path, device='cuda:0')",
+    ]
+
+
+def test_a_program_that_cannot_be_loaded_for_another_reason_is_no_device_error(
+    explain: Explain,
+) -> None:
+    assert explain(EXPORTED.replace("INDEX", "0")) == ""
+    assert explain(EXPORTED.replace("trunk/models/model.json", "version")) == ""
+
+
 # ── Which errors ────────────────────────────────────────────────────────────────────────────────
 
 
