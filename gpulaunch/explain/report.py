@@ -94,7 +94,10 @@ KINDS = [
 INPUT_AND = re.compile(r"Input type \((.*?)\) and (?:weight|bias) type \((.*?)\)")
 DEVICE = re.compile(r"\b(?:cuda|hip|xpu|npu|mps|hpu|meta|cpu)(?::\d+)?\b")
 NUMBERED = re.compile(r"(?:cuda|hip|xpu|npu|hpu):(\d+)\Z")
-INDEXES = re.compile(r"(?i)(?:device|gpu|cuda|local_rank|rank)(?:_?(?:id|ids|idx|index|num|no))?\Z")
+INDEXES = re.compile(
+    r"(?i)(?:(?:execution|output|main|target|current|local|global)_)?"
+    r"(?:device|gpu|cuda|rank)(?:_?(?:id|idx|index|no))?\Z"
+)
 FROM_TEXT = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n\s+(\S.*)')
 
 

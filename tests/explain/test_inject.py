@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -255,6 +256,16 @@ def test_a_hook_of_the_programs_own_is_called_as_ever_and_the_report_comes_once(
     place.file("p.py", f"{hook}\n{MIXING}\n")
     (report,) = place.both([python, "p.py"])
     assert "p.py" in report
+
+
+def test_rich_tracebacks_stay_as_they_are(place: Place) -> None:
+    """A real hook that calls no other one."""
+    place.file("p.py", f"import torch\nfrom rich.traceback import install\ninstall()\n{MIXING}\n")
+    bare = place.run([sys.executable, "p.py"])
+    assert "Traceback (most recent call last)" in bare.err
+    assert "╭" in bare.err
+    (report,) = place.both([sys.executable, "p.py"])
+    assert "p.py:4, in <module>" in report
 
 
 @each(ENDS)

@@ -38,22 +38,35 @@ Start-up: 0.3 to 0.6 ms with its bytecode cached, 2 to 3 ms where that cannot be
 on Python 3.8, 3.11 and 3.13, two cores). On Python 2.7 and 3.0 to 3.7 it only steps aside.
 """
 
+import os
 import sys
 
 if False:  # For the type checker: typing is not imported here.
     from typing import Any  # noqa: F401
 
+FOLDER = os.path.dirname(__file__)
+REPORT = os.path.join(os.path.dirname(FOLDER), "report.py")
+MOST = 20
+SMALL_STACK = 1 << 19
 
-def _step_aside(folder):
-    # type: (str) -> list[str]
+told = []  # type: list[int]  # The identity of the last uncaught error, once it is reported.
+times = []  # type: list[bool]  # One entry a report.
+waiting = []  # type: list[bool]  # Whether a process of multiprocessing is watched for.
+
+
+# -- Getting out of the way ------------------------------------------------------------------------
+
+
+def step_aside():
+    # type: () -> list[str]
     """Out of everything that the program can see; returns the path's entries before ours."""
-    sys.path_importer_cache.pop(folder, None)
-    before = sys.path[: sys.path.index(folder)] if folder in sys.path else []
-    sys.path[:] = [entry for entry in sys.path if entry != folder]
+    sys.path_importer_cache.pop(FOLDER, None)
+    before = sys.path[: sys.path.index(FOLDER)] if FOLDER in sys.path else []
+    sys.path[:] = [entry for entry in sys.path if entry != FOLDER]
     return before
 
 
-def _run_own(before, ours):
+def run_own(before, ours):
     # type: (list[str], Any) -> None
     """Import the program's own sitecustomize, with the outcome that it has without us.
 
@@ -84,140 +97,70 @@ def _run_own(before, ours):
         raise
 
 
-def _install(report):
-    # type: (str) -> None
-    """Leave the hooks; `report` is the path of the file that writes the report."""
-    import _thread
-    import atexit
-    import os
+# -- An uncaught error -----------------------------------------------------------------------------
 
-    told = []  # type: list[int]
-    # One entry a report.
-    times = []  # type: list[bool]
-    # Whether a process of multiprocessing is watched for.
-    waiting = []  # type: list[bool]
 
-    def last():
-        # type: () -> Any
-        return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-
-    def explain(error, traceback):
-        # type: (Any, Any) -> None
-        try:
-            # At a KeyboardInterrupt nothing is compiled: the interpreter forgets that it is to die
-            # by the signal when code is run by `eval`, which the standard library does.
-            if error is None or isinstance(error, KeyboardInterrupt) or "torch" not in sys.modules:
+def explain(error, traceback):
+    # type: (Any, Any) -> None
+    """Report it, once, if torch is there. Whatever happens, the program ends as it would have."""
+    try:
+        # At a KeyboardInterrupt nothing is compiled: the interpreter forgets that it is to die by
+        # the signal when code is run by `eval`, which the standard library does.
+        if error is None or isinstance(error, KeyboardInterrupt) or "torch" not in sys.modules:
+            return
+        if error is last():
+            # Only this one can come again, and it lives: its identity is nobody else's.
+            if told == [id(error)]:
                 return
-            if error is last():
-                # Only this one can come again, and it lives: its identity is nobody else's.
-                if told == [id(error)]:
-                    return
-                told[:] = [id(error)]
-            if len(times) == 20:
-                return  # A server whose threads fail one after another.
-            times.append(True)
-            # Outside sys.modules, and without a .pyc beside a file that is not the program's.
-            names = {"__name__": "gpulaunch_explain_report"}  # type: dict[str, Any]
-            with open(report, "rb") as file:
-                exec(compile(file.read(), report, "exec", 0, True), names)
-            names["tell"](error, traceback)
-        except BaseException:
-            pass  # The program ends as it would have.
+            told[:] = [id(error)]
+        if len(times) == MOST:
+            return  # A server whose threads fail one after another.
+        times.append(True)
+        # Outside sys.modules, and without a .pyc beside a file that is not the program's.
+        names = {"__name__": "gpulaunch_explain_report"}  # type: dict[str, Any]
+        with open(REPORT, "rb") as file:
+            exec(compile(file.read(), REPORT, "exec", 0, True), names)
+        names["tell"](error, traceback)
+    except BaseException:
+        pass
 
-    def outermost():
-        # type: () -> None
-        explain(last(), getattr(last(), "__traceback__", None))
 
-    def hook(original):
-        # type: (Any) -> Any
-        def excepthook(exctype, value, traceback):
-            # type: (Any, Any, Any) -> None
-            original(exctype, value, traceback)
-            explain(value, traceback)
+def last():
+    # type: () -> Any
+    """The uncaught error that the interpreter remembers."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
-        return excepthook
 
-    def thread_hook(original):
-        # type: (Any) -> Any
-        def excepthook(args):
-            # type: (Any) -> None
-            original(args)
-            # A compiler does not fit into a very small stack, and nothing catches its overflow.
-            if not 0 < _thread.stack_size() < 1 << 19:
-                explain(args.exc_value, args.exc_traceback)
+def at_exit():
+    # type: () -> None
+    explain(last(), getattr(last(), "__traceback__", None))
 
-        return excepthook
 
-    def in_child():
-        # type: () -> None
-        """Watch the one process that multiprocessing may be about to be here."""
-        process = sys.modules.get("multiprocessing.process")
-        util = sys.modules.get("multiprocessing.util")
-        if process is None or util is None or waiting:
-            return
-        waiting.append(True)
-        if sys.version_info < (3, 11):
-            # Its bootstrap forgets all finalizers first, then calls what is registered here.
-            util.register_after_fork(in_worker, in_worker)
-            return
-        base = process.BaseProcess
-        original = base._bootstrap
+def hooked(original):
+    # type: (Any) -> Any
+    def excepthook(exctype, value, traceback):
+        # type: (Any, Any, Any) -> None
+        original(exctype, value, traceback)
+        explain(value, traceback)
 
-        def bootstrap(self, *args, **words):
-            # type: (Any, *Any, **Any) -> Any
-            del waiting[:]
-            base._bootstrap = original
-            self.run = watched(self, self.run)
-            return original(self, *args, **words)
+    return alike(original, excepthook)
 
-        base._bootstrap = bootstrap
 
-    def watched(process, run):
-        # type: (Any, Any) -> Any
-        def once():
-            # type: () -> Any
-            del process.run
-            try:
-                return run()
-            except BaseException as error:
-                explain(error, error.__traceback__)
-                # Without this frame. Python 3.11 and newer re-raise with what the error has.
-                error.__traceback__ = getattr(error.__traceback__, "tb_next", None)
-                raise
+def thread_hooked(original):
+    # type: (Any) -> Any
+    import _thread
 
-        return once
-
-    def in_worker(_):
+    def excepthook(args):
         # type: (Any) -> None
-        del waiting[:]
-        # Above all priorities: before it waits for children of its own.
-        sys.modules["multiprocessing.util"].Finalize(None, in_flight, exitpriority=1 << 30)
+        original(args)
+        # A compiler does not fit into a very small stack, and nothing catches its overflow.
+        if not 0 < _thread.stack_size() < SMALL_STACK:
+            explain(args.exc_value, args.exc_traceback)
 
-    def in_flight():
-        # type: () -> None
-        error = sys.exc_info()[1]
-        explain(error, getattr(error, "__traceback__", None))
-
-    interpreters = sys.excepthook
-    wrapped = _like(interpreters, hook(sys.__excepthook__))
-    if interpreters is sys.__excepthook__:
-        sys.excepthook = wrapped
-    sys.__excepthook__ = wrapped
-    of_threads = _thread._excepthook
-    _thread._excepthook = _like(of_threads, thread_hook(of_threads))
-    threading = sys.modules.get("threading")
-    for name in ("excepthook", "__excepthook__"):
-        if getattr(threading, name, None) is of_threads:
-            setattr(threading, name, _thread._excepthook)
-    atexit.register(outermost)
-    os.register_at_fork(after_in_child=in_child)
-    if "--multiprocessing-fork" in getattr(sys, "argv", ()):
-        import multiprocessing.util  # noqa: F401  # A spawned child imports it next.
-
-        in_child()
+    return alike(original, excepthook)
 
 
-def _like(original, replacement):
+def alike(original, replacement):
     # type: (Any, Any) -> Any
     """The replacement under the original's name, module and docstring."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -225,19 +168,100 @@ def _like(original, replacement):
     return replacement
 
 
-def _begin(file):
-    # type: (str) -> None
-    import os
+# -- Processes of multiprocessing ------------------------------------------------------------------
 
-    folder = os.path.dirname(file)
+
+def in_child():
+    # type: () -> None
+    """Watch the one process that multiprocessing may be about to be here."""
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is None or util is None or waiting:
+        return
+    waiting.append(True)
+    if sys.version_info < (3, 11):
+        # Its bootstrap forgets all finalizers first, then calls what is registered here.
+        util.register_after_fork(in_worker, in_worker)
+        return
+    base = process.BaseProcess
+    original = base._bootstrap
+
+    def bootstrap(self, *args, **words):
+        # type: (Any, *Any, **Any) -> Any
+        del waiting[:]
+        base._bootstrap = original
+        self.run = watched(self, self.run)
+        return original(self, *args, **words)
+
+    base._bootstrap = bootstrap
+
+
+def watched(process, run):
+    # type: (Any, Any) -> Any
+    def once():
+        # type: () -> Any
+        del process.run
+        try:
+            return run()
+        except BaseException as error:
+            explain(error, error.__traceback__)
+            # Without this frame. Python 3.11 and newer re-raise with what the error has.
+            error.__traceback__ = getattr(error.__traceback__, "tb_next", None)
+            raise
+
+    return once
+
+
+def in_worker(_):
+    # type: (Any) -> None
+    del waiting[:]
+    # Above all priorities: before it waits for children of its own.
+    sys.modules["multiprocessing.util"].Finalize(None, in_flight, exitpriority=1 << 30)
+
+
+def in_flight():
+    # type: () -> None
+    error = sys.exc_info()[1]
+    explain(error, getattr(error, "__traceback__", None))
+
+
+# -- Beginning -------------------------------------------------------------------------------------
+
+
+def install():
+    # type: () -> None
+    import _thread
+    import atexit
+
+    interpreters = sys.__excepthook__
+    ours = hooked(interpreters)
+    if sys.excepthook is interpreters:
+        sys.excepthook = ours
+    sys.__excepthook__ = ours
+    of_threads = _thread._excepthook
+    _thread._excepthook = thread_hooked(of_threads)
+    threading = sys.modules.get("threading")
+    for name in ("excepthook", "__excepthook__"):
+        if getattr(threading, name, None) is of_threads:
+            setattr(threading, name, _thread._excepthook)
+    atexit.register(at_exit)
+    os.register_at_fork(after_in_child=in_child)
+    if "--multiprocessing-fork" in getattr(sys, "argv", ()):
+        import multiprocessing.util  # noqa: F401  # A spawned child imports it next.
+
+        in_child()
+
+
+def begin():
+    # type: () -> None
     ours = sys.modules.pop("sitecustomize", None)  # Held: Python 2 empties a module that is let go.
-    before = _step_aside(folder)
+    before = step_aside()
     if sys.version_info >= (3, 8) and sys.implementation.name == "cpython":
         try:
-            _install(os.path.join(os.path.dirname(folder), "report.py"))
+            install()
         except Exception:
             pass  # No report is better than no program.
-    _run_own(before, ours)
+    run_own(before, ours)
 
 
-_begin(__file__)
+begin()
