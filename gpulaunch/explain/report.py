@@ -1203,7 +1203,8 @@ class Report:
         for step in reversed(self.users):
             for path, value in self.looks[id(step.frame)].devices:
                 number = re.search(r"(\d+)\D*\Z", value)
-                if number and int(number.group(1)) >= max(1, visible() or 1):
+                private = "._" in path  # An argument parser's defaults, say.
+                if number and not private and int(number.group(1)) >= max(1, visible() or 1):
                     made = self.source.assignment(step, path)
                     at = made[0] if made else step.line
                     yield f"{short(step.file)}:{at}: {path} = {value} is none of them"
