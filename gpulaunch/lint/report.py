@@ -9,8 +9,9 @@ from functools import cached_property, partial
 
 from gpulaunch.core.model import Job
 from gpulaunch.lint import jobs as of_jobs
+from gpulaunch.lint import said
 from gpulaunch.lint.files import Budget, Files
-from gpulaunch.lint.finding import Finding, Given, Placed, judged
+from gpulaunch.lint.finding import Finding, Given, Placed, Suspect, judged
 from gpulaunch.lint.follow import Follow
 from gpulaunch.lint.jobs import Charge
 from gpulaunch.lint.silence import heard, silenced
@@ -75,6 +76,8 @@ class _Looking:
         run = partial(self._run_node, jobs[0].group)
         kinds = of_jobs.given(jobs, self.by_uuid)
         quiet = self._line(run()) if self.comments else ""
+        for found in self._environment(jobs[0], kinds):
+            yield found, True
         for job in of_jobs.variants(jobs, lambda: _text(run())):
             key = (of_jobs.alike(job), quiet, *kinds)
             if key in self.seen:
@@ -100,14 +103,25 @@ class _Looking:
                 for found in self.follow.findings(start, kind):
                     yield found, False
 
+    def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
+        """A port of the job file's own that is the same for all jobs of an entry."""
+        port = job.env.get(said.PORT)
+        if not isinstance(port, str) or not port.isdigit() or port == "0":
+            return
+        at = self.plan.root.find(("jobs", job.group, "env", said.PORT))
+        yield from self._at(at, said.port(f"{said.PORT}: {port}"), kinds)
+
     def _charged(
         self, charge: Charge, kinds: Sequence[Given], run: Node, job: Job
     ) -> Iterator[Finding]:
         """One of a command, where it holds, at its place in the job file."""
         at = of_jobs.place_in(self._mistakes, run, charge, job.shell)
+        yield from self._at(at, charge.suspect, kinds)
+
+    def _at(self, at: int, suspect: Suspect, kinds: Sequence[Given]) -> Iterator[Finding]:
         line, column = tree.place(at)
         lines = self.plan.source.lines
-        placed = heard([Placed(charge.suspect, line, column, line)], lines)
+        placed = heard([Placed(suspect, line, column, line)], lines)
         yield from judged(self.plan.source.name, placed, lines, kinds)
 
     @cached_property

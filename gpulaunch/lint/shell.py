@@ -127,7 +127,18 @@ class _Reader:
             typed = [self._typed(word) for word in words] if not self.verbatim else []
             handed = any(map(_HANDED.search, typed))
             more = any(map(_MORE.search, typed))
-            self.runs += runs(values, self.cwd, handed, more)
+            for run in runs(values, self.cwd, handed, more):
+                if run.kind == "code":
+                    self._code(run, words[run.number])
+                else:
+                    self.runs.append(run)
+
+    def _code(self, run: Run, word: Word) -> None:
+        """`python -c CODE`."""
+        from gpulaunch.lint import python  # which, in turn, looks at the commands that it starts
+
+        for placed in python.look(run.what).placed:
+            self.found.append(Found(word, placed.suspect))
 
     def _handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""

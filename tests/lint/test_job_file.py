@@ -79,6 +79,7 @@ COMMANDS = {
     "podman run --device nvidia.com/gpu=all image": "all-gpus",
     "podman run --gpus all image": "all-gpus",
     "docker run image": "daemon",
+    "python -c 'import torch; torch.cuda.set_device(1)'": "device-index",
     "docker run --gpus '\"device=0\"' image": "own-mask",
     "docker run --gpus 1 image": "own-mask",
     "podman run --device nvidia.com/gpu=0,1 image": "own-mask",
@@ -167,6 +168,14 @@ def test_the_same_command_in_two_entries_is_found_in_both(tmp_path: Path) -> Non
 def test_run_in_the_defaults_is_found_there(tmp_path: Path) -> None:
     text = "defaults: {env: {A: b}}\njobs:\n- &x {name: a, run: python x --gpu_id 1}\n"
     assert told(report_on(tmp_path, text), tmp_path) == ["jobs.yaml:3 device-index"]
+
+
+def test_a_port_in_the_job_file_s_environment(tmp_path: Path) -> None:
+    text = "jobs:\n- {name: a, env: {A: b, MASTER_PORT: 29500}, run: python x}\n"
+    (found,) = report_on(tmp_path, text).findings
+    assert (found.line, found.column, found.rule) == (2, 38, "fixed-port")
+    text = text.replace("29500", "'{{port}}'")
+    assert told(report_on(tmp_path, text), tmp_path) == []
 
 
 def test_each_command_s_findings_are_its_own(tmp_path: Path) -> None:
