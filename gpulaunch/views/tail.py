@@ -19,12 +19,16 @@ from gpulaunch.views.words import visible
 WINDOW = 64 * 1024
 LINE = 400
 SHOWN = 6
+REPORTED = 10
 
 _BAR = re.compile(r"(.{0,200}?)\b\d{1,3}(?:\.\d+)?%(?:\||\s|$)")
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
 _EXCEPTION = re.compile(
     r"(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*)?"
 )
+# What `gpulaunch.explain.report` begins with, and what follows after where and what to change.
+_REPORT = "gpulaunch explain: "
+_REPORT_GOES_ON = ("  every frame's tensors", f"{_REPORT}end of the report")
 
 
 def read_tail(path: str | os.PathLike[str], lines: int = SHOWN) -> tuple[str, ...]:
@@ -43,12 +47,15 @@ def read_tail(path: str | os.PathLike[str], lines: int = SHOWN) -> tuple[str, ..
 def last_lines(data: bytes, lines: int = SHOWN, cut: bool = False) -> tuple[str, ...]:
     """The last meaningful lines of `data`; `cut`: its beginning is missing.
 
-    Blank lines are dropped. The last traceback's exception is among them, whatever followed it.
+    Blank lines are dropped. The last traceback's exception is among them, whatever followed it; a
+    report of what to change (`explain: true`) stands for all.
     """
     if cut:
         data = _from_whole_line(data)
     folded = [line for line in _folded(data.decode("utf-8", "replace")) if line.strip()]
     folded = _without_stale_bars(folded)
+    if report := _report(folded):
+        return tuple(_shorten(line) for line in report)
     kept = folded[-lines:]
     exception = _last_exception(folded)
     if exception is not None and exception < len(folded) - lines:
@@ -154,6 +161,20 @@ def _last_exception(lines: list[str]) -> int | None:
         if _EXCEPTION.fullmatch(lines[start]):
             return start
     return None
+
+
+def _report(lines: list[str]) -> list[str]:
+    """Where it happened and what to change, of the last report; empty where there is none."""
+    starts = [
+        at
+        for at, line in enumerate(lines)
+        if line.startswith(_REPORT) and not line.startswith(_REPORT_GOES_ON)
+    ]
+    if not starts:
+        return []
+    report = lines[starts[-1] :][:REPORTED]
+    ends = [at for at, line in enumerate(report) if line.startswith(_REPORT_GOES_ON)]
+    return report[: min(ends, default=REPORTED)]
 
 
 def _shorten(line: str) -> str:

@@ -147,3 +147,26 @@ def test_no_log_can_send_an_escape_sequence(data: bytes) -> None:
 @pytest.mark.parametrize("limit", [1, 2, 6])
 def test_never_more_lines_than_asked(limit: int) -> None:
     assert len(last_lines(b"a\nValueError: x\n" + b"b\n" * 20, limit)) == limit
+
+
+def test_a_report_of_what_to_change_stands_for_the_end_of_a_log() -> None:
+    log = b"""\
+RuntimeError: Expected all tensors to be on the same device
+gpulaunch explain: RuntimeError: Expected all tensors to be on the same device
+  where: cat.py:23, in forward
+      return torch.cat([past, keys], dim=1)
+  to change:
+    cat.py:33: past is made on the CPU: torch.zeros(1, 4, 8, device='cuda:0')
+  every frame's tensors, from the innermost out, the libraries' last:
+    cat.py:23, in forward
+      hidden           cuda:0  (1, 1, 8) float32
+gpulaunch explain: end of the report
+[W] a library's last words
+"""
+    assert last_lines(log) == (
+        "gpulaunch explain: RuntimeError: Expected all tensors to be on the same device",
+        "  where: cat.py:23, in forward",
+        "      return torch.cat([past, keys], dim=1)",
+        "  to change:",
+        "    cat.py:33: past is made on the CPU: torch.zeros(1, 4, 8, device='cuda:0')",
+    )
