@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gpulaunch.torch.origins import is_installed, lines, modules, place, storage_of
+from gpulaunch.torch.origins import calls, is_installed, lines, place, storage_of
 from gpulaunch.torch.walk import INPUT, Named, Walk
 
 _FRAMES = 40
@@ -27,7 +27,10 @@ class Names:
 
     def __init__(self, frame: FrameType | None) -> None:
         self._frames = list(islice(lines(frame), _FRAMES))
-        self.called = modules(frame)
+        called = calls(frame)
+        self.called: list[torch.nn.Module] = [one.f_locals["self"] for one in called]
+        # Who called the outermost module has the name that a person gave it.
+        self._outside = list(islice(lines(called[-1] if called else frame), _FRAMES))
 
     def module(self, module: torch.nn.Module) -> str:
         for name, root in self._roots:
@@ -60,7 +63,7 @@ class Names:
     def _roots(self) -> list[tuple[str, torch.nn.Module]]:
         """Variables that hold modules, the outermost frame's first; then those being called."""
         found: list[tuple[str, torch.nn.Module]] = []
-        for frame in reversed(self._frames):
+        for frame in reversed(self._outside):
             held = dict(frame.f_locals)
             found += _modules_among(held, "")
             this = held.get("self")

@@ -63,12 +63,12 @@ def place(frame: FrameType) -> Place:
     return Place(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
 
 
-def modules(frame: FrameType | None) -> list[torch.nn.Module]:
-    """The modules being called, innermost first."""
+def calls(frame: FrameType | None) -> list[FrameType]:
+    """The frames that call modules, innermost first."""
     found = []
     while frame is not None:
         if frame.f_code is _MODULE_CALL:
-            found.append(frame.f_locals["self"])
+            found.append(frame)
         frame = frame.f_back
     return found
 

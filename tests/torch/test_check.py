@@ -137,7 +137,10 @@ def test_a_list_of_parameters_is_no_plain_attribute() -> None:
     model.optimised = list(model.parameters())
     model.optimizer = torch.optim.SGD(model.parameters())
     assert odd(model, device="meta") == {}
-    assert set(odd(model, device="cpu")) == {f"model.{n}" for n, _ in model.named_parameters()}
+    with pytest.raises(DeviceMismatchError) as caught:
+        check_devices(model, device="cpu")
+    named = [(f"model.{name}",) for name, _ in model.named_parameters()]
+    assert [one.paths for one in caught.value.odd] == named
 
 
 def test_a_module_in_a_plain_list_is_missed_by_to_and_named() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulaunch.torch import ExportedProgramError, load_exported  # noqa: E402
+from gpulaunch.torch import ExportedProgramError, exported, load_exported  # noqa: E402
 from gpulaunch.torch.archive import moved  # noqa: E402
 from gpulaunch.torch.exported import elsewhere, move_tensors  # noqa: E402
 from gpulaunch.torch.records import Device, Moves  # noqa: E402
@@ -171,9 +171,16 @@ def test_weights_that_are_tied_stay_tied(file: bytes) -> None:
     assert left.data_ptr() == right.data_ptr()
 
 
-def test_a_program_of_the_cpu_moves_as_a_whole(file: bytes) -> None:
-    program = torch.export.load(moved(io.BytesIO(file), Moves(Device("meta"), cpu_too=True)))
-    move_tensors(program, torch.device("meta"))
+@pytest.mark.parametrize("how", ["whole", "tensors alone"])
+def test_a_program_of_the_cpu_moves_as_a_whole(
+    file: bytes, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "whole":  # meta stands in for a card
+        monkeypatch.setattr(exported, "is_card", lambda device: device.type != "cpu")
+        program = load_exported(io.BytesIO(file), "meta")
+    else:
+        program = torch.export.load(io.BytesIO(file))
+        move_tensors(program, torch.device("meta"))
     tensors = [
         *program.state_dict.values(),
         *program.constants.values(),

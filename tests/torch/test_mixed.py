@@ -90,7 +90,7 @@ def test_an_input_is_told_by_the_callers_name(cards: None) -> None:
         network(batch["ids"][0])
     text = str(caught.value)
     assert "in module network.layers.0.projection" in text
-    assert "mat2: float32 [4, 4] on cuda:0: parameter network.layers.0.projection.weight" in text
+    assert "mat2: float32 [4, 4] on cuda:0: parameter network.layers.0.projection.weight\n" in text
     assert "batch['ids'][0] in " in text
     assert "-> batch['ids'][0] = batch['ids'][0].to(\"cuda:0\")" in text
     (one,) = caught.value.odd
@@ -125,6 +125,12 @@ def test_a_model_held_by_an_object_goes_by_the_objects_attribute(cards: None) ->
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         Runner().run()
     assert "in module self.network.layers.0.projection" in str(caught.value)
+
+
+def test_a_model_that_no_variable_holds_goes_by_its_class(cards: None) -> None:
+    with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
+        Net("cuda:0")(torch.ones(2, 4))
+    assert "in module Net.layers.0.projection\n" in str(caught.value)
 
 
 def test_tensors_in_a_list_are_told_one_by_one(cards: None) -> None:
