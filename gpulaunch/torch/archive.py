@@ -25,6 +25,7 @@ _OLD_PROGRAM = "serialized_exported_program.json"
 _PROGRAM = re.compile(r"[^/]+/models/(.+)\.json")
 _CODE = re.compile(r"[^/]+/code/.+\.py")
 _DEVICE_IN_CODE = re.compile(r"""torch\.device\(["'](?!cpu|meta)\w+(?::\d+)?["']\)""")
+_THE_FIRST = {'torch.device("cuda")', 'torch.device("cuda:0")'}
 _ZIP = b"PK\x03\x04"
 _SHOWN = 5
 
@@ -101,6 +102,12 @@ def _torchscript(archive: zipfile.ZipFile, name: str) -> str:
     if not found:
         return f"{what}its code names no card, so {load} puts all of it on that one"
     cards = sorted(set(_DEVICE_IN_CODE.findall("\n".join(found))))
+    if set(cards) <= _THE_FIRST:
+        return (
+            f"{what}its code has cuda:0 written into it, in {len(found)} lines. {load} loads it, "
+            "and it runs where that is the card that is meant, as in a job, which sees its own "
+            "card as cuda:0"
+        )
     more = [f"  ... and {len(found) - _SHOWN} more lines"] if len(found) > _SHOWN else []
     return "\n".join(
         [

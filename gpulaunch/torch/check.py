@@ -29,18 +29,19 @@ def check_devices(
     any way: mappings (a BatchEncoding too), sequences, dataclasses, other objects, modules.
     `device` is where all should be; left out, the card with most of the module on it, else of the
     inputs, else the CPU. CPU tensors without dimensions may stay where they are, as torch has it;
-    so may weights that accelerate keeps elsewhere and brings for each call.
+    so may what accelerate spread over several cards, or keeps elsewhere and brings for each call.
 
     Raises DeviceMismatchError naming each parameter, buffer, plain attribute (which `.to()` does
     not move) and input that is elsewhere, with what to call.
 
-    Takes 0.5 ms for 100 tensors of a model of 50 modules; waits for no card.
+    Takes 1 ms for 100 tensors of a model of 76 modules; waits for no card.
     """
     named = list(_all(module, inputs, kwargs))
     if not named:
         return None
     wanted = normal(device) if device is not None else _expected(named)
-    odd = [one for one in named if not (same(one.tensor.device, wanted) or may_stay(one.tensor))]
+    right = {wanted} if device is not None else {wanted} | _spread(module)
+    odd = [one for one in named if not (_on(one.tensor, right) or may_stay(one.tensor))]
     if odd:
         found = _odd(odd, wanted)
         raise DeviceMismatchError(_report(found, len(named), wanted, device is not None), found)
@@ -64,6 +65,16 @@ def _all(module: Any, inputs: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
 def _moves_inputs(module: torch.nn.Module) -> bool:
     """accelerate's hook on a model takes its inputs to where they are needed."""
     return getattr(getattr(module, "_hf_hook", None), "execution_device", None) is not None
+
+
+def _spread(module: Any) -> set[torch.device]:
+    """The cards that accelerate has spread a model over, on purpose (device_map)."""
+    places = set(map(str, getattr(module, "hf_device_map", {}).values())) - {"cpu", "disk", "meta"}
+    return {normal(f"cuda:{place}" if place.isdecimal() else place) for place in places}
+
+
+def _on(tensor: torch.Tensor, devices: Iterable[torch.device]) -> bool:
+    return any(same(tensor.device, device) for device in devices)
 
 
 def _expected(named: Iterable[Named]) -> torch.device:

@@ -200,6 +200,19 @@ def test_weights_that_accelerate_brings_for_each_call_are_where_they_should_be()
     assert odd(model, torch.ones(1, device="meta"), device="cpu") == {}
 
 
+def test_a_model_that_accelerate_spread_over_cards_is_right_unless_one_is_asked_for(
+    cards: None,
+) -> None:
+    model = Net(Layer("cuda:0", "cuda:0", "cuda:0"), Layer("cuda:1", "cuda:1", "cpu"))
+    model.hf_device_map = {"layers.0": 0, "layers.1": "cuda:1", "head": "disk"}
+    assert odd(model) == {"model.layers.1.mask": "cpu"}
+    assert set(odd(model, device="cuda:0")) == {
+        "model.layers.1.weight",
+        "model.layers.1.scale",
+        "model.layers.1.mask",
+    }
+
+
 def test_a_long_report_is_cut_and_the_error_has_all() -> None:
     model = Net(*(Layer("meta", "meta", "meta") for _ in range(50)))
     with pytest.raises(DeviceMismatchError, match=r"and 110 more") as caught:

@@ -372,6 +372,16 @@ def test_torchscript_with_a_card_written_into_it_is_explained(tmp_path: Path) ->
     assert "x.device" in text
 
 
+def test_torchscript_of_the_first_card_is_told_to_run_as_it_is(tmp_path: Path) -> None:
+    class First(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(2, device=torch.device("cuda:0"))
+
+    torch.jit.script(First()).save(str(tmp_path / "model.pt"))
+    with pytest.raises(ExportedProgramError, match="sees its own card as cuda:0"):
+        load_exported(tmp_path / "model.pt")
+
+
 def test_torchscript_without_one_is_told_how_to_load_it(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))
