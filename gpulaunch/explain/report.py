@@ -167,8 +167,8 @@ def recognised(
     exc: BaseException | None, tb: TracebackType | None
 ) -> tuple[str, BaseException, list[Step]] | None:
     """The device error among an exception, its causes, contexts and members, and its frames."""
-    if exc is None:
-        return None
+    if exc is None or type(exc).__module__ == "gpulaunch.torch.errors":
+        return None  # the latter say all of it themselves
     # (exception, frames from the outermost one)
     todo: deque[tuple[BaseException, list[Step]]] = deque([(exc, steps(tb))])
     seen: set[int] = set()

@@ -148,7 +148,11 @@ def _typed(path: str) -> str:
 
 def _report(odd: Sequence[Odd], total: int, wanted: torch.device, given: bool) -> str:
     why = "" if given else " (most of it is there; device= names another)"
-    lines = [f"expected every tensor on {wanted}{why}, found {len(odd)} of {total} elsewhere:"]
+    # torch's own words first: who looks for them in a log finds these as well.
+    lines = [
+        f"Expected all tensors to be on the same device, {wanted}{why}; "
+        f"found {len(odd)} of {total} elsewhere:"
+    ]
     for mend, group in groupby(odd[:_SHOWN], lambda one: one.mend):
         lines += [f"  {one}" for one in group]
         lines.append(f"    -> {mend}")

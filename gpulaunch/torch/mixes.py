@@ -16,7 +16,8 @@ _JOIN_BY_DESIGN = frozenset(
     for name in ("copy_", "copy", "_to_copy", "to", "set_", "set_data", "_copy_from",
                  "_copy_from_and_resize", "resize_as_", "empty_like", "zeros_like", "ones_like",
                  "full_like", "rand_like", "randn_like", "randint_like", "_local_scalar_dense",
-                 "_has_compatible_shallow_copy_type", "is_same_size")
+                 "_has_compatible_shallow_copy_type", "is_same_size", "_foreach_copy_",
+                 "_pack_padded_sequence", "_pad_packed_sequence")
 )  # fmt: skip
 # Indices may be on the CPU, whatever is indexed.
 _INDEXED = frozenset(

@@ -74,7 +74,7 @@ def test_tensors_left_on_the_cpu_are_named_before_the_call(script: Script) -> No
         model.layers[1].mask = model.layers[1].mask.cuda()
         print(check_devices(model, {"x": torch.ones(2, 4).cuda()}, torch.tensor(1.0)))
     """)
-    assert "expected every tensor on cuda:0" in out
+    assert "Expected all tensors to be on the same device, cuda:0" in out
     for path in ("model.layers.0.mask", "model.layers.1.mask", "inputs[0]['x']"):
         assert path in out
     assert out.splitlines()[-1] == "cuda:0"

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
+from gpulaunch.explain.report import report  # noqa: E402
 from gpulaunch.torch import check_devices, explain, first_mixed_device  # noqa: E402
 from tests.torch.nets import Net  # noqa: E402
 
@@ -56,6 +57,7 @@ def test_our_own_errors_tell_all_themselves() -> None:
         with pytest.raises(RuntimeError) as told:
             fails()
         assert explain(told.value) == str(told.value)
+        assert report(told.type, told.value, told.tb) == ""
 
 
 def watched(model: Net, x: object) -> None:

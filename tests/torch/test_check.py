@@ -74,7 +74,7 @@ def test_a_report_has_kind_shape_dtype_device_and_what_to_call(cards: None) -> N
     with pytest.raises(DeviceMismatchError) as caught:
         check_devices(model, {"ids": torch.zeros(1, 8, dtype=torch.int64)}, device="cuda:0")
     assert str(caught.value) == (
-        "expected every tensor on cuda:0, found 3 of 7 elsewhere:\n"
+        "Expected all tensors to be on the same device, cuda:0; found 3 of 7 elsewhere:\n"
         "  model.layers.1.scale: buffer, float32 [3], on cuda:1\n"
         '    -> model.to("cuda:0")\n'
         "  model.layers.0.mask: plain attribute, which .to() does not move, float32 [4], on cpu\n"
