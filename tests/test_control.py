@@ -345,7 +345,8 @@ def test_clients_that_say_half_a_line_make_room_for_others(served: Served) -> No
             link = links.enter_context(connect(served.run))
             with contextlib.suppress(BrokenPipeError):
                 link.sendall(b"{")
-        wait_until(lambda: all(conn.busy for conn in list(served.server._conns.values())))
+        conns = served.server._conns
+        wait_until(lambda: sum(conn.busy for conn in list(conns.values())) >= CONNECTIONS)
         assert call(served.run, Hello())["name"] == "a"
         assert len(served.server._conns) <= CONNECTIONS
 
@@ -447,7 +448,8 @@ link.close()
 """
     answer = json.loads(as_nobody(code, served.run).stdout)
     assert "belongs to root" in answer["error"]
-    assert served.asked == []
+    # Whoever lists the machine's live runs meanwhile says hello to this one as well.
+    assert not [asked for asked in served.asked if not isinstance(asked, Hello)]
     assert call(served.run, Hello())
 
 
