@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cli.launcher import COMMAND, Launcher
@@ -112,57 +114,51 @@ def test_a_list_that_fails_fast_and_alike_is_not_burnt(launcher: Launcher) -> No
     assert launcher.status()["run"]["counts"]["failed"] == 15
 
 
-def test_a_run_at_a_terminal_waits_for_a_word_and_goes_on(launcher: Launcher) -> None:
-    launcher.file(
-        "jobs.yaml",
-        """
-        jobs:
-          - name: fold-{{item}}
-            foreach: {values: [a, b, c, d, e, f, g]}
-            run: "[ -e installed ]"
-        """,
-    )
+@contextmanager
+def at_a_terminal(launcher: Launcher, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command with a terminal of its own, as where a person sits before it."""
     controller, terminal = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "5"],
+        [*COMMAND, *argv],
         cwd=launcher.path,
         env=launcher.environ,
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-    ) as run:
+    ) as process:
         os.close(terminal)
+        try:
+            yield process
+        finally:
+            process.kill()
+            os.close(controller)
+
+
+BROKEN = """
+    jobs:
+      - name: fold-{{item}}
+        foreach: {values: [a, b, c, d, e, f]}
+        run: "[ -e installed ]"
+"""
+
+
+def test_a_run_at_a_terminal_waits_for_a_word_and_goes_on(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", BROKEN)
+    argv = ("run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "3")
+    with at_a_terminal(launcher, *argv) as run:
         launcher.wait_for("admission_paused")
         assert launcher.status()["run"]["state"] == "running"
         (launcher.path / "installed").touch()
         assert launcher("retry").status == 0
         wait_until(lambda: run.poll() is not None, 60, "the end of the run")
         assert run.returncode == 0
-    os.close(controller)
     assert set(launcher.states().values()) == {"succeeded"}
 
 
 def test_resume_lets_a_paused_run_go_on_without_what_failed(launcher: Launcher) -> None:
-    launcher.file(
-        "jobs.yaml",
-        """
-        jobs:
-          - name: fold-{{item}}
-            foreach: {values: [a, b, c, d]}
-            run: "[ -e installed ]"
-        """,
-    )
-    controller, terminal = pty.openpty()
-    command = [*COMMAND, "run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "2"]
-    with subprocess.Popen(
-        command,
-        cwd=launcher.path,
-        env=launcher.environ,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    ) as run:
-        os.close(terminal)
+    launcher.file("jobs.yaml", BROKEN)
+    argv = ("run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "2")
+    with at_a_terminal(launcher, *argv) as run:
         launcher.wait_for("admission_paused")
         (launcher.path / "installed").touch()
         result = launcher("resume")
@@ -170,5 +166,4 @@ def test_resume_lets_a_paused_run_go_on_without_what_failed(launcher: Launcher) 
         assert "goes on" in result.err
         wait_until(lambda: run.poll() is not None, 60, "the end of the run")
         assert run.returncode == 1
-    os.close(controller)
-    assert sorted(launcher.states().values()) == ["failed", "failed", "succeeded", "succeeded"]
+    assert sorted(launcher.states().values()) == ["failed"] * 2 + ["succeeded"] * 4
