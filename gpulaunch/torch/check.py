@@ -121,6 +121,8 @@ def _odd(odd: Sequence[Named], wanted: torch.device) -> list[Odd]:
 def _mend(one: Named, wanted: torch.device) -> str:
     path = _typed(one.path)
     to = f'.to("{wanted}")'
+    if one.tensor.device.type == "meta" and one.kind == INPUT:
+        return f'a meta tensor has no data to move: make it with device="{wanted}"'
     if one.tensor.device.type == "meta":
         return (
             "a meta tensor has no data to move: load the weights first "

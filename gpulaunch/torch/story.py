@@ -30,17 +30,28 @@ def told(
     what: str, tensors: Tensors, frame: FrameType | None, origins: Origins, torch_says: str
 ) -> DeviceMismatchError:
     """The error to raise. `frame` is the innermost one of the operation, torch's or the user's."""
+    said = "  torch says: " + torch_says.strip().split("\n")[0]
+    try:
+        lines, odd = _in_full(tensors, frame, origins)
+    except Exception as error:  # somebody's class that fails when looked at; theirs must get out
+        lines = [f"  {name}: on {tensor.device}" for name, tensor in tensors]
+        lines.append(f"  (no more is known: {type(error).__name__} on looking closer)")
+        odd = []
+    head = f"first operation that mixes devices: {what}"
+    return DeviceMismatchError("\n".join([head, *lines, said]), odd)
+
+
+def _in_full(
+    tensors: Tensors, frame: FrameType | None, origins: Origins
+) -> tuple[list[str], list[Odd]]:
     names = Names(frame)
     usual = _usual(tensors)
-    told = [_Told(argument, tensor, names, origins, usual) for argument, tensor in tensors]
-    text = [f"first operation that mixes devices: {what}"]
-    if names.called:
-        text.append(f"  in module {names.module(names.called[0])}")
+    each = [_Told(argument, tensor, names, origins, usual) for argument, tensor in tensors]
+    text = [f"  in module {names.module(names.called[0])}"] if names.called else []
     text += _where(frame)
-    text += [f"  {one}" for one in told]
-    text += [f"  -> {one.mend}" for one in told if one.mend]
-    text.append("  torch says: " + torch_says.strip().splitlines()[0])
-    return DeviceMismatchError("\n".join(text), [one.odd() for one in told if one.mend])
+    text += [f"  {one}" for one in each]
+    text += [f"  -> {one.mend}" for one in each if one.mend]
+    return text, [one.odd() for one in each if one.mend]
 
 
 def _usual(tensors: Tensors) -> torch.device:
@@ -125,7 +136,10 @@ class _Told:
         kind = self._names[-1].kind if self._names else ""
         name = self._names[-1].path if self._names else self._argument
         if self._tensor.device.type == "meta":
-            return f"{name} is a meta tensor, it has no data: load the weights before the call"
+            what = "load the weights before the call"
+            if not kind.startswith((PARAMETER, BUFFER)):
+                what = f'make it with device="{usual}"'
+            return f"{name} is a meta tensor, it has no data: {what}"
         if kind.startswith(ATTRIBUTE):
             short = name.rsplit(".", 1)[-1]
             return (

@@ -99,9 +99,9 @@ class Walk:
         waiting = [(path, value, "", objects) for path, value in _reverse(held)]
         while waiting:
             path, value, movable, objects = waiting.pop()
-            if isinstance(value, torch.Tensor):
+            if _is_a(value, torch.Tensor):
                 yield Named(path, value, kind, movable)
-            elif isinstance(value, torch.nn.Module):
+            elif _is_a(value, torch.nn.Module):
                 for named in self.module(value, path) if id(value) not in self._entered else ():
                     yield _as_held(named, kind)
             elif self._enter(value):
@@ -116,10 +116,18 @@ class Walk:
 
     def _enter(self, thing: object) -> bool:
         """Whether it is the first time; what is no container is never entered."""
-        if isinstance(thing, _NEVER_ENTERED) or id(thing) in self._entered:
+        if _is_a(thing, _NEVER_ENTERED) or id(thing) in self._entered:
             return False
         self._entered[id(thing)] = thing
         return True
+
+
+def _is_a(value: Any, kinds: Any) -> bool:
+    """isinstance() asks an object for its class, and an unbound proxy's answer is an error."""
+    try:
+        return isinstance(value, kinds)
+    except Exception:
+        return False
 
 
 def _reverse(held: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:

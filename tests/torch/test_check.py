@@ -179,6 +179,8 @@ def test_cycles_end() -> None:
 def test_meta_tensors_are_to_be_loaded_not_moved() -> None:
     with pytest.raises(DeviceMismatchError, match=r"no data to move: load the weights first"):
         check_devices(Layer(weight="meta"))
+    with pytest.raises(DeviceMismatchError, match=r'no data to move: make it with device="cpu"'):
+        check_devices(Layer(), torch.ones(1, device="meta"))
 
 
 def test_lazy_and_scripted_and_compiled_modules_are_looked_at() -> None:
@@ -328,8 +330,12 @@ def test_nothing_of_the_inputs_is_run_or_used_up() -> None:
         def items(self) -> Any:
             raise OSError("gone")
 
+    class Unbound:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError("outside of a request")
+
     batches = iter([torch.ones(1)])
-    assert odd(None, Lazy(), Broken(), batches, torch.ones) == {}
+    assert odd(None, Lazy(), Broken(), Unbound(), batches, torch.ones) == {}
     assert len(list(batches)) == 1
 
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpulaunch.torch import DeviceMismatchError, first_mixed_device  # noqa: E402
-from tests.torch.nets import Net  # noqa: E402
+from tests.torch.nets import Attention, Linear, Net  # noqa: E402
 
 
 @pytest.fixture
@@ -30,6 +30,11 @@ def cards() -> Iterator[None]:
 
 def modes() -> int:
     return int(torch._C._len_torch_dispatch_stack())
+
+
+def name(function: Any) -> str:
+    """As a place has it: with its class from Python 3.11 on."""
+    return str(getattr(function.__code__, "co_qualname", function.__name__))
 
 
 def line_of(text: str, file: str) -> int:
@@ -57,13 +62,13 @@ def test_a_plain_attribute_is_told_with_module_line_and_origin(cards: None) -> N
     at = line_of("return y + self.mask", nets)
     made = line_of("return torch.nn.functional.linear", nets)
     lines = told(model, torch.ones(2, 4, device="cuda:0"), "attribute")
-    where = f"{nets}:{at}, in Attention.forward"
+    where = f"{nets}:{at}, in {name(Attention.forward)}"
     assert lines[:-1] == [
         "first operation that mixes devices: aten.add.Tensor",
         "  in module model.layers.0",
         f"  at {where}: return y + self.mask",
         f"  self: float32 [2, 4] on cuda:0: y in {where}; made by aten.mm.default at "
-        f"{nets}:{made}, in Linear.forward (module model.layers.0.projection)",
+        f"{nets}:{made}, in {name(Linear.forward)} (module model.layers.0.projection)",
         "  other: float32 [4] on cpu: plain attribute model.layers.0.mask",
         "  -> model.layers.0.mask is a plain attribute, which .to() does not move: in its class, "
         'self.register_buffer("mask", ..., persistent=False)',
@@ -77,7 +82,7 @@ def test_a_tensor_made_without_a_device_is_told_with_the_line_that_made_it(cards
     model = Net("cuda:0")
     text = told(model, torch.ones(2, 4, device="cuda:0"), "factory")
     nets = Net.__init__.__code__.co_filename
-    made = f"{nets}:{line_of('places = torch.arange(4)', nets)}, in Attention.forward"
+    made = f"{nets}:{line_of('places = torch.arange(4)', nets)}, in {name(Attention.forward)}"
     (other,) = [line for line in text if line.startswith("  other:")]
     assert other.startswith("  other: int64 [4] on cpu: places in ")
     assert f"made by aten.arange.default at {made} (module model.layers.0)" in other
@@ -131,6 +136,19 @@ def test_a_model_that_no_variable_holds_goes_by_its_class(cards: None) -> None:
     with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
         Net("cuda:0")(torch.ones(2, 4))
     assert "in module Net.layers.0.projection\n" in str(caught.value)
+
+
+def test_a_class_that_fails_when_looked_at_hides_no_mismatch(cards: None) -> None:
+    class Hostile:
+        def __getattribute__(self, name: str) -> Any:
+            raise OSError("gone")
+
+    def run(self: Any, left: Any, right: Any) -> None:
+        left + right
+
+    with pytest.raises(DeviceMismatchError) as caught, first_mixed_device():
+        run(Hostile(), torch.ones(2, device="cuda:0"), torch.ones(2))
+    assert "other: on cpu" in str(caught.value) or "on cpu: right in" in str(caught.value)
 
 
 def test_tensors_in_a_list_are_told_one_by_one(cards: None) -> None:
