@@ -1,4 +1,4 @@
-"""Failures as people meet them: recognised in the log, advised on, tried again where it may help."""
+"""Failures as people meet them: recognised, advised on, tried again where it may help."""
 
 from __future__ import annotations
 
