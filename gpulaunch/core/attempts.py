@@ -14,7 +14,7 @@ from gpulaunch.core.cards import Card
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.events import Launch, StopAttempt
 from gpulaunch.core.facts import AttemptLaunched
-from gpulaunch.core.model import AttemptId, Demand
+from gpulaunch.core.model import AttemptId, Demand, Failure
 from gpulaunch.core.waiting import Node
 
 Wish: TypeAlias = Literal["", "stopped", "interrupted", "cancelled"]
@@ -27,6 +27,7 @@ class Live:
 
     `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
     not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
+    `misplaced`: it was seen on a card that is not its own.
     """
 
     id: AttemptId
@@ -37,6 +38,7 @@ class Live:
     wish: Wish = ""
     killed: bool = False
     cause: Node | None = None
+    misplaced: Failure | None = None
 
     @property
     def service(self) -> Node | None:

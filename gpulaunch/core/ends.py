@@ -27,14 +27,23 @@ BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 
 
 class Ends:
+    """`pinned`: an attempt that was seen on a card of others has failed, however it ended."""
+
     def __init__(
-        self, desk: Desk, cards: Cards, jobs: Jobs, attempts: Attempts, breaker: Breaker
+        self,
+        desk: Desk,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: Attempts,
+        breaker: Breaker,
+        pinned: bool,
     ) -> None:
         self._desk = desk
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
         self._breaker = breaker
+        self._pinned = pinned
         self._suspects = Suspects(cards, jobs)
 
     def ended(self, event: Ended, killing: bool, closed: bool) -> None:
@@ -44,7 +53,7 @@ class Ends:
         if live is None:
             return
         record = self._desk.ledger.jobs[event.attempt.job]
-        seen = _by_its_card(live, event)
+        seen = (live.misplaced if self._pinned else None) or _by_its_card(live, event)
         decision = self._decide(live, event, record, seen)
         shown = seen if seen is not None and decision.failure == seen.kind else Failure("")
         self._attempts.end(live)
@@ -109,6 +118,8 @@ class Ends:
         ground = self._ground(live, record, seen)
         lost = _lost_before(live, record)
         decision = retry.decide(event.outcome, job, record.charged, lost, seen, ground)
+        if self._pinned and live.misplaced and live.wish != "cancelled":
+            return retry.failed(job, record.charged, live.misplaced, ground)
         if live.wish == "stopped":
             return retry.Settle("succeeded")
         if live.wish == "cancelled" and not _succeeded(decision):

@@ -125,6 +125,20 @@ class GpuEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A process of the attempt (`pid`) is on a card (`gpu`) that is not the attempt's own.
+
+    `text` says so in one line, `advice` what a person can do about it.
+    """
+
+    attempt: AttemptId
+    gpu: str
+    pid: int
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     attempt: AttemptId
     pid: int
@@ -221,6 +235,7 @@ Event: TypeAlias = (
     | GatherGranted
     | Drained
     | GpuEvent
+    | Misplaced
     | Started
     | BecameReady
     | Ended

@@ -238,7 +238,7 @@ def _attempt_state(fact: f.AttemptEnded) -> AttemptState:
     match fact.outcome:
         case Cancelled():
             return "cancelled"
-        case Interrupted():
+        case Interrupted() if not fact.failure:
             return "interrupted"
         case Lost():
             return "lost"

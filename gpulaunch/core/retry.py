@@ -116,6 +116,12 @@ def decide(
     return _by_policy(job, charged, failure, text, there)
 
 
+def failed(job: Job, charged: int, seen: Failure, ground: Ground) -> Decision:
+    """What follows from a failure that was seen while it ran, however the attempt then ended."""
+    there = move(seen.kind, job.demand, ground)
+    return _by_policy(job, charged, seen.kind, seen.evidence, there)
+
+
 def _by_policy(job: Job, charged: int, failure: str, text: str, there: Move | Nowhere) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):

@@ -33,6 +33,7 @@ from gpulaunch.core.events import (
     GpuEvent,
     Granted,
     Instruction,
+    Misplaced,
     Pause,
     Refused,
     Retry,
@@ -50,6 +51,7 @@ from gpulaunch.core.facts import (
     Fact,
     GpuDrained,
     GpuReported,
+    Noted,
     RunOpened,
     ServiceReady,
     StopAsked,
@@ -58,7 +60,7 @@ from gpulaunch.core.gathering import TIMER as GATHER_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Gpu, Instant, RunState
+from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, RunState
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
@@ -75,8 +77,9 @@ class Run:
     `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
     `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
     nothing new is started (`fail_fast` is one). `breaker`: nor after so many that failed fast and
-    alike in a row; the run then waits for a person (`patient`), or ends. `ledger` holds the
-    RunOpened of this epoch.
+    alike in a row; the run then waits for a person (`patient`), or ends. `pinned`: an attempt that
+    is seen on a card of others fails; else that is only noted. `ledger` holds the RunOpened of
+    this epoch.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Run:
         max_failures: int | None = None,
         breaker: int | None = None,
         patient: bool = False,
+        pinned: bool = True,
         ledger: Ledger | None = None,
     ) -> None:
         self._desk = Desk(_opened(gpus) if ledger is None else ledger)
@@ -105,7 +109,10 @@ class Run:
         self._attempts.on_service_stopping = self._jobs.service_down
         self._breaker = Breaker(breaker)
         self._patient = patient
-        self._ends = Ends(self._desk, self._cards, self._jobs, self._attempts, self._breaker)
+        self._pinned = pinned
+        self._ends = Ends(
+            self._desk, self._cards, self._jobs, self._attempts, self._breaker, pinned
+        )
         self._reported: set[tuple[str, str, tuple[AttemptId, ...]]] = set()
         self._admission = Admission(
             self._desk,
@@ -204,6 +211,8 @@ class Run:
                 if live is not None and live.service and not live.wish and not live.service.ready:
                     self._desk.fact(ServiceReady(attempt))
                     self._jobs.service_ready(live.service)
+            case Misplaced():
+                self._misplaced(event)
             case Ended():
                 self._ends.ended(event, self._killing, bool(self._closed()))
             case TimerFired(key):
@@ -246,6 +255,16 @@ class Run:
             live = self._attempts.get(attempt)
             if live is not None:
                 self._attempts.stop(live, "interrupted", f"GPU {card.gpu.index}: {event.text}")
+
+    def _misplaced(self, event: Misplaced) -> None:
+        """Said once of an attempt; it is ended, so that it harms nobody else's job any more."""
+        live = self._attempts.get(event.attempt)
+        if live is None or live.misplaced is not None:
+            return
+        live.misplaced = Failure("wrong_gpu", event.text, event.advice)
+        self._desk.fact(Noted(event.text, event.attempt.job))
+        if self._pinned:
+            self._attempts.stop(live, "interrupted", event.text)
 
     def _card(self, event: Granted | Refused | Freed | Wanted | Drained, card: Card) -> None:
         match event:

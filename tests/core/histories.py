@@ -66,6 +66,7 @@ def random_options(rng: random.Random, cards: int) -> dict[str, object]:
         "fail_fast": rng.random() < 0.07,
         "max_failures": rng.choice([None, None, None, 2]),
         "breaker": rng.choice([None, None, 2, 3]),
+        "pinned": rng.random() < 0.7,
         "patient": rng.random() < 0.5,
     }
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.classes import POLICIES
-from gpulaunch.core.events import Asked, Cancel, Ended, GoOn, GpuEvent, Pause, Retry, TimerFired
-from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued
+from gpulaunch.core.events import (
+    Asked,
+    Cancel,
+    Ended,
+    GoOn,
+    GpuEvent,
+    Misplaced,
+    Pause,
+    Retry,
+    TimerFired,
+)
+from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
 from gpulaunch.core.model import (
+    Cancelled,
     Demand,
     Exited,
     Failure,
     Gpu,
+    Interrupted,
     MissingOutput,
     Outcome,
     RetryPolicy,
@@ -271,6 +283,56 @@ def test_a_loss_reported_while_the_card_is_asked_for_sets_it_aside_when_it_comes
     table.submit(job("a"))
     assert report(table, 0, "lost") == ["acquire 1"]
     assert table.granted(0) == ["release 0"]
+
+
+def misplaced(table: Table, what: str) -> list[str]:
+    text = f"process 77 of {what} is on GPU 1, which is not its own"
+    return table.on(Misplaced(attempt(what), "GPU-1", 77, text, "do this"))
+
+
+def test_an_attempt_on_a_card_of_others_is_ended_and_has_failed() -> None:
+    table = Table(2)
+    table.submit(job("a", retry=TWICE))
+    table.granted(0)
+    assert misplaced(table, "a.1") == ["stop a.1 interrupted"]
+    assert misplaced(table, "a.1") == []
+    table.ended("a.1", Interrupted("process 77"))
+    assert table.state("a") == (
+        "failed: process 77 of a.1 is on GPU 1, which is not its own;"
+        " not tried again: it would end in the same way"
+    )
+    (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
+    assert (end.failure, end.advice) == ("wrong_gpu", "do this")
+    assert table.run.ledger.attempt(attempt("a.1")).state == "failed"
+
+
+def test_even_a_success_on_a_card_of_others_is_none() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    misplaced(table, "a.1")
+    table.ended("a.1", Exited(0))
+    assert table.states() == {"a": "failed"}
+
+
+def test_where_only_a_warning_is_wanted_it_is_one() -> None:
+    table = Table(2, pinned=False)
+    table.submit(job("a"))
+    table.granted(0)
+    assert misplaced(table, "a.1") == []
+    assert [fact for fact in table.facts if isinstance(fact, Noted)]
+    table.ended("a.1", Exited(0))
+    assert table.states() == {"a": "succeeded"}
+
+
+def test_what_a_person_cancels_is_cancelled_wherever_it_ran() -> None:
+    table = Table(2)
+    table.submit(job("a"))
+    table.granted(0)
+    misplaced(table, "a.1")
+    table.asked(Cancel(("a",)))
+    table.ended("a.1", Cancelled())
+    assert table.states() == {"a": "cancelled"}
 
 
 # ── Cards under suspicion ───────────────────────────────────────────────────────────────────────

@@ -34,6 +34,7 @@ from gpulaunch.core.events import (
     Granted,
     Instruction,
     Launch,
+    Misplaced,
     Occupied,
     Pause,
     Refused,
@@ -646,6 +647,11 @@ class World:
             self.tell(side, self._nonsense(side))
         elif roll == 17:
             self._ask(side, GoOn())
+        elif roll == 16 and self.processes:
+            process = rng.choice(list(self.processes.values()))
+            if process.asked != "old":
+                place = rng.choice(uuids)
+                self.tell(process.side, Misplaced(process.attempt, place, 7, "not its own"))
         elif roll == 18 and rng.random() < 0.5:
             self._report(side, rng.choice(uuids))
         else:
