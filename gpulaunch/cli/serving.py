@@ -21,11 +21,13 @@ class Asked(Protocol):
 class Served:
     """What `--metrics-port` asked for; does nothing where it did not. A context manager.
 
-    Making one raises UsageError where the port cannot be had.
+    `before`: an earlier run of the same file, for the estimate. Making one raises UsageError where
+    the port cannot be had.
     """
 
-    def __init__(self, options: Asked) -> None:
+    def __init__(self, options: Asked, before: RunDir | None = None) -> None:
         self._options = options
+        self._before = before
         port = None if options.dry_run else options.metrics_port
         self._exporter = None if port is None else Exporter(port)
 
@@ -40,7 +42,7 @@ class Served:
         if self._exporter is None:
             return
         try:
-            self._exporter.start(run)
+            self._exporter.start(run, self._before)
         except OSError as error:
             say(f"the metrics are not served: {error.strerror or error}", self._options)
 

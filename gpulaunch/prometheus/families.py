@@ -23,6 +23,7 @@ from gpulaunch.core.ledger import AttemptRecord, GpuRecord, Ledger
 from gpulaunch.core.model import AttemptState, GpuState, Instant, JobState
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus.tally import OTHER, Tally
+from gpulaunch.views.estimate import Ahead
 from gpulaunch.views.words import visible
 
 STALE = 15.0
@@ -61,17 +62,22 @@ def _run(tally: Tally, now: Instant) -> Iterator[Metric]:
     yield _gauge("gpulaunch_run_start_timestamp", "When the run first began.", began, "seconds")
     elapsed = None if began is None else max(0.0, now.utc - began)
     yield _gauge("gpulaunch_run_elapsed", "Time since the run first began.", elapsed, "seconds")
-    yield _gauge(
-        "gpulaunch_run_estimated_remaining",
-        "Time until the run's end, guessed from its finished jobs; absent while too few are.",
-        tally.seconds_left(now),
-        "seconds",
-    )
+    yield from _ahead(tally.ahead(now))
     yield _gauge(
         "gpulaunch_run_paused",
         "1 while nothing new is started: too many failed alike, the disk is full.",
         float(ledger.paused is not None),
     )
+
+
+def _ahead(ahead: Ahead | None) -> Iterator[Metric]:
+    guess, low, high = (ahead.seconds, ahead.low, ahead.high) if ahead else (None, None, None)
+    for name, text, value in (
+        ("", "Time until the run's end, guessed from its finished jobs.", guess),
+        ("_low", "The lower end of the range that holds four times of five.", low),
+        ("_high", "The upper end of the range that holds four times of five.", high),
+    ):
+        yield _gauge(f"gpulaunch_run_estimated_remaining{name}", text, value, "seconds")
 
 
 def _jobs(tally: Tally) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from types import TracebackType
 
 from gpulaunch.errors import UsageError
@@ -17,6 +18,8 @@ from gpulaunch.journal.rundir import RunDir
 
 HOST = "127.0.0.1"
 BACKLOG = 16
+PATIENCE = 0.5
+"""Seconds that the process may take to end, once it is told."""
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
 # working directory even, before the standard library.
@@ -38,11 +41,14 @@ class Exporter:
         number = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{number}/metrics"
 
-    def start(self, run: RunDir) -> None:
-        """Have this run's metrics served. Its journal must exist. Raises OSError."""
+    def start(self, run: RunDir, before: RunDir | None = None) -> None:
+        """Have this run's metrics served. Its journal must exist. Raises OSError.
+
+        `before`: an earlier run of the same file, whose times the estimate begins with.
+        """
         with self._socket as listener:
             self._process = subprocess.Popen(
-                _command(listener.fileno(), run),
+                _command(listener.fileno(), run, before),
                 stdin=subprocess.PIPE,  # its end is ours, a SIGKILL's too
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -53,14 +59,16 @@ class Exporter:
             )
 
     def close(self) -> None:
-        """Serve no more. The process keeps nothing that it would have to put in order."""
+        """Serve no more. An answer under way may get out; the process keeps nothing else."""
         self._socket.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            process.kill()
+            process.wait()
 
     def __enter__(self) -> Exporter:
         return self
@@ -90,10 +98,10 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _command(listener: int, run: RunDir) -> list[str]:
+def _command(listener: int, run: RunDir, before: RunDir | None) -> list[str]:
     """What it is called in a list of processes comes last."""
-    paths = [os.fspath(run.events), os.fspath(run.metrics)]
-    own = [json.dumps(sys.path), str(listener), *paths, "gpulaunch-metrics"]
+    runs = [os.fspath(each.path) for each in (run, before) if each is not None]
+    own = [json.dumps(sys.path), str(listener), *runs, "gpulaunch-metrics"]
     return [sys.executable, "-I", "-c", _START, *own]
 
 

@@ -24,11 +24,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from gpulaunch.journal.earlier import durations
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.prometheus.source import Samples, Source
 
 CONNECTIONS = 16
 SECONDS = 5.0
 """A connection's whole life, at most. Prometheus gives a scrape 10 s unless told otherwise."""
+LAST_WORDS = 0.25
+"""Seconds for answers under way when the run ends."""
 REQUEST_BYTES = 32 << 10
 NICE = 10
 
@@ -36,13 +40,16 @@ App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def main() -> None:
-    """The process: `sys.argv` names the listening descriptor, the journal, the samples."""
+    """The process: after `sys.path` it finds the listening descriptor, the run's directory, and
+    perhaps that of an earlier run of the same file."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor had put off what ends it
     with suppress(OSError):
         os.nice(NICE)  # what is computed comes first
     listener = socket.socket(fileno=int(sys.argv[2]))
-    samples = Samples(Path(sys.argv[4]), _open_metrics)
-    with closing(Source(Path(sys.argv[3]), samples)) as source:
+    run, *before = [RunDir(Path(path)) for path in sys.argv[3:-1]]
+    earlier = durations(before[0]) if before else {}
+    samples = Samples(run.metrics, _open_metrics)
+    with closing(Source(run.events, samples, earlier)) as source:
         source.refresh()
         serve(listener, sys.stdin.fileno(), source)
 
@@ -57,10 +64,11 @@ def serve(listener: socket.socket, lifeline: int, source: Source, seconds: float
             ready = {key.fd for key, _ in waiting.select(server.patience())}
             server.drop_overdue()
             if lifeline in ready:
-                return
+                break
             if listener.fileno() in ready:
                 source.refresh()
                 server.handle_request()
+        server.finish()
 
 
 def _app(source: Source) -> App:
@@ -99,6 +107,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(app)
         self.seconds = seconds
         self._lock = threading.Lock()
+        self._empty = threading.Condition(self._lock)
         self._since: dict[socket.socket, float] = {}
 
     def patience(self) -> float | None:
@@ -111,6 +120,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         with self._lock:
             self._drop(time.monotonic() - self.seconds)
 
+    def finish(self) -> None:
+        """Accept nobody more, and let the answers under way get out, for a moment."""
+        self.socket.close()
+        with self._lock:
+            self._empty.wait_for(lambda: not self._since, LAST_WORDS)
+
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             if len(self._since) >= CONNECTIONS:
@@ -122,6 +137,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         # INVARIANT: what `_since` holds is open, so that `_drop` never meets another's descriptor.
         with self._lock:
             self._since.pop(request, None)
+            self._empty.notify_all()
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

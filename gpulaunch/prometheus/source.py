@@ -61,12 +61,18 @@ class Samples:
 class Source:
     """A collector for the client library's registry. Close it."""
 
-    def __init__(self, journal: Path, samples: Samples, clock: Callable[[], Instant] = now) -> None:
-        """Raises UsageError where there is no journal."""
+    def __init__(
+        self,
+        journal: Path,
+        samples: Samples,
+        earlier: Mapping[str, float] | None = None,
+        clock: Callable[[], Instant] = now,
+    ) -> None:
+        """`earlier` as for Tally. Raises UsageError where there is no journal."""
         self._follower = Follower(journal)
         self._samples = samples
         self._clock = clock
-        self._tally = Tally()
+        self._tally = Tally(earlier)
         self._snapshot: tuple[Metric, ...] = ()
         self._error: GpulaunchError | None = None
         self._next = float("-inf")

@@ -7,21 +7,26 @@ its earlier supervisors too, so they count on.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import AttemptId, AttemptState, Instant
-from gpulaunch.views.estimate import Estimate
+from gpulaunch.views.estimate import Ahead, Estimate
 
 OTHER = "other"
 """Stands for every failure class that this version does not know: labels are a closed set."""
 
 
 class Tally:
-    """One run. `see` every fact of its journal, in order."""
+    """One run. `see` every fact of its journal, in order.
 
-    def __init__(self) -> None:
+    `earlier`: how long jobs took in an earlier run of the same file, in seconds by name.
+    """
+
+    def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
+        self._earlier = dict(earlier or {})
         self.ledger = Ledger()
         self.ends: Counter[AttemptState] = Counter()
         self.failures: Counter[str] = Counter()
@@ -35,7 +40,7 @@ class Tally:
         match fact:
             case f.RunOpened():
                 # Times of an earlier boot compare with none of this one: begin anew from the state.
-                self._estimate = Estimate()
+                self._estimate = Estimate(self._earlier if fact.epoch == 1 else None)
                 self._estimate.seed(self.ledger)
                 return
             case f.AttemptLaunched(attempt):
@@ -58,9 +63,10 @@ class Tally:
         """Jobs that wait and will run: those that a resume no longer found in the file do not."""
         return self.ledger.counts["waiting"] - self._estimate.vanished
 
-    def seconds_left(self, now: Instant) -> float | None:
-        """None: too little is known to say, or the run has ended."""
-        return None if self.ledger.closed else self._estimate.seconds_left(now)
+    def ahead(self, now: Instant) -> Ahead | None:
+        """How long it still takes; None: too little is known to say, or the run ends or has."""
+        over = self.ledger.closed is not None or self.ledger.stopping is not None
+        return None if over else self._estimate.ahead(now)
 
     def _tries_again(self, attempt: AttemptId) -> bool:
         """It follows one of the same round that failed or was lost; interrupted ones go on."""

@@ -97,4 +97,6 @@ def scrape(address: str) -> Page:
     with asked(address, Accept=OPENMETRICS) as response:
         text = response.read().decode()
         assert response.status == 200, text
+    if not text.endswith("# EOF\n"):
+        raise ConnectionAbortedError("the answer was cut off")
     return Page(text)

@@ -12,6 +12,7 @@ from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Interrupted, Lost, Signaled
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus.families import STALE, names
+from gpulaunch.prometheus.tally import Tally
 from tests.prometheus.support import Page, page, tallied
 from tests.views.history import START, History
 
@@ -98,8 +99,31 @@ def test_time_left_is_there_once_three_jobs_are_done() -> None:
     for name in "abc":
         run.start(name, 0).pass_(60).succeed(name)
     found = told(run)
-    assert found.value("gpulaunch_run_estimated_remaining_seconds") == pytest.approx(180)
+    for name in ("", "_low", "_high"):
+        remaining = found.value(f"gpulaunch_run_estimated_remaining{name}_seconds")
+        assert remaining == pytest.approx(180)
     run.add(f.RunClosed("stopped"))
+    assert "gpulaunch_run_estimated_remaining_seconds" not in told(run).families
+
+
+def test_an_earlier_run_gives_the_first_estimate_and_a_resumed_run_has_its_own() -> None:
+    run = History(1).open().jobs(*"abc").start("a", 0)
+    tally = Tally(dict.fromkeys("abc", 60.0))
+    for fact, at in run.facts:
+        tally.see(fact, at)
+    ahead = tally.ahead(run.now)
+    assert ahead is not None
+    assert ahead.seconds == pytest.approx(180)
+    again = run.pass_(1).open()
+    tally.see(*again.facts[-1])
+    assert tally.ahead(again.now) is None
+
+
+def test_a_run_that_is_being_stopped_has_no_estimate() -> None:
+    run = History(1).open().jobs(*"abcdef")
+    for name in "abc":
+        run.start(name, 0).pass_(60).succeed(name)
+    run.add(f.StopAsked("Ctrl-C"))
     assert "gpulaunch_run_estimated_remaining_seconds" not in told(run).families
 
 

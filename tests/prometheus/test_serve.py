@@ -87,7 +87,7 @@ def served(
 
     def work() -> None:
         samples = Samples(path / "metrics.db", store.open)
-        with closing(Source(journal, samples, clock)) as source:
+        with closing(Source(journal, samples, clock=clock)) as source:
             source.refresh()
             begun.set()
             serve(listener, read, source, seconds)
