@@ -54,7 +54,6 @@ class Exporter:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],
                 cwd="/",
-                env=_environ(),
                 start_new_session=True,  # Ctrl-C is the run's
             )
 
@@ -103,12 +102,3 @@ def _command(listener: int, run: RunDir, before: RunDir | None) -> list[str]:
     runs = [os.fspath(each.path) for each in (run, before) if each is not None]
     own = [json.dumps(sys.path), str(listener), *runs, "gpulaunch-metrics"]
     return [sys.executable, "-I", "-c", _START, *own]
-
-
-def _environ() -> dict[str, str]:
-    """Ours, less what changes how the client library behaves (files of many processes)."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.upper().startswith("PROMETHEUS_")
-    }

@@ -116,6 +116,16 @@ def test_the_process_has_the_listener_its_journal_and_nothing_of_ours(run: RunDi
         os.close(write)
 
 
+def test_a_process_that_does_not_end_is_killed(run: RunDir) -> None:
+    before = children()
+    with Exporter(0) as exporter:
+        exporter.start(run)
+        scrape(exporter.address)
+        (pid,) = set(children()) - set(before)
+        os.kill(pid, signal.SIGSTOP)
+    assert children() == before
+
+
 def test_it_is_gone_when_its_supervisor_was_killed(run: RunDir) -> None:
     script = f"""
 import sys
