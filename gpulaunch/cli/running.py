@@ -194,12 +194,12 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
     """Take a run up again with what `choose` picks; returns the exit status."""
 
     def supervised(begun: Begun) -> int:
-        # The lock comes first: what is read after it changes under nobody's hands.
-        with ControlServer(run.read_manifest().run) as server:
+        # The lock comes first: what is read after it changes under nobody's hands, and a port that
+        # is taken by this very run is not what keeps it from going on.
+        with ControlServer(run.read_manifest().run) as server, Served(options) as served:
             return _go_on(run, options, choose, server, begun, served)
 
-    with Served(options) as served:
-        return _here_or_detached(run, options, supervised)
+    return _here_or_detached(run, options, supervised)
 
 
 def _go_on(

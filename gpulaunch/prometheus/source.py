@@ -86,6 +86,8 @@ class Source:
                 self._tally.see(fact, at)
         except (KeyError, IndexError) as error:
             self._error = DamagedJournalError(f"the journal is damaged: nothing knows {error}")
+        except OSError as error:  # what was read before it is lost: there is no going on
+            self._error = GpulaunchError(f"the journal cannot be read: {error.strerror}")
         except GpulaunchError as error:
             self._error = error
         self._snapshot = families(self._tally, self._samples.latest(), self._clock())

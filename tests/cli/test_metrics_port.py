@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.launcher import Launcher
+from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until
 from tests.prometheus.support import Page, scrape
 
@@ -219,6 +220,18 @@ def test_a_run_that_is_alive_keeps_the_port_it_has(launcher: Launcher) -> None:
         assert process.wait(30) == 1
 
 
+def test_a_run_that_is_alive_is_why_it_cannot_go_on_and_not_its_own_port(
+    launcher: Launcher,
+) -> None:
+    with live(launcher, "run", "jobs.yaml", "--simulate", "3") as (process, where):
+        for argv in (["run", "--continue", "jobs.yaml"], ["run", "jobs.yaml"], ["resume"]):
+            result = launcher(*argv, "--simulate", "3", "--metrics-port", port_of(where))
+            assert result.status == 5, result.err
+            assert "alive" in result.err
+        launcher.file("stop", "")
+        assert process.wait(30) == 1
+
+
 def test_jobs_do_not_hold_the_port(launcher: Launcher) -> None:
     with live(launcher, "run", "jobs.yaml", "--simulate", "3") as (process, where):
         pid = launcher.jobs()["long"]["attempts"][0]["pid"]
@@ -244,6 +257,30 @@ def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
         launcher.file("stop", "")
         assert process.wait(30) == 1
     assert launcher.states()["after-it"] == "succeeded"
+
+
+@pytest.mark.xdist_group("pretend-driver")
+def test_a_cards_gauges_are_what_the_run_measured(tmp_path: Path) -> None:
+    pytest.importorskip("gpulaunch.metrics.read", reason="nothing samples cards yet")
+    driver = FakeDriver(tmp_path)
+    uuid = driver.card(0)
+    driver.card(1)
+    (tmp_path / "work").mkdir()
+    scope = {"GPULAUNCH_LEASED": f"test/{os.getpid()}"}
+    launcher = Launcher(tmp_path / "work", driver.environ | scope)
+
+    def measured(where: str) -> Page | None:
+        page = scrape(where)
+        return page if "gpulaunch_gpu_temperature_celsius" in page.families else None
+
+    with live(launcher, "run", "jobs.yaml") as (process, where):
+        page = wait_until(lambda: measured(where), 30)
+        for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
+            assert len(page.labels(f"gpulaunch_gpu_{name}")) == 2
+        total = page.value("gpulaunch_gpu_memory_total_bytes", gpu="0", uuid=uuid)
+        assert 0 < page.value("gpulaunch_gpu_memory_used_bytes", gpu="0", uuid=uuid) < total
+        launcher.file("stop", "")
+        assert process.wait(30) == 1
 
 
 def test_a_thousand_scrapes_change_nothing_in_a_run_of_five_hundred_jobs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import socket
@@ -16,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpulaunch.core.model import Instant
+from gpulaunch.journal.read import Follower
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus import serve as serving
 from gpulaunch.prometheus import source as sources
@@ -206,6 +208,20 @@ def test_a_damaged_journal_is_an_error_and_no_number_that_stands_still(
             assert got.status == 500
         assert "is damaged" in text
         assert len(text.splitlines()) == 1
+
+
+def test_a_journal_that_cannot_be_read_any_more_is_an_error(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path) as run:
+        monkeypatch.setattr(Follower, "read", failing)
+        with asked(run.address) as got:
+            assert got.status == 500
+            assert got.read() == b"gpulaunch: the journal cannot be read: Input/output error\n"
+
+
+def failing(follower: Follower) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_samples_come_from_the_store_as_soon_as_there_is_one(tmp_path: Path, at_once: None) -> None:
