@@ -18,6 +18,7 @@ HEAVY = (
     "natsort",
     "tree_sitter",
     "torch",
+    "prometheus_client",
     "asyncio",
 )
 

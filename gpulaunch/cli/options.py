@@ -88,6 +88,12 @@ def run_options(command: F) -> F:
             click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
             click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
             click.option("--explain", is_flag=True, help="Report Python's uncaught device errors."),
+            click.option(
+                "--metrics-port",
+                type=click.IntRange(0, 65535),
+                metavar="N",
+                help="Serve metrics for Prometheus on 127.0.0.1:N (0: a free port).",
+            ),
         )
     ):
         command = option(command)

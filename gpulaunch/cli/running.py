@@ -23,6 +23,7 @@ import click
 from gpulaunch import errors
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
+from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
@@ -76,6 +77,7 @@ class Options:
     explain: bool = False
     changed: bool = False
     recorded: bool = False
+    metrics_port: int | None = None
 
 
 WARNINGS = 20
@@ -99,7 +101,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
     before = None if job_file is None else newest_of(job_file, Path.cwd())
-    with held_signals():
+    with Served(options, before) as served, held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {_short(run.path)}", options)
         submitted = Submitted(tuple(jobs))
@@ -109,7 +111,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
                 _describe(session, plan, job_file)
                 earlier = partial(durations, before)
-                return _supervise(session, server, journal, options, begun, earlier)
+                return _supervise(session, server, journal, options, begun, served, earlier)
 
         return _here_or_detached(run, options, supervised)
 
@@ -157,6 +159,7 @@ def resume(run: RunDir, options: Options) -> int:
     A live run that paused because so many jobs failed alike starts jobs again.
     """
     if state_of(run) == "running" and replay(run.events).paused is not None:
+        say_unserved(options)
         call(run.read_manifest().run, GoOn())
         say(f"goes on: {_short(run.path)}", options)
         return errors.OK
@@ -171,6 +174,7 @@ def resume(run: RunDir, options: Options) -> int:
 def retry(run: RunDir, options: Options) -> int:
     """Only what failed; on a live run it is put back into it."""
     if state_of(run) == "running":
+        say_unserved(options)
         return _retry_alive(run, options)
     return go_on(run, options, again.retry)
 
@@ -190,15 +194,21 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
     """Take a run up again with what `choose` picks; returns the exit status."""
 
     def supervised(begun: Begun) -> int:
-        # The lock comes first: what is read after it changes under nobody's hands.
-        with ControlServer(run.read_manifest().run) as server:
-            return _go_on(run, options, choose, server, begun)
+        # The lock comes first: what is read after it changes under nobody's hands, and a port that
+        # is taken by this very run is not what keeps it from going on.
+        with ControlServer(run.read_manifest().run) as server, Served(options) as served:
+            return _go_on(run, options, choose, server, begun, served)
 
     return _here_or_detached(run, options, supervised)
 
 
 def _go_on(
-    run: RunDir, options: Options, choose: Choose, server: ControlServer, begun: Begun
+    run: RunDir,
+    options: Options,
+    choose: Choose,
+    server: ControlServer,
+    begun: Begun,
+    served: Served,
 ) -> int:
     manifest = run.read_manifest()
     refuse_elsewhere(run)
@@ -233,7 +243,7 @@ def _go_on(
         left=[attempt.id for attempt in ledger.open_attempts()],
     )
     with closing(Journal.reopen(run)) as journal:
-        return _supervise(session, server, journal, options, begun)
+        return _supervise(session, server, journal, options, begun, served)
 
 
 def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
@@ -361,6 +371,7 @@ def _supervise(
     journal: Journal,
     options: Options,
     begun: Begun,
+    served: Served,
     earlier: Callable[[], Mapping[str, float]] = dict,
 ) -> int:
     """Drive the run to its end and show it; returns the exit status.
@@ -385,10 +396,17 @@ def _supervise(
         lines = options.no_progress or options.detach
         view = choose_view(sys.stderr, environ, options.quiet, lines, earlier=earlier)
     ledger = session.ledger
+
+    def recorded() -> None:
+        begun()
+        served.start(session.run)
+
+    served.announce()
     try:
-        unrecorded = supervise(session, server, journal, view, begun)
+        unrecorded = supervise(session, server, journal, view, recorded)
     finally:
         view.close(ledger)
+        served.close()
     if not options.as_json:
         show_summary(ledger, session.run)
     if ledger.exit_status == errors.NO_CARDS:

@@ -1,0 +1,68 @@
+"""`--metrics-port` on the command line: the port is taken first, its address said, and it is served
+from when the run is being recorded until its end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+from gpulaunch.cli.output import say
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.prometheus.port import Exporter
+
+
+class Asked(Protocol):
+    @property
+    def metrics_port(self) -> int | None: ...
+    @property
+    def dry_run(self) -> bool: ...
+
+
+class Served:
+    """What `--metrics-port` asked for; does nothing where it did not. A context manager.
+
+    `before`: an earlier run of the same file, for the estimate. Making one raises UsageError where
+    the port cannot be had.
+    """
+
+    def __init__(self, options: Asked, before: RunDir | None = None) -> None:
+        self._options = options
+        self._before = before
+        port = None if options.dry_run else options.metrics_port
+        self._exporter = None if port is None else Exporter(port)
+
+    def announce(self) -> None:
+        if self._exporter is not None:
+            # A port that was left to us nobody else can tell: --quiet does not silence that.
+            quiet = self._options if self._options.metrics_port else None
+            say(f"metrics at {self._exporter.address}", quiet)
+
+    def start(self, run: RunDir) -> None:
+        """Serve a run whose journal is there. It goes on without its metrics, too."""
+        if self._exporter is None:
+            return
+        try:
+            self._exporter.start(run, self._before)
+        except OSError as error:
+            say(f"the metrics are not served: {error.strerror or error}", self._options)
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def say_unserved(options: Asked) -> None:
+    """For a command that only speaks to a run which is alive."""
+    if options.metrics_port is not None:
+        say("--metrics-port changes nothing for a run that is alive already", options)

@@ -1,0 +1,190 @@
+"""A run's metric families: what each is called, counts and means. Pure: tally and samples in.
+
+Labels are closed sets (states, failure classes) and the run's cards; none ever names a job. What
+was not measured is absent, never 0. Units: OpenMetrics' base ones.
+https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+
+from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.ledger import AttemptRecord, GpuRecord, Ledger
+from gpulaunch.core.model import AttemptState, GpuState, Instant, JobState
+from gpulaunch.metrics.model import CardSample
+from gpulaunch.prometheus.tally import OTHER, Tally
+from gpulaunch.views.estimate import Ahead
+from gpulaunch.views.words import visible
+
+STALE = 15.0
+"""Seconds after which a sample no longer says what a card does: its driver may hang."""
+
+ENDS: tuple[AttemptState, ...] = ("succeeded", "failed", "cancelled", "interrupted", "lost")
+_CARD = ("gpu", "uuid")
+
+
+def families(tally: Tally, samples: Mapping[str, CardSample], now: Instant) -> tuple[Metric, ...]:
+    """Every family that has a sample. `samples`: the newest of each card (UUID)."""
+    found = (*_run(tally, now), *_jobs(tally), *_cards(tally), *_measured(tally, samples, now))
+    return tuple(family for family in found if family.samples)
+
+
+def names() -> tuple[Metric, ...]:
+    """Every family there can be, without samples."""
+    nothing = Tally()
+    at = Instant(0.0, 0.0)
+    found = (*_run(nothing, at), *_jobs(nothing), *_cards(nothing), *_measured(nothing, {}, at))
+    for family in found:
+        family.samples.clear()
+    return found
+
+
+def _run(tally: Tally, now: Instant) -> Iterator[Metric]:
+    ledger = tally.ledger
+    info = {
+        "run": visible(ledger.run),
+        "name": visible(ledger.name),
+        "version": visible(ledger.version),
+        "simulated": "true" if ledger.simulated else "false",
+    }
+    yield InfoMetricFamily("gpulaunch_run", "The run; simulated: on pretend cards.", info)
+    began = ledger.opened.utc if ledger.opened else None
+    yield _gauge("gpulaunch_run_start_timestamp", "When the run first began.", began, "seconds")
+    elapsed = None if began is None else max(0.0, now.utc - began)
+    yield _gauge("gpulaunch_run_elapsed", "Time since the run first began.", elapsed, "seconds")
+    yield from _ahead(tally.ahead(now))
+    yield _gauge(
+        "gpulaunch_run_paused",
+        "1 while nothing new is started: too many failed alike, the disk is full.",
+        float(ledger.paused is not None),
+    )
+
+
+def _ahead(ahead: Ahead | None) -> Iterator[Metric]:
+    guess, low, high = (ahead.seconds, ahead.low, ahead.high) if ahead else (None, None, None)
+    for name, text, value in (
+        ("", "Time until the run's end, guessed from its finished jobs.", guess),
+        ("_low", "The lower end of the range that holds four times of five.", low),
+        ("_high", "The upper end of the range that holds four times of five.", high),
+    ):
+        yield _gauge(f"gpulaunch_run_estimated_remaining{name}", text, value, "seconds")
+
+
+def _jobs(tally: Tally) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("gpulaunch_jobs", "Jobs by their present state.", labels=["state"])
+    for state in get_args(JobState):
+        jobs.add_metric([state], tally.ledger.counts[state])
+    yield jobs
+    yield _gauge("gpulaunch_queue_length", "Jobs that wait to be started.", tally.queued)
+    running = tally.running
+    yield _gauge("gpulaunch_attempts_running", "Attempts under way.", len(running))
+    yield _gauge(
+        "gpulaunch_attempt_oldest_start_timestamp",
+        "When the longest running attempt started, services left out.",
+        _oldest(running, tally.ledger),
+        "seconds",
+    )
+    ends = CounterMetricFamily("gpulaunch_attempts", "Ended attempts.", labels=["outcome"])
+    for end in ENDS:
+        ends.add_metric([end], tally.ends[end])
+    yield ends
+    failures = CounterMetricFamily(
+        "gpulaunch_failures", "Ended attempts that failed, by failure class.", labels=["failure"]
+    )
+    # Every class from the beginning: increase() does not see a series that begins with 1.
+    for failure in (*POLICIES, OTHER):
+        failures.add_metric([failure], tally.failures[failure])
+    yield failures
+    yield CounterMetricFamily(
+        "gpulaunch_retries", "Attempts started because the one before failed.", tally.retries
+    )
+
+
+def _cards(tally: Tally) -> Iterator[Metric]:
+    cards = tally.ledger.gpus.values()
+    counted = GaugeMetricFamily("gpulaunch_gpus", "The run's cards by state.", labels=["state"])
+    info = InfoMetricFamily("gpulaunch_gpu", "A card of the run.", labels=_CARD)
+    states = StateSetMetricFamily(
+        "gpulaunch_gpu_state", "What the run does with the card.", labels=_CARD
+    )
+    given_back = GaugeMetricFamily(
+        "gpulaunch_gpu_drained", "1 for a card given back by gpulaunch drain.", labels=_CARD
+    )
+    attempts = GaugeMetricFamily(
+        "gpulaunch_gpu_attempts_running", "Attempts under way on the card.", labels=_CARD
+    )
+    oldest = GaugeMetricFamily(
+        "gpulaunch_gpu_oldest_start_timestamp",
+        "When the card's longest running attempt started, services left out.",
+        labels=_CARD,
+        unit="seconds",
+    )
+    for state in get_args(GpuState):
+        counted.add_metric([state], sum(card.state == state for card in cards))
+    for card in cards:
+        label = _label(card)
+        simulated = "true" if card.gpu.simulated else "false"
+        info.add_metric(label, {"name": visible(card.gpu.name), "simulated": simulated})
+        states.add_metric(label, {state: state == card.state for state in get_args(GpuState)})
+        given_back.add_metric(label, float(card.drained))
+        attempts.add_metric(label, len(card.attempts))
+        on_it = [tally.ledger.attempt(attempt) for attempt in card.attempts]
+        _put(oldest, label, _oldest(on_it, tally.ledger))
+    yield from (counted, info, states, given_back, attempts, oldest)
+
+
+def _measured(
+    tally: Tally, samples: Mapping[str, CardSample], now: Instant
+) -> tuple[GaugeMetricFamily, ...]:
+    """What the driver tells of the cards; of a pretend card, nothing."""
+    busy = _of_card("gpulaunch_gpu_utilization", "Share of time with a kernel running.", "ratio")
+    used = _of_card("gpulaunch_gpu_memory_used", "Memory in use, by anyone.", "bytes")
+    total = _of_card("gpulaunch_gpu_memory_total", "The card's memory.", "bytes")
+    power = _of_card("gpulaunch_gpu_power", "Power drawn.", "watts")
+    heat = _of_card("gpulaunch_gpu_temperature", "Temperature of the chip.", "celsius")
+    for uuid, card in tally.ledger.gpus.items():
+        if card.gpu.simulated:
+            continue
+        label = _label(card)
+        _put(total, label, card.gpu.memory or None)
+        sample = samples.get(uuid)
+        if sample is None or abs(now.utc - sample.at) > STALE:
+            continue
+        _put(busy, label, None if sample.utilization is None else sample.utilization / 100)
+        _put(used, label, sample.memory)
+        _put(power, label, sample.power)
+        _put(heat, label, sample.temperature)
+    return busy, used, total, power, heat
+
+
+def _oldest(attempts: Iterable[AttemptRecord], ledger: Ledger) -> float | None:
+    jobs = [attempt for attempt in attempts if not ledger.jobs[attempt.id.job].service]
+    return min(((attempt.started or attempt.launched).utc for attempt in jobs), default=None)
+
+
+def _label(card: GpuRecord) -> list[str]:
+    """The index is what people know a card by; parts of one card (MIG) share it."""
+    return [str(card.gpu.index), visible(card.gpu.uuid)]
+
+
+def _of_card(name: str, text: str, unit: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=_CARD, unit=unit)
+
+
+def _gauge(name: str, text: str, value: float | None, unit: str = "") -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value, unit=unit)
+
+
+def _put(family: GaugeMetricFamily, label: list[str], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(label, value)

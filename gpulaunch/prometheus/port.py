@@ -1,0 +1,104 @@
+"""The supervisor's side: the port, taken before anything else is, and the process that serves it.
+
+Never imports what serves; never waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from types import TracebackType
+
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.rundir import RunDir
+
+HOST = "127.0.0.1"
+BACKLOG = 16
+PATIENCE = 0.5
+"""Seconds that the process may take to end, once it is told."""
+
+# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
+# working directory even, before the standard library.
+_START = (
+    "import json, sys; sys.path = json.loads(sys.argv[1]);"
+    " from gpulaunch.prometheus.serve import main; main()"
+)
+
+
+class Exporter:
+    """A port that listens from the start, so that nobody else gets it; answered after `start`.
+
+    Port 0 is one that is free. Raises UsageError where the port cannot be had. A context manager.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._socket = _listen(port)
+        self._process: subprocess.Popen[bytes] | None = None
+        number = self._socket.getsockname()[1]
+        self.address = f"http://{HOST}:{number}/metrics"
+
+    def start(self, run: RunDir, before: RunDir | None = None) -> None:
+        """Have this run's metrics served. Its journal must exist. Raises OSError.
+
+        `before`: an earlier run of the same file, whose times the estimate begins with.
+        """
+        with self._socket as listener:
+            self._process = subprocess.Popen(
+                _command(listener.fileno(), run, before),
+                stdin=subprocess.PIPE,  # its end is ours, a SIGKILL's too
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                cwd="/",
+                start_new_session=True,  # Ctrl-C is the run's
+            )
+
+    def close(self) -> None:
+        """Serve no more. An answer under way may get out; the process keeps nothing else."""
+        self._socket.close()
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            process.kill()
+            process.wait()
+
+    def __enter__(self) -> Exporter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        # A run that goes on finds its port again, though the last one's connections linger.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"--metrics-port {port}: {HOST}:{port} cannot be had: {error.strerror};"
+            " name another port, or 0 for one that is free"
+        ) from None
+    return listener
+
+
+def _command(listener: int, run: RunDir, before: RunDir | None) -> list[str]:
+    """What it is called in a list of processes comes last."""
+    runs = [os.fspath(each.path) for each in (run, before) if each is not None]
+    own = [json.dumps(sys.path), str(listener), *runs, "gpulaunch-metrics"]
+    return [sys.executable, "-I", "-c", _START, *own]

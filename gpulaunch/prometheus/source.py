@@ -1,0 +1,109 @@
+"""Where the metrics come from: the journal as it grows, and the newest samples of the cards.
+
+One thread refreshes (SQLite's connections are one thread's own), any thread collects: what it gets
+is a finished snapshot that nothing changes any more.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client.core import Metric
+
+from gpulaunch.core.model import Instant
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.read import DamagedJournalError, Follower
+from gpulaunch.metrics.model import CardSample
+from gpulaunch.prometheus.families import families, names
+from gpulaunch.prometheus.tally import Tally
+
+GAP = 1.0
+"""Seconds between two looks at the journal, at least: scrapes in between see the same snapshot."""
+
+
+class Reader(Protocol):
+    def latest(self) -> dict[str, CardSample]: ...
+    def close(self) -> None: ...
+
+
+Open = Callable[[Path], "Reader | None"]
+
+
+class Samples:
+    """The cards' newest samples; nothing while there is no store, or none that can be read."""
+
+    def __init__(self, path: Path, open_metrics: Open) -> None:
+        self._path = path
+        self._open = open_metrics
+        self._reader: Reader | None = None
+
+    def latest(self) -> Mapping[str, CardSample]:
+        try:
+            self._reader = self._reader or self._open(self._path)
+            return self._reader.latest() if self._reader else {}
+        except (sqlite3.Error, OSError):
+            self.close()
+            return {}
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with suppress(sqlite3.Error, OSError):
+                reader.close()
+
+
+class Source:
+    """A collector for the client library's registry. Close it."""
+
+    def __init__(
+        self,
+        journal: Path,
+        samples: Samples,
+        earlier: Mapping[str, float] | None = None,
+        clock: Callable[[], Instant] = now,
+    ) -> None:
+        """`earlier` as for Tally. Raises UsageError where there is no journal."""
+        self._follower = Follower(journal)
+        self._samples = samples
+        self._clock = clock
+        self._tally = Tally(earlier)
+        self._snapshot: tuple[Metric, ...] = ()
+        self._error: GpulaunchError | None = None
+        self._next = float("-inf")
+
+    def refresh(self) -> None:
+        """Take in what was recorded since; a no-op within `GAP` of the last time."""
+        if self._error or time.monotonic() < self._next:
+            return
+        try:
+            for fact, at in self._follower.read():
+                self._tally.see(fact, at)
+        except (KeyError, IndexError) as error:
+            self._error = DamagedJournalError(f"the journal is damaged: nothing knows {error}")
+        except OSError as error:  # what was read before it is lost: there is no going on
+            self._error = GpulaunchError(f"the journal cannot be read: {error.strerror}")
+        except GpulaunchError as error:
+            self._error = error
+        self._snapshot = families(self._tally, self._samples.latest(), self._clock())
+        self._next = time.monotonic() + GAP
+
+    def collect(self) -> tuple[Metric, ...]:
+        """The snapshot. Raises GpulaunchError where the journal could not be understood: values
+        that stand still would pass for a run that does."""
+        if self._error:
+            raise self._error
+        return self._snapshot
+
+    def describe(self) -> tuple[Metric, ...]:
+        """What `?name[]=` can pick from."""
+        return names()
+
+    def close(self) -> None:
+        with closing(self._follower):
+            self._samples.close()

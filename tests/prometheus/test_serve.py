@@ -1,0 +1,367 @@
+"""Clients of every kind: what they get, and that none keeps the others from getting it."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpulaunch.core.model import Instant
+from gpulaunch.journal.read import Follower
+from gpulaunch.metrics.model import CardSample
+from gpulaunch.prometheus import serve as serving
+from gpulaunch.prometheus import source as sources
+from gpulaunch.prometheus.serve import CONNECTIONS, serve
+from gpulaunch.prometheus.source import Samples, Source
+from tests.helpers import wait_until
+from tests.prometheus.support import OPENMETRICS, asked, record, scrape
+from tests.views.history import History
+
+
+class Store:
+    """A metrics store whose reader does as it is told."""
+
+    def __init__(self, there: bool) -> None:
+        self.samples: dict[str, CardSample] = {}
+        self.error: Exception | None = None
+        self.there = there
+        self.opened = 0
+
+    def open(self, path: Path) -> Store | None:
+        self.opened += self.there
+        return self if self.there else None
+
+    def latest(self) -> dict[str, CardSample]:
+        if self.error:
+            raise self.error
+        return self.samples
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Served:
+    """A journal that is served."""
+
+    history: History
+    journal: Path
+    store: Store
+    address: str
+    port: int
+    thread: threading.Thread
+
+    def add(self, facts: int) -> None:
+        """Record the newest facts of the history."""
+        first = len(self.history.facts) - facts
+        record(self.journal, self.history.facts[first:], first + 1)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+
+
+@contextmanager
+def served(
+    path: Path, seconds: float = 5.0, room: int = 0, stored: bool = True
+) -> Iterator[Served]:
+    history = History(16).open().jobs(*"abcde").start("a", 0).pass_(5).succeed("a")
+    store = Store(stored)
+    journal = record(path / "events.jsonl", history.facts)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    if room:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+    port = listener.getsockname()[1]
+    read, write = os.pipe()
+
+    begun = threading.Event()
+
+    def clock() -> Instant:
+        return history.now
+
+    def work() -> None:
+        samples = Samples(path / "metrics.db", store.open)
+        with closing(Source(journal, samples, clock=clock)) as source:
+            source.refresh()
+            begun.set()
+            serve(listener, read, source, seconds)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(20)
+    try:
+        address = f"http://127.0.0.1:{port}/metrics"
+        yield Served(history, journal, store, address, port, thread)
+    finally:
+        os.close(write)
+        thread.join(20)
+        os.close(read)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scrape looks anew."""
+    monkeypatch.setattr(sources, "GAP", 0.0)
+
+
+def connections() -> int:
+    return sum(thread.name.endswith("(process_request_thread)") for thread in threading.enumerate())
+
+
+# ── Formats ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_openmetrics_for_who_asks_for_it_and_plain_text_for_others(tmp_path: Path) -> None:
+    with served(tmp_path) as run:
+        with asked(run.address, Accept=f"{OPENMETRICS},text/plain;version=0.0.4;q=0.3") as got:
+            assert got.headers["Content-Type"].startswith(OPENMETRICS)
+            assert got.read().endswith(b"# EOF\n")
+        with asked(run.address) as got:
+            assert got.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            families = list(text_string_to_metric_families(got.read().decode()))
+        assert "gpulaunch_jobs" in {family.name for family in families}
+
+
+def test_compressed_for_who_can_read_that(tmp_path: Path) -> None:
+    with served(tmp_path) as run:
+        with asked(run.address, Accept=OPENMETRICS, Accept_Encoding="gzip") as got:
+            assert got.headers["Content-Encoding"] == "gzip"
+            assert gzip.decompress(got.read()).endswith(b"# EOF\n")
+        with asked(run.address, Accept=OPENMETRICS) as got:
+            assert got.headers["Content-Encoding"] is None
+
+
+def test_single_metrics_can_be_picked(tmp_path: Path) -> None:
+    with served(tmp_path) as run:
+        page = scrape(f"{run.address}?name[]=gpulaunch_retries_total&name[]=gpulaunch_jobs")
+        assert set(page.families) == {"gpulaunch_retries", "gpulaunch_jobs"}
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=x", "\x80;;=,", "a" * 999]
+)
+def test_an_accept_header_of_any_kind_is_answered(tmp_path: Path, accept: str) -> None:
+    with served(tmp_path) as run:
+        with asked(run.address, Accept=accept) as got:
+            assert got.status in (200, 500)
+        assert scrape(run.address).value("gpulaunch_jobs", state="succeeded") == 1
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "BREW"])
+def test_nothing_can_be_changed(tmp_path: Path, method: str) -> None:
+    with served(tmp_path) as run, run.connect() as client:
+        client.sendall(f"{method} /metrics HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.0 405")
+
+
+# ── What is told ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_scrape_sees_what_was_recorded_since(tmp_path: Path, at_once: None) -> None:
+    with served(tmp_path) as run:
+        assert scrape(run.address).value("gpulaunch_attempts_running") == 0
+        run.history.start("b", 3)
+        run.add(2)
+        page = scrape(run.address)
+        assert page.value("gpulaunch_attempts_running") == 1
+        assert page.value("gpulaunch_gpu_attempts_running", gpu="3", uuid="GPU-3") == 1
+
+
+def test_the_journal_is_looked_at_once_a_second_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "GAP", 1000.0)
+    with served(tmp_path) as run:
+        run.history.start("b", 3)
+        run.add(2)
+        assert scrape(run.address).value("gpulaunch_attempts_running") == 0
+
+
+def test_a_line_half_written_waits_for_its_other_half(tmp_path: Path, at_once: None) -> None:
+    with served(tmp_path) as run:
+        run.history.start("b", 3)
+        run.add(2)
+        whole = run.journal.read_bytes()
+        run.journal.write_bytes(whole[:-20])
+        assert scrape(run.address).value("gpulaunch_attempts_running") == 1
+        run.journal.write_bytes(whole)
+        assert scrape(run.address).value("gpulaunch_attempts_running") == 1
+
+
+def test_a_damaged_journal_is_an_error_and_no_number_that_stands_still(
+    tmp_path: Path, at_once: None
+) -> None:
+    with served(tmp_path) as run:
+        with run.journal.open("ab") as file:
+            file.write(b"not a fact\nnor this\n")
+        with asked(run.address) as got:
+            text = got.read().decode()
+            assert got.status == 500
+        assert "is damaged" in text
+        assert len(text.splitlines()) == 1
+
+
+def test_a_journal_that_cannot_be_read_any_more_is_an_error(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(tmp_path) as run:
+        monkeypatch.setattr(Follower, "read", failing)
+        with asked(run.address) as got:
+            assert got.status == 500
+            assert got.read() == b"gpulaunch: the journal cannot be read: Input/output error\n"
+
+
+def failing(follower: Follower) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_samples_come_from_the_store_as_soon_as_there_is_one(tmp_path: Path, at_once: None) -> None:
+    with served(tmp_path, stored=False) as run:
+        run.store.samples = {"GPU-1": CardSample("GPU-1", run.history.now.utc, 70)}
+        name, card = "gpulaunch_gpu_utilization_ratio", {"gpu": "1", "uuid": "GPU-1"}
+        assert name not in scrape(run.address).families
+        run.store.there = True
+        assert scrape(run.address).value(name, **card) == 0.7
+        assert scrape(run.address).value(name, **card) == 0.7
+        assert run.store.opened == 1
+
+
+def test_a_store_that_cannot_be_read_takes_the_cards_gauges_and_nothing_else(
+    tmp_path: Path, at_once: None
+) -> None:
+    with served(tmp_path) as run:
+        run.store.samples = {"GPU-1": CardSample("GPU-1", run.history.now.utc, 70)}
+        run.store.error = sqlite3.DatabaseError("file is not a database")
+        page = scrape(run.address)
+        assert "gpulaunch_gpu_utilization_ratio" not in page.families
+        assert page.value("gpulaunch_jobs", state="succeeded") == 1
+        run.store.error = None
+        assert "gpulaunch_gpu_utilization_ratio" in scrape(run.address).families
+
+
+# ── Clients that are slow, many, large or gone ──────────────────────────────────────────────────
+
+
+def test_a_client_that_never_reads_is_dropped_and_others_are_served(tmp_path: Path) -> None:
+    with served(tmp_path, seconds=1.0, room=1) as run, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.connect(("127.0.0.1", run.port))
+        client.sendall(f"GET / HTTP/1.0\r\nAccept: {OPENMETRICS}\r\n\r\n".encode())
+        wait_until(lambda: connections() == 1)
+        assert scrape(run.address).value("gpulaunch_jobs", state="succeeded") == 1
+        wait_until(lambda: connections() == 1)  # the first one's, writing in vain
+        wait_until(lambda: connections() == 0)
+        client.settimeout(20)
+        got = b""
+        while data := client.recv(65536):
+            got += data
+        assert b"# EOF" not in got
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["nothing", "half"])
+def test_a_client_that_says_too_little_is_dropped(tmp_path: Path, said: bytes) -> None:
+    with served(tmp_path, seconds=0.5) as run, run.connect() as client:
+        client.sendall(said)
+        assert client.recv(1) in (b"", b"H")
+        wait_until(lambda: connections() == 0)
+
+
+def test_a_client_that_says_a_byte_now_and_then_is_dropped(tmp_path: Path) -> None:
+    with served(tmp_path, seconds=0.5) as run, run.connect() as client:
+
+        def trickle() -> bool:
+            try:
+                client.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        wait_until(trickle, 10)
+
+
+def test_the_oldest_of_too_many_connections_makes_room(tmp_path: Path) -> None:
+    with served(tmp_path, seconds=60.0) as run, ExitStack() as stack:
+        idle = [stack.enter_context(run.connect()) for _ in range(CONNECTIONS * 2)]
+        assert scrape(run.address).value("gpulaunch_jobs", state="succeeded") == 1
+        wait_until(lambda: connections() <= CONNECTIONS)
+        assert idle[0].recv(1) == b""
+        idle[-1].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert idle[-1].recv(100).startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 1_000_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 100_000 + b"\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"z" * 1_000_000,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\x00" * 10_000,
+    ],
+    ids=["line", "header", "headers", "body", "tls", "zeros"],
+)
+def test_a_request_of_any_size_and_kind_ends(tmp_path: Path, said: bytes) -> None:
+    with served(tmp_path, seconds=1.0) as run, run.connect() as client:
+        # It may be answered, and its connection reset, before all of it was said.
+        with suppress(OSError):
+            client.sendall(said)
+            while client.recv(65536):
+                pass
+        wait_until(lambda: connections() == 0)
+        assert scrape(run.address).value("gpulaunch_jobs", state="succeeded") == 1
+
+
+def test_no_request_keeps_more_than_its_share_of_memory(tmp_path: Path) -> None:
+    class Endless:
+        def recv_into(self, buffer: memoryview) -> int:
+            buffer[:] = b"x" * len(buffer)
+            return len(buffer)
+
+    read = serving._AtMost(Endless(), 1000)  # type: ignore[arg-type]
+    with read:
+        assert read.readall() == b"x" * 1000
+
+
+def test_clients_that_hang_up_leave_nothing_behind(tmp_path: Path) -> None:
+    with served(tmp_path) as run:
+        scrape(run.address)
+        wait_until(lambda: connections() == 0)
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(200):
+            with run.connect() as client:
+                client.sendall(b"GET / HTTP/1.0\r\n\r\n"[: number % 19])
+            if number % 10 == 0:
+                scrape(run.address)
+        wait_until(lambda: connections() == 0)
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_an_idle_server_does_not_wake_up() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with serving._Server(listener, lambda environ, start: [], 5.0) as server:
+        assert server.patience() is None
+        with socket.create_connection(listener.getsockname()):
+            server.handle_request()
+            patience = server.patience()
+            assert patience is not None
+            assert 0 < patience <= 5
+        wait_until(lambda: server.patience() is None)
+
+
+def test_a_run_that_no_longer_has_a_journal_is_served_as_it_was(
+    tmp_path: Path, at_once: None
+) -> None:
+    with served(tmp_path) as run:
+        run.journal.unlink()
+        assert scrape(run.address).value("gpulaunch_jobs", state="succeeded") == 1
