@@ -19,6 +19,8 @@ HEAVY = (
     "tree_sitter",
     "torch",
     "asyncio",
+    "apprise",
+    "requests",
 )
 
 

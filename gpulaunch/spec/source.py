@@ -38,9 +38,12 @@ class Source:
     def lines(self) -> list[str]:
         return _LINE_BREAK.split(self.text)
 
-    def point(self, line: int, column: int, message: str) -> str:
-        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret."""
-        text = self.lines[line] if line < len(self.lines) else ""
+    def point(self, line: int, column: int, message: str, shown: bool = True) -> str:
+        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret.
+
+        `shown`: False where the line is nobody's to read.
+        """
+        text = self.lines[line] if shown and line < len(self.lines) else ""
         return pointed(self.name, line, column, message, text)
 
 
