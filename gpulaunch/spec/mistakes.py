@@ -90,7 +90,7 @@ class Mistakes:
         at = self.root.find(path, key)
         if number is not None:
             at = self.inside(at, PLACEHOLDER, number)
-        shown = not (path and path[0] in _SECRET)
+        shown = _SECRET.isdisjoint(path)
         self.add_at(at, f"{spell(self.root.within(path))}{message}", shown)
 
     def add_bad(self, path: Path, bad: Bad, note: str = "") -> None:
