@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 from tests.cli.launcher import Launcher
+from tests.cli.test_failures import at_a_terminal
 from tests.helpers import wait_until
 from tests.notify import sinks
 
@@ -177,3 +179,31 @@ def test_a_sigkilled_supervisor_leaves_no_sender_behind(launcher: Launcher) -> N
         process.wait()
     for pid in (launcher.path / "pids").read_text().split():
         wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 5)
+
+
+def test_a_pause_is_told_and_the_end_after_it(launcher: Launcher) -> None:
+    jobs = [f"name: fold-{i}, run: '[ -e installed ]'" for i in range(5)]
+    job_file(launcher, "{run: 'cat >> told', on: [paused, finish]}", *jobs)
+    argv = ("run", "jobs.yaml", "--simulate", "1", "--no-progress", "--breaker", "3")
+    with at_a_terminal(launcher, *argv) as run:
+        (paused,) = wait_until(lambda: told(launcher), 30)
+        assert paused["event"] == "paused"
+        assert "3 jobs in a row failed" in paused["run"]["reason"]
+        assert "gpulaunch retry" in paused["text"]
+        launcher.file("installed", "")
+        assert launcher("retry").status == 0
+        wait_until(lambda: run.poll() is not None, 60, "the end of the run")
+    assert [one["event"] for one in told(launcher)] == ["paused", "finish"]
+    assert told(launcher)[1]["run"]["state"] == "succeeded"
+
+
+def test_a_run_that_cannot_be_recorded_tells_so(launcher: Launcher) -> None:
+    job_file(launcher, CAT, "name: short, run: sleep 1", "name: long, run: exec sleep 1000")
+    with launcher.begun(*RUN) as process:
+        launcher.wait_for("attempt_started", 2)
+        shutil.rmtree(launcher.run)
+        assert process.wait(60) == 4
+    assert told(launcher)[0]["event"] == "paused"
+    assert "cannot be recorded" in told(launcher)[0]["run"]["reason"]
+    assert told(launcher)[-1]["event"] == "finish"
+    assert told(launcher)[-1]["run"]["exit_status"] == 4
