@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG
 _HTTP = ("http", "https")
+_SHAPE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 _REQUEST_SECONDS = 20
 _STATUS = re.compile(r"\b(?:error|status|code)\s*[=:]\s*(\d{3})\b", re.IGNORECASE)
 _SMTP = re.compile(r"\((\d{3}), ")
@@ -135,7 +136,12 @@ def _service(address: str) -> Any:
     """Apprise's object for it; None where it knows none, or cannot use it here."""
     import apprise
 
-    asset = apprise.AppriseAsset(app_id="gpulaunch", app_desc="gpulaunch", secure_logging=True)
+    asset = apprise.AppriseAsset(
+        app_id="gpulaunch",
+        app_desc="gpulaunch",
+        secure_logging=True,
+        storage_mode="memory",  # some services keep a cache in the home directory otherwise
+    )
     return apprise.Apprise.instantiate(address, asset=asset, suppress_exceptions=True)
 
 
@@ -159,7 +165,10 @@ def look(address: str) -> tuple[str, bool]:
         from apprise.manager_plugins import NotificationManager
     except ImportError:
         return "the package apprise is not installed here", False
-    scheme = address.partition("://")[0].lower()
+    shape = _SHAPE.match(address)
+    if shape is None:
+        return "it is no address: those begin like mailto://", True
+    scheme = shape.group(1).lower()
     with _overheard():
         if _service(address) is not None:
             return "", False

@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.launcher import Launcher
 from tests.cli.test_failures import at_a_terminal
 from tests.helpers import wait_until
@@ -16,6 +18,13 @@ from tests.notify import sinks
 
 SECRET = "s3cret-t0ken"
 RUN = ("run", "jobs.yaml", "--simulate", "2")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What listens on the loopback address is not asked for through anybody's proxy."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 def told(launcher: Launcher) -> list[dict[str, Any]]:
@@ -82,6 +91,18 @@ def test_an_address_in_the_file_is_warned_of_and_a_wrong_one_refused(launcher: L
         assert "jobs.yaml:1:14: notify.to: Apprise knows no service nosuch://" in wrong.err
         assert SECRET not in wrong.err + result.err + result.out
     assert not (launcher.path / "gpulaunch-runs").exists()
+
+
+def test_a_wrong_address_in_the_environment_is_a_warning(launcher: Launcher) -> None:
+    launcher.environ["HOOK"] = SECRET
+    job_file(launcher, "{to: env:HOOK}", "name: a, run: 'true'")
+    result = launcher(*RUN)
+    assert result.status == 0, "the file is right, and the run is not worth less for it"
+    assert "notify.to: the address in HOOK: it is no address" in result.err
+    assert notes(launcher) == [
+        "notify (env:HOOK) was not told: it is no address: those begin like mailto://"
+    ]
+    assert SECRET not in result.err
 
 
 def test_a_program_that_is_not_there_is_warned_of(launcher: Launcher) -> None:

@@ -204,3 +204,9 @@ def test_what_apprise_does_not_understand_is_wrong() -> None:
     assert mail == ["Apprise does not understand it: see its documentation of mailto://", True]
     assert url == ["there is no host in it", True]
     assert right == ["", False]
+
+
+def test_what_is_no_address_at_all_is_not_repeated() -> None:
+    ((why, wrong),) = looked("s3cret")
+    assert wrong
+    assert "s3cret" not in why
