@@ -12,13 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
 from gpulaunch.core.events import Asked, Submitted
-from gpulaunch.core.facts import RunOpened
+from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
 from gpulaunch.engines.attempts import Context
 from gpulaunch.engines.local import Local
@@ -30,6 +31,8 @@ from gpulaunch.journal.joblog import JobLog, command_line
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.notify.notifier import Notifier
+from gpulaunch.spec.tell import Target
 from gpulaunch.supervisor import STOPPING, Supervisor, View
 
 EXPLAINED = 1000
@@ -40,7 +43,8 @@ EXPLAINED = 1000
 class Session:
     """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any.
 
-    `watched`: a person sits before it, and can say how to go on.
+    `watched`: a person sits before it, and can say how to go on. `notify`: whom else it tells;
+    their commands run in `base`.
     """
 
     run: RunDir
@@ -57,6 +61,8 @@ class Session:
     wait: float | None = None
     detached: bool = False
     left: Sequence[AttemptId] = ()
+    notify: Sequence[Target] = ()
+    base: Path = Path()
 
 
 @contextmanager
@@ -105,13 +111,16 @@ def supervise(
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()
-        supervisor = Supervisor(run, recorder, view, loop, now, session.wait)
-        loop.on_signals(_signals(session.detached), supervisor.on_signal)
+        teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
+        stack.callback(teller.close)
+        shown = _Told(view, teller) if session.notify else view
+        supervisor = Supervisor(run, recorder, shown, loop, now, session.wait)
+        loop.on_signals(_signals(session.detached), _hearer(supervisor, teller))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         engine = Local(_context(session, ledger, supervisor), session.pool, loop, supervisor.post)
         stack.callback(engine.close)
         _Control(server, loop, supervisor, session.run)
-        supervisor.serve(engine, session.submitted, session.left)
+        supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
 
 
@@ -127,6 +136,43 @@ def _opened(session: Session) -> RunOpened:
         gpus=session.pool.gpus,
         simulated=session.pool.simulated,
     )
+
+
+class _Told:
+    """A view, and beside it who else is told."""
+
+    def __init__(self, view: View, teller: Notifier) -> None:
+        self._teller = teller
+        self._view = view
+        self.tick = view.tick
+        self.next_tick = view.next_tick
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self._view.see(fact, at, ledger)
+        self._teller.see(fact, at, ledger)
+
+
+def _teller(session: Session, ledger: Ledger, loop: Loop, note: Callable[[str], None]) -> Notifier:
+    return Notifier(
+        session.notify,
+        ledger,
+        loop,
+        directory=session.run.path,
+        base=session.base,
+        environ=os.environ,
+        note=note,
+        clock=now,
+    )
+
+
+def _hearer(supervisor: Supervisor, teller: Notifier) -> Callable[[int], None]:
+    def hear(number: int) -> None:
+        if teller.waiting:
+            teller.give_up(f"{STOPPING[signal.Signals(number)]} came first")
+        else:
+            supervisor.on_signal(number)
+
+    return hear
 
 
 def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> Context:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gpulaunch.core.events import (
     Acquire,
@@ -68,6 +68,11 @@ class Record(Protocol):
 
     @property
     def hopeless(self) -> bool: ...
+
+
+Farewell: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
+"""Called when a run is at its end, before that is recorded, with how it ends and the loop's turn:
+it may take turns for a while. Called again where something came up in them."""
 
 
 class Supervisor:
@@ -127,21 +132,38 @@ class Supervisor:
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────
 
-    def serve(self, engine: Engine, submitted: Submitted, left: Sequence[AttemptId] = ()) -> None:
+    def serve(
+        self,
+        engine: Engine,
+        submitted: Submitted,
+        left: Sequence[AttemptId] = (),
+        farewell: Farewell = lambda closed, turn: None,
+    ) -> None:
         """Run to the end. `left`: attempts of an earlier supervisor whose end is not known."""
         self._engine = engine
         self.post(submitted)
         self._drain_inbox()
         self._engine.adopt(left)
-        self._drain_inbox()
-        while not self._finished():
-            self._plan_tick()
-            self._loop.turn()
-            self._drain_inbox()
-        state, reason = self._run.outcome()
-        self._add(RunClosed(state, reason, self._exit_status(state)))
+        self._add(self._to_the_end(farewell))
         if not (self._record.sync() and self._recording):
             self.unrecorded = self.unrecorded or self._record.trouble
+
+    def _to_the_end(self, farewell: Farewell) -> RunClosed:
+        while True:
+            self._drain_inbox()
+            while not self._finished():
+                self._turn()
+                self._drain_inbox()
+            state, reason = self._run.outcome()
+            closed = RunClosed(state, reason, self._exit_status(state))
+            farewell(closed, self._turn)
+            if not self._inbox:
+                return closed
+            # Somebody has asked for something meanwhile; a retry goes on from here.
+
+    def _turn(self) -> None:
+        self._plan_tick()
+        self._loop.turn()
 
     def _exit_status(self, state: RunState) -> int:
         """The first that holds, in the contract's order."""

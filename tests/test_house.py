@@ -20,6 +20,8 @@ HEAVY = (
     "torch",
     "prometheus_client",
     "asyncio",
+    "apprise",
+    "requests",
 )
 
 

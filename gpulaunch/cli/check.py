@@ -28,14 +28,16 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     gpulaunch check jobs.yaml
     """
     from gpulaunch.cli.output import echo_plan, say
-    from gpulaunch.cli.running import Options, pool_for, warn_of
+    from gpulaunch.cli.running import Options, looking_at, pool_for, warn_of, warn_of_telling
     from gpulaunch.engines.pool import open_pool
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
     options = Options(gpus=gpus, simulate=simulate)
-    found = warn_of(plan, options, most=sys.maxsize)
-    pool = open_pool(gpus, simulate, os.environ, "check")
+    with looking_at(plan) as looking:
+        found = warn_of(plan, options, most=sys.maxsize)
+        pool = open_pool(gpus, simulate, os.environ, "check")
+        warn_of_telling(plan, looking, options)
     if pool.here:
         pool = pool_for(plan, plan.jobs, options, "check")
     else:

@@ -99,10 +99,18 @@ def echo_plan(
     plan: Plan, jobs: Sequence[Job], pool: Pool, as_json: bool, found: Sequence[Finding] = ()
 ) -> None:
     """What a run would do; for machines, also what was found in its commands and scripts."""
+    from gpulaunch.notify.looking import describe
     from gpulaunch.views.plan import plan_json, print_plan
 
     told = (plan.name, pool.selection, pool.here, plan.limits, jobs)
     if as_json:
-        print_json(plan_json(*told) | {"warnings": [finding.plain() for finding in found]})
+        more: dict[str, Any] = {"notify": [describe(target) for target in plan.notify]}
+        more["warnings"] = [finding.plain() for finding in found]
+        print_json(plan_json(*told) | more)
     else:
-        print_plan(stdout_console(), *told)
+        console = stdout_console()
+        print_plan(console, *told)
+        if plan.notify:
+            console.print()
+        for target in plan.notify:
+            console.print(f"tells {describe(target)}", soft_wrap=True)

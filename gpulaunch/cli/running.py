@@ -47,6 +47,7 @@ from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
+from gpulaunch.notify.looking import Looking
 from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan, load, load_text
 from gpulaunch.views.choose import choose_view
@@ -94,9 +95,11 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     plan = _explained(plan, options)
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
-    found = warn_of(plan, options)
-    jobs = _only(plan.jobs, options.only, Ledger())
-    pool = pool_for(plan, jobs, options, run_id)
+    with looking_at(plan) as looking:
+        found = warn_of(plan, options)
+        jobs = _only(plan.jobs, options.only, Ledger())
+        pool = pool_for(plan, jobs, options, run_id)
+        warn_of_telling(plan, looking, options)
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
@@ -105,7 +108,17 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {_short(run.path)}", options)
         submitted = Submitted(tuple(jobs))
-        session = Session(run, run_id, plan.name, pool, plan.limits, submitted, Ledger())
+        session = Session(
+            run,
+            run_id,
+            plan.name,
+            pool,
+            plan.limits,
+            submitted,
+            Ledger(),
+            notify=plan.notify,
+            base=plan.base,
+        )
 
         def supervised(begun: Begun) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
@@ -216,7 +229,9 @@ def _go_on(
     plan = _explained(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs)
     to_run = [job for job in chosen.jobs if job.name not in chosen.left]
-    pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
+    with looking_at(plan) as looking:
+        pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
+        warn_of_telling(plan, looking, options)
     say(str(chosen), options)
     if options.dry_run:
         echo_plan(plan, to_run, pool, options.as_json)
@@ -241,6 +256,8 @@ def _go_on(
         Submitted(chosen.jobs, chosen.requeue, chosen.left),
         ledger,
         left=[attempt.id for attempt in ledger.open_attempts()],
+        notify=plan.notify,
+        base=plan.base,
     )
     with closing(Journal.reopen(run)) as journal:
         return _supervise(session, server, journal, options, begun, served)
@@ -310,6 +327,26 @@ def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]
     if found.note:
         say(found.note)
     return list(found.findings)
+
+
+def looking_at(plan: Plan) -> Looking:
+    """Begins to look at whom the plan tells; `warn_of_telling` is for what comes of it."""
+    return Looking(plan.notify, os.environ, plan.base)
+
+
+def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
+    """Say what would keep people from being told. Raises JobFileError for addresses that are wrong.
+
+    Shows no line of the file: an address may be on it.
+    """
+    concerns = [
+        (one.wrong, plan.point((*one.target.path, one.key), one.text)) for one in looking.concerns()
+    ]
+    if mistakes := [text for wrong, text in concerns if wrong]:
+        raise JobFileError(mistakes)
+    for _, text in concerns:
+        if not options.quiet:
+            click.echo(f"warning: {text}", err=True)
 
 
 def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:

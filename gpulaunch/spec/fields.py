@@ -25,7 +25,7 @@ from gpulaunch.spec.tree import Plain
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
-LATER = frozenset({"preload", "worker", "notify", "engine", "tty"})
+LATER = frozenset({"preload", "worker", "engine", "tty"})
 """Keys of other versions of the job file, which this one cannot do yet."""
 
 

@@ -87,6 +87,7 @@ def _plan(
         per_gpu=top.per_gpu,
         limits=top.limits,
         jobs=tuple(jobs),
+        notify=top.notify,
         source=source,
         path=path,
     )

@@ -14,6 +14,8 @@ from gpulaunch.spec.tree import Node, Path, place, place_at
 SHOWN = 50
 _ENOUGH = 1000
 _LONGEST = 10_000
+_SECRET = frozenset({"notify"})
+"""Of these no line is shown: there may be a password on it."""
 
 
 class Bad(ValueError):
@@ -76,7 +78,7 @@ class Mistakes:
     def __init__(self, source: Source, root: Node) -> None:
         self.source = source
         self.root = root
-        self._kept: dict[tuple[int, str], None] = {}
+        self._kept: dict[tuple[int, str], bool] = {}
 
     def add(
         self, path: Path, message: str, *, key: bool = False, number: int | None = None
@@ -88,7 +90,8 @@ class Mistakes:
         at = self.root.find(path, key)
         if number is not None:
             at = self.inside(at, PLACEHOLDER, number)
-        self.add_at(at, f"{spell(self.root.within(path))}{message}")
+        shown = _SECRET.isdisjoint(path)
+        self.add_at(at, f"{spell(self.root.within(path))}{message}", shown)
 
     def add_bad(self, path: Path, bad: Bad, note: str = "") -> None:
         """`bad` and what else it holds, of the field at `path`."""
@@ -111,8 +114,9 @@ class Mistakes:
                 number -= 1
         return at
 
-    def add_at(self, at: int, message: str) -> None:
-        self._kept[at, message] = None
+    def add_at(self, at: int, message: str, shown: bool = True) -> None:
+        """`shown`: with the line and a caret."""
+        self._kept[at, message] = shown
         if self.count >= _ENOUGH:
             self.raise_if_any()
 
@@ -123,7 +127,10 @@ class Mistakes:
     def lines(self) -> list[str]:
         """One block per mistake, in the order of the file."""
         found = sorted(self._kept, key=lambda kept: kept[0])
-        blocks = [self.source.point(*place(at), message) for at, message in found[:SHOWN]]
+        blocks = [
+            self.source.point(*place(at), message, self._kept[at, message])
+            for at, message in found[:SHOWN]
+        ]
         if len(found) > SHOWN:
             least = "at least " if self.count >= _ENOUGH else ""
             blocks.append(f"{self.source.name}: and {least}{len(found) - SHOWN:,} more mistakes")

@@ -13,6 +13,7 @@ from gpulaunch.core.selection import Selection
 from gpulaunch.spec import tree
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.source import Source
+from gpulaunch.spec.tell import Target
 from gpulaunch.spec.tree import Path as Steps
 
 
@@ -21,7 +22,8 @@ class Plan:
     """A job file, read, expanded and checked.
 
     `selection` is what `gpus:` says (`selection_given`: it says something). `limits` are the
-    tokens of `uses:`. `path` is the file, None for text from elsewhere.
+    tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
+    elsewhere.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Plan:
     jobs: tuple[Job, ...]
     source: Source = field(repr=False)
     path: Path | None = None
+    notify: tuple[Target, ...] = ()
 
     @property
     def text(self) -> bytes:

@@ -4,9 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulaunch.spec.fields import COUNT, LIST, SOME, TEXT, Defaults, Entry, Schema
+from gpulaunch.spec.fields import COUNT, LIST, SCALAR, SOME, TEXT, Defaults, Entry, Schema
+from gpulaunch.spec.tell import OCCASIONS
 
 ID = "https://json-schema.org/draft/2020-12/schema"
+_NULL: Schema = {"type": "null"}
+_ON: Schema = {"enum": list(OCCASIONS)}
+TARGET: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "to": {
+            "description": "An Apprise address or an http(s) URL; env:NAME: the variable has it.",
+            "type": "string",
+            "pattern": r"^(env:[A-Za-z_][A-Za-z0-9_]*|[A-Za-z][A-Za-z0-9+.-]*://\S*)$",
+        },
+        "run": {
+            "description": "A command: the title is its last argument, a JSON summary its input.",
+            "anyOf": [TEXT, {"type": "array", "minItems": 1, "items": SCALAR}],
+        },
+        "on": {
+            "description": "When: finish, first_failure, paused (all of them).",
+            "anyOf": [_ON, {"type": "array", "items": _ON}],
+        },
+        "every": {"description": "Also after every so many failed jobs.", **SOME},
+    },
+    "oneOf": [{"required": ["to"]}, {"required": ["run"]}],
+}
 
 
 def schema() -> dict[str, Any]:
@@ -18,11 +42,15 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
         "required": ["jobs"],
         "properties": {
-            "name": _described({"anyOf": [TEXT, {"type": "null"}]}, "name"),
-            "gpus": _described({"anyOf": [LIST, COUNT, {"type": "null"}]}, "pool"),
-            "per_gpu": _described({"anyOf": [SOME, {"type": "null"}]}, "per_gpu"),
+            "name": _described({"anyOf": [TEXT, _NULL]}, "name"),
+            "gpus": _described({"anyOf": [LIST, COUNT, _NULL]}, "pool"),
+            "per_gpu": _described({"anyOf": [SOME, _NULL]}, "per_gpu"),
             "limits": _described(
                 {"type": ["object", "null"], "additionalProperties": SOME}, "limits"
+            ),
+            "notify": _described(
+                {"anyOf": [TARGET, {"type": "array", "minItems": 1, "items": TARGET}, _NULL]},
+                "notify",
             ),
             "defaults": {"anyOf": [_fields(Defaults), {"type": "null"}]},
             "jobs": {"type": "array", "minItems": 1, "items": _fields(Entry)},
@@ -54,6 +82,7 @@ def _described(found: Schema, name: str) -> Schema:
 DESCRIPTIONS = {
     "pool": "Which cards: all, how many (any), or a list of indices or UUIDs. --gpus overrides.",
     "limits": "Named tokens that jobs hold with uses:, and how many of each there are.",
+    "notify": "Whom the run tells, and when: to: an address, or run: a command.",
     "name": "Unique after expansion, at most 200 bytes. Items' labels are appended where needed.",
     "run": "The command: a string for bash -eo pipefail -c, or a list executed as it is.",
     "gpus": "Cards this job needs at once (1). 0: the cards are hidden.",

@@ -21,6 +21,7 @@ MAX_BYTES = 64 << 20
 
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ADDRESS = re.compile(r"""\bto["']?\s*:\s*["']?[A-Za-z][A-Za-z0-9+.-]*://""")
 _SHOWN = 100
 _LONGEST = 1000
 
@@ -38,9 +39,14 @@ class Source:
     def lines(self) -> list[str]:
         return _LINE_BREAK.split(self.text)
 
-    def point(self, line: int, column: int, message: str) -> str:
-        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret."""
-        text = self.lines[line] if line < len(self.lines) else ""
+    def point(self, line: int, column: int, message: str, shown: bool = True) -> str:
+        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret.
+
+        `shown`: False where the line is nobody's to read. One with an address to tell never is.
+        """
+        text = self.lines[line] if shown and line < len(self.lines) else ""
+        if _ADDRESS.search(text):
+            text = ""
         return pointed(self.name, line, column, message, text)
 
 

@@ -1,4 +1,4 @@
-"""The file's own keys: name, gpus, per_gpu, limits, defaults."""
+"""The file's own keys: name, gpus, per_gpu, limits, notify, defaults."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from gpulaunch.core.selection import ALL, Selection, parse_selection
 from gpulaunch.spec import convert as c
 from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults
 from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
+from gpulaunch.spec.tell import Target, targets
 from gpulaunch.spec.tree import Node, Plain
 from gpulaunch.spec.validate import split, validate
 from gpulaunch.spec.values import found
 
-TOP = ("name", "gpus", "per_gpu", "limits", "defaults", "jobs")
+TOP = ("name", "gpus", "per_gpu", "limits", "notify", "defaults", "jobs")
 
 
 class Top:
@@ -26,6 +27,7 @@ class Top:
         self.selection: Selection = ALL
         self.per_gpu = 1
         self.limits: dict[str, int] = {}
+        self.notify: tuple[Target, ...] = ()
         self.defaults: dict[str, Any] = {}
 
     def read(self, stem: str) -> None:
@@ -38,6 +40,7 @@ class Top:
         self.selection = self._one("gpus", _selection, ALL)
         self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
         self.limits = self._one("limits", _limits, {})
+        self.notify = self._one("notify", targets, ())
         self._read_defaults()
 
     def _one(self, key: str, convert: c.Convert, default: Any) -> Any:

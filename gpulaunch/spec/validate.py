@@ -48,7 +48,9 @@ def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
     """One of pydantic's errors as ours; the field it is about."""
     field = str(detail["loc"][0])
     if detail["type"] == "extra_forbidden":
-        if field in LATER:
+        if field == "notify":
+            mistakes.add((*where, field), "belongs beside jobs:, for the whole run", key=True)
+        elif field in LATER:
             mistakes.add((*where, field), "this version cannot do that yet", key=True)
         else:
             known = DEFAULT_FIELDS if where == ("defaults",) else FIELDS

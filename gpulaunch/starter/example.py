@@ -17,6 +17,10 @@ _STARTER = """\
 # defaults:              # fields for every job that does not say otherwise
 #   timeout: 2h
 #   retries: 1
+# notify:                # whom to tell: at the end, at the first failure, at a pause
+#   - to: env:NTFY_URL   # an Apprise address (mailto://, slack://, ...) or URL in that variable
+#   - run: [notify-send] # a command: gets a title, and a JSON summary on its standard input
+#     every: 50          # failures
 
 jobs:
   # One job per item. With a glob (foreach: inputs/*.fasta) there are also {{path}} and {{stem}}.

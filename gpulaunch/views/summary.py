@@ -113,7 +113,7 @@ def summarise(
         skipped_more=sum(n for _, n in causes.most_common()[SHOWN:]),
         vanished=vanished,
         notes=tuple(ledger.notes),
-        next_command=_next_command(state, ledger, os.fspath(paths.root)),
+        next_command=next_command(state, ledger, os.fspath(paths.root)),
     )
 
 
@@ -144,7 +144,7 @@ def _where(attempt: AttemptRecord | None, ledger: Ledger) -> str:
     return words.attempt_cards(attempt, ledger) if attempt else ""
 
 
-def _next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
+def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
     """`retry` where failures are all that is left, `resume` where there is more to do."""
     if state in ("succeeded", "running"):
         return None

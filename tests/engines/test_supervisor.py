@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import gpulaunch.supervisor
-from gpulaunch.core.events import Submitted
+from gpulaunch.core.events import Asked, Stop, Submitted
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
@@ -117,3 +117,19 @@ def test_a_signal_stops_and_a_second_one_kills(world: World) -> None:
     assert world.supervisor.stopped_by == signal.SIGTERM
     assert world.engine.launched() == ["long"]
     assert world.supervisor.ledger.state == "stopped"
+
+
+def test_what_is_asked_while_the_end_is_told_is_done_first(world: World) -> None:
+    told: list[RunClosed] = []
+
+    def farewell(closed: RunClosed, turn: Callable[[], None]) -> None:
+        told.append(closed)
+        if len(told) == 1:
+            assert world.record.facts[-1] != closed, "it is recorded when all is over"
+            world.loop.call_after("test", 0.01, lambda: world.supervisor.post(Asked(Stop("late"))))
+            turn()
+
+    world.supervisor.serve(world.engine, Submitted((Job("a", "true"),)), farewell=farewell)
+    assert [closed.state for closed in told] == ["succeeded", "succeeded"]
+    assert [type(fact) for fact in world.record.facts].count(RunClosed) == 1
+    assert world.record.facts[-1] == told[-1]

@@ -1,0 +1,11 @@
+"""Telling people: `notify:` of the job file, carried out.
+
+    facts ─▶ occasions (when, whom; folds bursts) ─▶ message (what) ─▶ notifier
+                                                                          │ a process each
+                                                            courier ◀─────┘
+                                                               └─▶ sender (Apprise, a command)
+
+A notification is never worth a job: none is waited for while jobs run, one that fails is a line,
+and the run's end is put off by a few seconds at most. Addresses go to the sender through its
+standard input, and nowhere else.
+"""

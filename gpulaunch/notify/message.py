@@ -1,0 +1,188 @@
+"""What is said: a ledger in, a title, a text and a summary for machines out. Pure.
+
+Sizes are bounded: services cut long messages, and a summary must not become the night's log.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpulaunch.core.facts import RunClosed
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.failure.classes import CLASSES
+from gpulaunch.notify.occasions import EVERY, FINISH, FIRST, PAUSED
+from gpulaunch.views import words
+from gpulaunch.views.events import tally
+from gpulaunch.views.summary import next_command
+
+REASONS = 5
+"""Failure classes that are named, the most frequent first."""
+LINE = 300
+"""Characters of a line from a log or from a reason."""
+TITLE = 200
+_NAME = 80
+_STATES: tuple[JobState, ...] = (
+    "succeeded",
+    "failed",
+    "cancelled",
+    "skipped",
+    "running",
+    "waiting",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`title` is one line; `summary` is plain JSON, `variables` its counts for an environment."""
+
+    title: str
+    text: str
+    summary: Mapping[str, Any]
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Jobs that failed with one class; `first` is the first of them in the file's order."""
+
+    kind: str
+    jobs: int
+    first: JobRecord
+
+    @property
+    def attempt(self) -> AttemptRecord | None:
+        return self.first.attempts[-1] if self.first.attempts else None
+
+    @property
+    def evidence(self) -> str:
+        """The line that shows the class, else the job's own reason."""
+        found = self.attempt.evidence if self.attempt else ""
+        return words.clip(words.visible(found or self.first.reason), LINE)
+
+    @property
+    def title(self) -> str:
+        known = CLASSES.get(self.kind)
+        return known.title if known else self.kind
+
+
+def compose(
+    events: Sequence[str], ledger: Ledger, directory: str, now: Instant, end: RunClosed | None
+) -> Message:
+    """`events`: what it is about, the weightiest first; `end`: how the run ends, once it does."""
+    causes = causes_of(ledger)
+    state: RunState = end.state if end else "running"
+    title = words.clip(_title(events[0], state, ledger, causes), TITLE)
+    reason = (end.reason if end else ledger.paused) or ""
+    go_on = next_command(state, ledger, directory)
+    look = f"gpulaunch status {shlex.quote(directory)}" if state == "running" else None
+    since = ledger.taken or ledger.opened or now
+    elapsed = max(0.0, now.utc - since.utc)
+    text = [
+        f"{tally(ledger)}; {words.duration(elapsed)} on {words.visible(ledger.host)}"
+        + (", simulated cards" if ledger.simulated else ""),
+        *([words.clip(words.visible(reason), LINE)] if reason else []),
+        *_told(causes),
+        f"run: {words.visible(directory)}",
+        *([f"go on with: {words.visible(go_on)}"] if go_on else []),
+        *([f"look at it with: {words.visible(look)}"] if look else []),
+    ]
+    summary = {
+        "event": events[0],
+        "events": list(events),
+        "title": title,
+        "text": "\n".join(text),
+        "run": {
+            "id": ledger.run,
+            "name": ledger.name,
+            "dir": directory,
+            "host": ledger.host,
+            "state": state,
+            "reason": words.clip(reason, LINE),
+            "exit_status": end.status if end else None,
+            "simulated": ledger.simulated,
+            "seconds": round(elapsed, 3),
+            "jobs": len(ledger.jobs),
+            "counts": {name: ledger.counts[name] for name in _STATES},
+        },
+        "failures": [_plain(cause) for cause in causes[:REASONS]],
+        "next": go_on or look,
+    }
+    return Message(title, "\n".join(text), summary, _variables(events, state, ledger, directory))
+
+
+def causes_of(ledger: Ledger) -> list[Cause]:
+    """Of all jobs that are failed now, by class, the most frequent first."""
+    found: dict[str, list[Any]] = {}
+    for job in ledger.jobs.values():
+        if job.state == "failed":
+            last = job.attempts[-1] if job.attempts else None
+            kind = (last.failure if last else None) or "not_started"
+            found.setdefault(kind, [0, job])[0] += 1
+    causes = [Cause(kind, number, job) for kind, (number, job) in found.items()]
+    return sorted(causes, key=lambda cause: -cause.jobs)
+
+
+def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause]) -> str:
+    name = words.clip(words.visible(ledger.name), _NAME)
+    if ledger.simulated:
+        name += " (simulated)"
+    if event == FINISH:
+        return f"{name} {state}: {tally(ledger)}"
+    failed = words.several(ledger.counts["failed"], "job")
+    if event == PAUSED:
+        return f"{name} is paused, nothing more starts: {words.visible(ledger.paused or '')}"
+    if event == EVERY:
+        return f"{name}: {failed} failed so far, {_done(ledger)}"
+    assert event == FIRST
+    if not causes:
+        return f"{name}: a job failed"
+    cause = causes[0]
+    which = words.clip(words.visible(cause.first.name), _NAME)
+    if ledger.counts["failed"] > 1:
+        return f"{name}: {failed} failed, {which} with: {cause.title}"
+    return f"{name}: {which} failed: {cause.title}"
+
+
+def _done(ledger: Ledger) -> str:
+    return f"{words.count(ledger.counts['succeeded'])} of {words.count(len(ledger.jobs))} succeeded"
+
+
+def _told(causes: Sequence[Cause]) -> list[str]:
+    lines = []
+    for cause in causes[:REASONS]:
+        which = words.clip(words.visible(cause.first.name), _NAME)
+        said = f"{words.count(cause.jobs)} failed: {cause.title} [{cause.kind}], first {which}"
+        lines.append(f"{said}: {cause.evidence}" if cause.evidence else said)
+    if len(causes) > REASONS:
+        rest = sum(cause.jobs for cause in causes[REASONS:])
+        lines.append(f"{words.count(rest)} failed in other ways")
+    return lines
+
+
+def _plain(cause: Cause) -> dict[str, Any]:
+    advice = cause.attempt.advice if cause.attempt else ""
+    return {
+        "class": cause.kind,
+        "jobs": cause.jobs,
+        "first": cause.first.name,
+        "evidence": cause.evidence,
+        "advice": words.clip(advice, LINE),
+    }
+
+
+def _variables(
+    events: Sequence[str], state: RunState, ledger: Ledger, directory: str
+) -> dict[str, str]:
+    # Not GPULAUNCH_RUN_ID: by that a job's processes are known, and ended.
+    counts = {f"GPULAUNCH_{name.upper()}": str(max(0, ledger.counts[name])) for name in _STATES}
+    return counts | {
+        "GPULAUNCH_EVENT": events[0],
+        "GPULAUNCH_STATE": state,
+        "GPULAUNCH_JOBS": str(len(ledger.jobs)),
+        "GPULAUNCH_RUN_NAME": ledger.name,
+        "GPULAUNCH_RUN_DIR": directory,
+    }

@@ -1,0 +1,163 @@
+"""The run's teller of other people: sees facts as a view does, and sends what is due.
+
+Nothing is sent from within `see`, which stands between a fact and what follows from it: sending is
+the loop's next turn. Only the run's end waits, PATIENCE seconds at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpulaunch.core.facts import Fact, RunClosed
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+from gpulaunch.notify.courier import LIMIT, Courier, Watching
+from gpulaunch.notify.message import compose
+from gpulaunch.notify.occasions import Occasions
+from gpulaunch.spec.tell import Target
+
+PATIENCE = 15.0
+"""Seconds that the end of a run is put off at most, until everybody is told."""
+SILENT = 1.0
+"""Seconds of that before it is said what is waited for."""
+
+
+class Waking(Watching, Protocol):
+    def call_at(self, key: str, at: float, callback: Callable[[], object]) -> None: ...
+
+
+class Notifier:
+    """`directory` is the run's, `base` where commands are run; `environ` holds addresses.
+
+    `note` takes a line for people and the journal; it may come back as a fact.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        ledger: Ledger,
+        loop: Waking,
+        *,
+        directory: Path,
+        base: Path,
+        environ: Mapping[str, str],
+        note: Callable[[str], None],
+        clock: Callable[[], Instant],
+        limit: float = LIMIT,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._targets = targets
+        self._ledger = ledger
+        self._loop = loop
+        self._directory = str(directory.absolute())
+        self._base = str(base)
+        self._environ = environ
+        self._note = note
+        self._clock = clock
+        self._patience = patience
+        self._occasions = Occasions(targets)
+        self._courier = Courier(loop, limit)
+        self._failed: set[int] = set()
+        self._last: dict[int, tuple[tuple[str, ...], RunClosed]] = {}
+        self._told_end: tuple[object, ...] | None = None
+        self.waiting = False
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self._occasions.see(fact)
+        self._plan()
+
+    def farewell(self, end: RunClosed, turn: Callable[[], None]) -> None:
+        """Tell how the run ends, and wait for all that is under way by taking the loop's turns.
+
+        Does nothing where the same was told already.
+        """
+        told = (end, dict(self._ledger.counts))
+        if told == self._told_end:
+            return
+        self._told_end = told
+        self._loop.forget("notify")
+        for number, events in self._occasions.finish(self._clock().mono):
+            if number in self._courier.busy:
+                self._last[number] = events, end  # what is under way is to arrive before it
+            else:
+                self._send(number, events, end)
+        self._loop.call_after("notify:said", SILENT, self._say)
+        self._loop.call_after("notify:over", self._patience, self.give_up)
+        self.waiting = True
+        while self._courier.busy:
+            turn()
+        self.waiting = False
+        self._loop.forget("notify:said")
+        self._loop.forget("notify:over")
+
+    def give_up(self, why: str = "") -> None:
+        """Wait no longer for those who are being told."""
+        self._last.clear()
+        self._courier.give_up(why or f"no answer within {self._patience:g} s")
+
+    def close(self) -> None:
+        self._courier.close()
+
+    def _plan(self) -> None:
+        at = self._occasions.next_at(self._courier.busy)
+        if at is not None and not self.waiting:
+            self._loop.call_at("notify", at, self._send_due)
+
+    def _send_due(self) -> None:
+        for number, events in self._occasions.due(self._clock().mono, self._courier.busy):
+            self._send(number, events, None)
+        self._plan()
+
+    def _send(self, number: int, events: Sequence[str], end: RunClosed | None) -> None:
+        try:
+            self._tell(number, events, end)
+        except Exception as error:
+            # A mistake of ours in a message is not worth a night's run.
+            self._done(number, f"gpulaunch's own mistake, please report it: {error!r}")
+
+    def _tell(self, number: int, events: Sequence[str], end: RunClosed | None) -> None:
+        target = self._targets[number]
+        done = partial(self._done, number)
+        request: dict[str, Any]
+        if target.run is not None:
+            request = {"cwd": self._base}
+        elif address := self._address(target):
+            request = {"to": address}
+        else:
+            done(f"{target.variable} is not set in this environment, or empty")
+            return
+        message = compose(events, self._ledger, self._directory, self._clock(), end)
+        request |= {"title": message.title, "text": message.text, "summary": message.summary}
+        if target.run is not None:
+            request["run"] = arguments(target.run, message.title)
+            request["variables"] = message.variables
+        self._courier.send(number, request, done)
+
+    def _address(self, target: Target) -> str | None:
+        return self._environ.get(target.variable) if target.variable else target.to
+
+    def _done(self, number: int, why: str) -> None:
+        """A target's first trouble is a line; later ones are not."""
+        if why and number not in self._failed:
+            self._failed.add(number)
+            self._note(f"{self._targets[number].name} was not told: {why}")
+        if last := self._last.pop(number, None):
+            self._send(number, *last)
+        self._plan()
+
+    def _say(self) -> None:
+        names = ", ".join(self._targets[number].name for number in sorted(self._courier.busy))
+        self._note(
+            f"the run's end waits until {names} is told, {self._patience:g} s at most;"
+            " Ctrl-C: not at all"
+        )
+
+
+def arguments(run: str | Sequence[str], title: str) -> list[str]:
+    """What is executed: a string by bash, with the title as `$1`; a list with the title added."""
+    if isinstance(run, str):
+        return ["bash", "-eo", "pipefail", "-c", run, "gpulaunch", title]
+    return [*run, title]
