@@ -125,6 +125,20 @@ class GpuEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Misplaced:
+    """A process of the attempt's computes on a card (UUID) that is not the attempt's own.
+
+    Comes once for an attempt, and perhaps after its end. `text` is one line for people: the
+    process, its command, the card.
+    """
+
+    attempt: AttemptId
+    gpu: str
+    pid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     attempt: AttemptId
     pid: int
@@ -221,6 +235,7 @@ Event: TypeAlias = (
     | GatherGranted
     | Drained
     | GpuEvent
+    | Misplaced
     | Started
     | BecameReady
     | Ended
