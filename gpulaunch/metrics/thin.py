@@ -7,7 +7,7 @@
     older                  600 s                   144 a day
 
 A week of 8 cards is 92,160 samples of the cards, and as many of the attempts where each card has
-one at all times: 11 MiB in all. An attempt that is over leaves what fits its length, at least one.
+one at all times: 13 MiB in all. An attempt that is over leaves what fits its length, at least one.
 Whatever happens, the file ends at `store.LARGEST`.
 """
 

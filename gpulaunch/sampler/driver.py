@@ -15,6 +15,7 @@ from gpulaunch.metrics.model import CardSample
 
 LIMIT = 2.0
 PAUSES = (30.0, 60.0, 300.0, 900.0)
+SURVEY_AGAIN = 600.0  # seconds: cards come and go, MIG instances too
 EVERY = 5
 """The cards that are not the run's are asked for their PIDs at each so many-th look."""
 
@@ -29,6 +30,9 @@ REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
+
+
+_STUCK = ("Hung", "Crashed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +70,10 @@ class Driver:
         self, cards: Sequence[tuple[int, str]], environ: Mapping[str, str] | None = None
     ) -> None:
         self._ours = [Place(uuid, index) for index, uuid in cards]
-        self._others: list[Place] | None = None
+        self._others: list[Place] = []
+        self._survey_at = float("-inf")
         self._unknown: dict[str, str] = {}
+        self._mute: set[int] = set()
         self._sick: dict[str, _Sick] = {}
         self._helper = Helper(environ, limit=LIMIT)
         self._looks = 0
@@ -79,7 +85,7 @@ class Driver:
 
     def name(self, uuid: str) -> str:
         """`GPU 1` with its UUID."""
-        places = {place.uuid: place for place in [*self._ours, *(self._others or ())]}
+        places = {place.uuid: place for place in [*self._ours, *self._others]}
         return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
 
     def look(self, at: float, now: float, whole: bool) -> Seen:
@@ -91,8 +97,8 @@ class Driver:
             return Seen()
         whole = whole or self._looks % EVERY == 0
         self._looks += 1
-        if self._others is None:
-            self._others = self._find_others()
+        if now >= self._survey_at:
+            self._survey(now)
         asked = [("use", place) for place in self._ours]
         asked += [("pids", place) for place in self._others if whole]
         seen = Seen(whole=whole, silent=dict(self._unknown) if whole else {})
@@ -114,7 +120,9 @@ class Driver:
         uuid, error = answer["uuid"], answer.get("error")
         if error is not None:
             seen.silent[uuid] = f"{self.name(uuid)}: {error['text']}"
-            if error["kind"] in ("Hung", "Crashed"):
+            if error["kind"] == "LookupError":  # it has another index by now, or is gone
+                self._survey_at = min(self._survey_at, now + PAUSES[0])
+            if error["kind"] in _STUCK:
                 times = self._sick[uuid].times + 1 if uuid in self._sick else 0
                 pause = PAUSES[times] if times < len(PAUSES) else float("inf")
                 self._sick[uuid] = _Sick(times, now + pause)
@@ -128,22 +136,27 @@ class Driver:
         if answer["ask"] == "use":
             seen.cards[uuid] = sample(uuid, at, answer)
 
-    def _find_others(self) -> list[Place]:
-        """The machine's other cards: a job may have found its way there. Asked once."""
+    def _survey(self, now: float) -> None:
+        """Where the run's cards are, and which others the machine has: a job may get there."""
+        self._survey_at, self._unknown = now + SURVEY_AGAIN, {}
         (machine,) = self._helper.run([{"ask": "machine"}])
         count = machine.get("count", 0) if "error" not in machine else 0
         if not count:
             self._unknown["machine"] = "the driver does not say how many cards there are"
-        ours = {place.uuid for place in self._ours}
-        found = []
-        for answer in self._helper.run({"ask": "card", "index": n} for n in range(count)):
+        found: dict[str, Place] = {}
+        ours = {place.uuid: place for place in self._ours}
+        indices = [n for n in range(count) if n not in self._mute]
+        for answer in self._helper.run({"ask": "card", "index": n} for n in indices):
             index = answer["index"]
-            parts = answer.get("mig") or [answer]
-            uuids = [part["uuid"] for part in parts if "uuid" in part]
-            if not uuids and not any(place.index == index for place in self._ours):
-                self._unknown[str(index)] = f"GPU {index} does not answer"
-            found += [Place(uuid, index) for uuid in uuids if uuid not in ours]
-        return found
+            if answer.get("error", {}).get("kind") in _STUCK:
+                self._mute.add(index)
+            uuids = [part["uuid"] for part in answer.get("mig") or [answer] if "uuid" in part]
+            found |= {uuid: Place(uuid, index) for uuid in uuids}
+        known = {place.index for place in (*self._ours, *found.values())}
+        for index in set(range(count)) - known:
+            self._unknown[str(index)] = f"GPU {index} does not answer"
+        self._ours = [found.get(uuid, place) for uuid, place in ours.items()]
+        self._others = [place for uuid, place in found.items() if uuid not in ours]
 
 
 def sample(uuid: str, at: float, answer: Mapping[str, Any]) -> CardSample:

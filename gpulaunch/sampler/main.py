@@ -38,7 +38,7 @@ from gpulaunch.sampler.tree import Tree, Trees
 
 PERIOD, LONGEST_PERIOD = 1.0, 10.0
 SHARE = 0.008
-MEASURED = 20  # looks after which the cost is reckoned anew
+MEASURED = 10  # looks after which the cost is reckoned anew
 LARGEST_MESSAGE = 1 << 16
 _TICKS = os.sysconf("SC_CLK_TCK")
 

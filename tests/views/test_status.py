@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import Exited, Interrupted, Signaled
+from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
+from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.status import print_status, status_json
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
@@ -68,7 +69,15 @@ def test_json_has_the_documented_shape() -> None:
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,
+                "mean_gpu_memory": None,
+                "peak_card_memory": None,
+                "peak_gpu_utilization": None,
                 "mean_gpu_utilization": None,
+                "gpu_seconds": None,
+                "cpu_seconds": None,
+                "peak_resident": None,
+                "pin": None,
+                "pin_reason": "",
             }
         ],
     }
@@ -157,3 +166,19 @@ def test_the_clock_of_an_interrupted_run_stands_still() -> None:
     )
     assert text.splitlines()[0].startswith("nanobodies  interrupted  0:30")
     assert "a    running  0:30  GPU 0" in text
+
+
+def test_json_tells_what_was_measured_and_null_for_what_was_not() -> None:
+    run = busy()
+    first, second = AttemptId("a", 1), AttemptId("b", 1)
+    use = AttemptUse(first, peak_gpu_memory=3 << 30, mean_gpu_utilization=62.51234, gpu_seconds=0.0)
+    told = Measured({first: use}, {first: ("verified", ""), second: ("unverified", "who knows")})
+    jobs = status_json(run.ledger, Paths(), "running", {}, told)["jobs"]
+    attempts = {job["name"]: job["attempts"][0] for job in jobs if job["attempts"]}
+    assert attempts["a"]["peak_gpu_memory"] == 3 << 30
+    assert attempts["a"]["mean_gpu_utilization"] == 62.512
+    assert attempts["a"]["gpu_seconds"] == 0.0
+    assert attempts["a"]["pin"] == "verified"
+    assert attempts["a"]["peak_resident"] is None
+    assert (attempts["b"]["pin"], attempts["b"]["pin_reason"]) == ("unverified", "who knows")
+    assert attempts["d"]["pin"] is None
