@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from psutil import STATUS_ZOMBIE, Process
+from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
 from gpulaunch.process.client import Ended, Nursery, Started
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_since
@@ -52,13 +52,19 @@ def test_daemons_of_daemons_are_of_the_tree(slot: Slot, nasty: str, trees: Trees
     mark = token()
     _, keeper = begun(slot, nasty, "daemons", mark)
     wait_until(lambda: daemonised(mark) <= set(tree(trees, keeper)))
-    others = set(tree(trees, keeper)) - daemonised(mark)
-    assert all(Process(pid).status() == STATUS_ZOMBIE for pid in others)
+    wait_until(lambda: not any(map(is_alive, set(tree(trees, keeper)) - daemonised(mark))))
 
 
 def daemonised(mark: str) -> set[int]:
     """The job and its three daemons, once they are what they are to be."""
     return wait_until(lambda: found if len(found := set(marked(mark))) == 4 else set())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Process(pid).status() != STATUS_ZOMBIE
+    except NoSuchProcess:
+        return False
 
 
 def tree(trees: Trees, keeper: Keeper) -> dict[int, float]:
