@@ -90,9 +90,11 @@ class TypedPaths:
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:
     """The end of a run for people, on standard error."""
+    from gpulaunch.metrics.read import measured
     from gpulaunch.views.summary import print_summary, summarise
 
-    print_summary(stderr_console(), summarise(ledger, TypedPaths(run), codec.now()))
+    told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
+    print_summary(stderr_console(), told)
 
 
 def echo_plan(

@@ -21,12 +21,16 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
     from gpulaunch.cli.lookup import found
     from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
     from gpulaunch.journal.codec import now
+    from gpulaunch.metrics.read import measured
     from gpulaunch.views.status import print_status, status_json
 
     one = found(run)
     paths = TypedPaths(one.run)
     if as_json:
-        told = status_json(one.ledger, paths.absolute(), one.state, one.reasons(), now())
+        used = measured(one.run.metrics)
+        told = status_json(
+            one.ledger, paths.absolute(), one.state, one.reasons(), used, now=now()
+        )
         print_json(told)
         return
     print_status(

@@ -126,9 +126,10 @@ class GpuEvent:
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A process of the attempt (`pid`) is on a card (`gpu`) that is not the attempt's own.
+    """A process of the attempt (`pid`) computes on a card (`gpu`) that is not the attempt's own.
 
-    `text` says so in one line, `advice` what a person can do about it.
+    Comes once for an attempt, and perhaps after its end. `text` is one line for people: the
+    process, its command, the card; `advice` what can be done about it.
     """
 
     attempt: AttemptId

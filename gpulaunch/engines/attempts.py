@@ -17,6 +17,7 @@ from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttem
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
+from gpulaunch.engines.metering import Metering
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
@@ -69,12 +70,14 @@ class Attempts:
         post: Post,
         lend: Callable[[Sequence[str]], list[int]],
         witness: Witness,
+        metering: Metering,
     ) -> None:
         self._context = context
         self._loop = loop
         self._post = post
         self._lend = lend
         self._witness = witness
+        self._metering = metering
         self._nursery: Nursery | None = None
         self._pairs = 0
         self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
@@ -219,6 +222,7 @@ class Attempts:
 
     def _started(self, live: _Live, pid: int) -> None:
         self._post(Started(live.launch.attempt, pid))
+        self._metering.begin(live.launch.attempt, pid, live.launch.gpus)
         service = live.launch.job.service
         if service is None:
             return
@@ -253,6 +257,7 @@ class Attempts:
 
     def _over(self, live: _Live) -> _Live:
         attempt = live.launch.attempt
+        self._metering.end(attempt)  # before its keeper gets another
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
         self._let_go(live)

@@ -10,6 +10,7 @@ from gpulaunch.core.model import AttemptId, Job, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
 from gpulaunch.engines.health import Health
+from gpulaunch.engines.metering import Metering
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -40,8 +41,11 @@ class Local:
         self._witness = Witness(
             context.run, context.base, self._cards.look, self._health.xids, context.warn
         )
+        self._metering = Metering(
+            context.run.metrics, pool.gpus, loop, post, context.base, context.warn
+        )
         self._attempts = Attempts(
-            context, loop, self._posted, self._cards.descriptors, self._witness
+            context, loop, self._posted, self._cards.descriptors, self._witness, self._metering
         )
         # Before the first launch: later some of these names would be our own pairs'.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
@@ -113,6 +117,7 @@ class Local:
         for waiter in self._keepers.values():
             self._loop.unwatch(waiter.fileno())
             waiter.close()
+        self._metering.close()
         self._attempts.close()
         self._health.close()
         self._cards.close()

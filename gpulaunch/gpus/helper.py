@@ -26,14 +26,16 @@ START_LIMIT = 60.0
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
 # working directory even, before the standard library.
-_START = "import json, sys; sys.path = json.loads(sys.argv[1]); from gpulaunch.gpus.{} import main"
+_START = "import json, sys; sys.path = json.loads(sys.argv[1]); from {} import main"
 
 
-def command(module: str, *arguments: str) -> list[str]:
+def command(
+    module: str, *arguments: str, package: str = "gpulaunch.gpus", title: str = ""
+) -> list[str]:
     """The command line that runs a helper; it finds our PID, then these, after `sys.path`."""
-    start = _START.format(module) + "; main()"
+    start = _START.format(f"{package}.{module}") + "; main()"
     own = [json.dumps(sys.path), str(os.getpid())]
-    return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{module}"]
+    return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{title or module}"]
 
 
 class Helper:

@@ -4,6 +4,8 @@ before them all the line "ready".
     {"ask": "machine"}                                 -> driver, CUDA version, number of cards
     {"ask": "card", "index": 0}                        -> what does not change: UUID, name, MIG ...
     {"ask": "look", "index": 0, "uuid": "GPU-..."}     -> what does: memory, processes, health
+    {"ask": "use", "index": 0, "uuid": "GPU-..."}      -> what changes all the time, and PIDs
+    {"ask": "pids", "index": 0, "uuid": "GPU-..."}     -> the PIDs alone
 
 A call into the driver can hang for good on a sick card and cannot be interrupted: hence a process,
 that the client (`discover`) kills. One request touches one card, so that the client knows which.
@@ -50,7 +52,7 @@ def answer(request: Answer) -> Answer:
         handle = nvml.nvmlDeviceGetHandleByIndex(request["index"])
         if request["ask"] == "card":
             return card(nvml, handle)
-        return look(nvml, handle, request["uuid"])
+        return _LOOKS[request["ask"]](nvml, handle, request["uuid"])
     except Exception as error:
         return {"error": explained(error)}
 
@@ -153,6 +155,34 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     return fields.answer
 
 
+def use(nvml: Any, handle: Any, uuid: str) -> Answer:
+    """What is asked once a second, of every card: as few calls as can be."""
+    part = found(nvml, handle, uuid)
+    fields = pids_of(nvml, part)
+    fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
+    fields.ask("used", lambda: memory_v2(nvml, part)["used"], lambda: memory_v1(nvml, part)["used"])
+    fields.ask("temperature", lambda: nvml.nvmlDeviceGetTemperature(handle, _CORE))
+    fields.ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    fields.ask(
+        "throttled",
+        lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+        lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+    )
+    return fields.answer
+
+
+def pids(nvml: Any, handle: Any, uuid: str) -> Answer:
+    return pids_of(nvml, found(nvml, handle, uuid)).answer
+
+
+def pids_of(nvml: Any, part: Any) -> Fields:
+    """[PID, memory or None] of what computes there, as the driver numbers them."""
+    fields = Fields()
+    for kind, name in (("C", "Compute"), ("M", "MPSCompute")):
+        fields.ask(f"pids_{kind}", *_listed(nvml, part, name, lambda e: [e.pid, e.usedGpuMemory]))
+    return fields
+
+
 def found(nvml: Any, handle: Any, uuid: str) -> Any:
     """The handle of the card or of its MIG instance of that UUID. Raises LookupError."""
     own = text(nvml.nvmlDeviceGetUUID(handle))
@@ -178,10 +208,16 @@ def memory_v1(nvml: Any, handle: Any) -> Answer:
 
 
 def processes(nvml: Any, handle: Any, kind: str) -> list[Callable[[], list[Answer]]]:
+    return _listed(nvml, handle, kind, lambda entry: process(entry.pid, entry.usedGpuMemory))
+
+
+def _listed(
+    nvml: Any, handle: Any, kind: str, shown: Callable[[Any], Any]
+) -> list[Callable[[], list[Any]]]:
     """The calls that list such processes, newest first: old drivers lack some."""
     return [
         lambda version=version: [  # type: ignore[misc]
-            process(entry.pid, entry.usedGpuMemory)
+            shown(entry)
             for entry in getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses_{version}")(handle)
         ]
         for version in ("v3", "v2")
@@ -206,7 +242,7 @@ def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
     a card open is believed to be the one.
     """
     try:
-        if os.readlink(f"{proc}/self/ns/pid") == _INITIAL_PID_NAMESPACE:
+        if sees_all_pids(proc):
             return True
         files = f"{proc}/{pid}/fd"
         return any(
@@ -216,11 +252,19 @@ def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
         return False
 
 
+def sees_all_pids(proc: str = "/proc") -> bool:
+    """Whether this is the PID namespace of the host. Raises OSError."""
+    return os.readlink(f"{proc}/self/ns/pid") == _INITIAL_PID_NAMESPACE
+
+
 def recovery_action(nvml: Any, handle: Any) -> int:
     (field,) = nvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION])
     if field.nvmlReturn:
         raise nvml.NVMLError(field.nvmlReturn)
     return int(field.value.uiVal)
+
+
+_LOOKS: dict[str, Callable[[Any, Any, str], Answer]] = {"look": look, "use": use, "pids": pids}
 
 
 def text(value: str | bytes) -> str:

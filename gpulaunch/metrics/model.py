@@ -5,9 +5,15 @@ None stands for what was not measured: on pretend cards all of a card's, never 0
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import AttemptId
+
+PinState: TypeAlias = Literal["verified", "unverified", "misplaced"]
+"""Whether an attempt's processes are on its own cards and no other: proved, not to be told here,
+disproved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,13 @@ class AttemptSample:
 
 @dataclass(frozen=True, slots=True)
 class AttemptUse:
-    """What an attempt came to. `gpu_seconds`: seconds times cards; utilization in per cent."""
+    """What an attempt came to, or has so far. Seconds; utilization in per cent, of its cards.
+
+    `gpu_seconds`: seconds times cards. `*_gpu_memory` is that of its own processes, and
+    `peak_card_memory` what was used of its cards by whomever: known where no PID can be matched.
+    `cpu_seconds` of the whole tree, processes that have ended included. `peak_resident` adds the
+    resident sets up: what several processes share counts for each of them.
+    """
 
     attempt: AttemptId
     peak_gpu_memory: int | None = None
@@ -47,3 +59,15 @@ class AttemptUse:
     gpu_seconds: float | None = None
     cpu_seconds: float | None = None
     peak_resident: int | None = None
+    peak_card_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a run's attempts; `pins` with why, in words. Those not in it: nothing."""
+
+    uses: Mapping[AttemptId, AttemptUse] = field(default_factory=dict)
+    pins: Mapping[AttemptId, tuple[PinState, str]] = field(default_factory=dict)
+
+
+NOTHING = Measured()

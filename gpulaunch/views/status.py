@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
+from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Ahead, Estimate
 from gpulaunch.views.events import unusable
@@ -35,11 +36,13 @@ def status_json(
     paths: RunPaths,
     state: RunState,
     reasons: Mapping[str, str],
+    measured: Measured = NOTHING,
     now: Instant | None = None,
 ) -> dict[str, Any]:
     """What `status --json` prints. `reasons`: why jobs wait, where the live run knows better.
 
-    Durations in seconds, memory in bytes, times UTC ISO 8601; what is not known is null.
+    Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
+    not known is null.
     """
     ahead = _ahead(ledger, state, now)
     return {
@@ -56,7 +59,7 @@ def status_json(
             "seconds_left": ahead and {"low": round(ahead.low), "high": round(ahead.high)},
         },
         "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
-        "jobs": [_job_json(job, ledger, paths, reasons) for job in ledger.jobs.values()],
+        "jobs": [_job_json(job, ledger, paths, reasons, measured) for job in ledger.jobs.values()],
     }
 
 
@@ -85,7 +88,11 @@ def _gpu_json(record: GpuRecord) -> dict[str, Any]:
 
 
 def _job_json(
-    job: JobRecord, ledger: Ledger, paths: RunPaths, reasons: Mapping[str, str]
+    job: JobRecord,
+    ledger: Ledger,
+    paths: RunPaths,
+    reasons: Mapping[str, str],
+    measured: Measured,
 ) -> dict[str, Any]:
     last = job.attempts[-1] if job.attempts else None
     ended = last.outcome if last else None
@@ -97,7 +104,10 @@ def _job_json(
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
-        "attempts": [_attempt_json(attempt, ledger, paths) for attempt in job.attempts],
+        "attempts": [
+            _attempt_json(attempt, ledger, paths) | _measured_json(attempt, measured)
+            for attempt in job.attempts
+        ],
     }
 
 
@@ -120,9 +130,28 @@ def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> di
         "reports": list(attempt.reports),
         "log": os.fspath(paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
-        "peak_gpu_memory": None,
-        "mean_gpu_utilization": None,
     }
+
+
+def _measured_json(attempt: AttemptRecord, measured: Measured) -> dict[str, Any]:
+    use = measured.uses.get(attempt.id) or AttemptUse(attempt.id)
+    pin, why = measured.pins.get(attempt.id, (None, ""))
+    return {
+        "peak_gpu_memory": use.peak_gpu_memory,
+        "mean_gpu_memory": use.mean_gpu_memory,
+        "peak_card_memory": use.peak_card_memory,
+        "peak_gpu_utilization": _rounded(use.peak_gpu_utilization),
+        "mean_gpu_utilization": _rounded(use.mean_gpu_utilization),
+        "gpu_seconds": _rounded(use.gpu_seconds),
+        "cpu_seconds": _rounded(use.cpu_seconds),
+        "peak_resident": use.peak_resident,
+        "pin": pin,
+        "pin_reason": why,
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _index(uuid: str, ledger: Ledger) -> int | None:

@@ -10,12 +10,14 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.views import words
+from gpulaunch.views.measured import use_of_all, use_of_one
 from gpulaunch.views.paths import RunPaths
 from gpulaunch.views.tail import read_tail
 from gpulaunch.views.usage import CardUse, card_seconds, card_uses
@@ -35,6 +37,7 @@ class FailedJob:
     """`reason` in words; `card` is where the last attempt ran; `log` is None if there is none.
 
     `advice` is what a person can do about it; `reports` are the driver's of its card meanwhile.
+    `use` is what was measured of the last attempt, in words.
     """
 
     name: str
@@ -45,11 +48,15 @@ class FailedJob:
     tail: tuple[str, ...]
     advice: str = ""
     reports: tuple[str, ...] = ()
+    use: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`elapsed` and `uses` are of the run's latest epoch, in seconds; `gpu_hours` of all of it."""
+    """`elapsed` and `cards` are of the run's latest epoch, in seconds; `gpu_hours` of all of it.
+
+    `used` is what was measured of all attempts, in words.
+    """
 
     name: str
     directory: str
@@ -69,6 +76,7 @@ class Summary:
     vanished: int
     notes: tuple[str, ...]
     next_command: str | None
+    used: str = ""
 
     @property
     def busy(self) -> float | None:
@@ -85,6 +93,7 @@ def summarise(
     state: RunState | None = None,
     tail_of: Callable[[str], Sequence[str]] = read_tail,
     exists: Callable[[str], bool] = os.path.exists,
+    measured: Measured = NOTHING,
 ) -> Summary:
     """`state`: where the caller knows better than the ledger (a supervisor that is gone)."""
     state = state or ledger.state
@@ -107,14 +116,23 @@ def summarise(
         cards=tuple(
             (words.card(ledger.gpus[u.uuid].gpu), u) for u in card_uses(ledger, since, end)
         ),
-        failed=tuple(_failed(job, ledger, paths, tail_of, exists) for job in failed[:SHOWN]),
+        failed=tuple(
+            replace(_failed(job, ledger, paths, tail_of, exists), use=_use(job, measured))
+            for job in failed[:SHOWN]
+        ),
         failed_more=max(0, len(failed) - SHOWN),
         skipped=tuple(causes.most_common(SHOWN)),
         skipped_more=sum(n for _, n in causes.most_common()[SHOWN:]),
         vanished=vanished,
         notes=tuple(ledger.notes),
         next_command=next_command(state, ledger, os.fspath(paths.root)),
+        used=use_of_all(measured),
     )
+
+
+def _use(job: JobRecord, measured: Measured) -> str:
+    use = measured.uses.get(job.attempts[-1].id) if job.attempts else None
+    return use_of_one(use) if use else ""
 
 
 def _failed(
@@ -207,6 +225,8 @@ def _print_failed(console: Console, job: FailedJob, advise: bool) -> None:
         _say(console, "", Text.assemble(("│ ", "red"), words.visible(line)))
     for report in job.reports:
         _say(console, "driver", words.visible(report), "yellow")
+    if job.use:
+        _say(console, "used", job.use, "dim")
     if job.advice and advise:
         for number, line in enumerate(job.advice.splitlines()):
             _say(console, "" if number else "advice", words.visible(line), "cyan")
@@ -234,6 +254,8 @@ def _print_totals(console: Console, summary: Summary) -> None:
     _say(console, "time", f"{words.duration(summary.elapsed)}{since}", "dim")
     if summary.cards:
         _say(console, "cards", _cards_line(summary), "dim")
+    if summary.used:
+        _say(console, "used", summary.used, "dim")
     _say(console, "run", Text(words.visible(summary.directory)), "dim")
     if summary.next_command:
         _say(console, "go on with", Text(words.visible(summary.next_command), "bold"), "dim")

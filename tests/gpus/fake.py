@@ -63,7 +63,8 @@ class FakeDriver:
         """Add or change a card; None takes a field away. Returns its UUID.
 
         `uuid name bus minor total used reserved compute_mode persistence mig_mode recovery ecc
-        retiring remap_pending remap_failed utilization temperature power power_limit events`, and
+        retiring remap_pending remap_failed utilization temperature power power_limit throttled
+        events`, and
         `error_CALL=code`, `hang=CALL`, `crash=CALL`; CALL is a field, `open`, `memory`,
         `processes` or `register`. `events` has the bits of what the card can announce, `registers`
         of what the driver then takes.
@@ -148,6 +149,7 @@ def usual(index: int) -> dict[str, object]:
         "temperature": 30,
         "power": 60_000,
         "power_limit": 400_000,
+        "throttled": 1,
         "events": 0xC00F,
     }
 

@@ -311,6 +311,17 @@ int nvmlDeviceGetTemperature(dev d, int sensor, u32 *out) {
 
 int nvmlDeviceGetPowerUsage(dev d, u32 *out) { return number_of(d, "power", out); }
 int nvmlDeviceGetEnforcedPowerLimit(dev d, u32 *out) { return number_of(d, "power_limit", out); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(dev d, u64 *out) {
+    u32 reasons = 0;
+    int code = number_of(d, "throttled", &reasons);
+    *out = reasons;
+    return code;
+}
+#ifndef OLD
+int nvmlDeviceGetCurrentClocksEventReasons(dev d, u64 *out) {
+    return nvmlDeviceGetCurrentClocksThrottleReasons(d, out);
+}
+#endif
 int nvmlDeviceGetComputeMode(dev d, u32 *out) { return number_of(d, "compute_mode", out); }
 int nvmlDeviceGetPersistenceMode(dev d, u32 *out) { return number_of(d, "persistence", out); }
 

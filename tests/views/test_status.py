@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import Exited, Interrupted, Signaled
+from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
+from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.status import print_status, status_json
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
@@ -69,7 +70,15 @@ def test_json_has_the_documented_shape() -> None:
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,
+                "mean_gpu_memory": None,
+                "peak_card_memory": None,
+                "peak_gpu_utilization": None,
                 "mean_gpu_utilization": None,
+                "gpu_seconds": None,
+                "cpu_seconds": None,
+                "peak_resident": None,
+                "pin": None,
+                "pin_reason": "",
             }
         ],
     }
@@ -165,11 +174,27 @@ def test_a_live_run_says_how_long_it_may_still_take() -> None:
     for name, seconds in zip("abcd", (600, 720, 660, 640), strict=True):
         run.start(name, 0).pass_(seconds).succeed(name)
     run.start("e", 0)
-    told = status_json(run.ledger, Paths(), "running", {}, run.now)["run"]["seconds_left"]
+    told = status_json(run.ledger, Paths(), "running", {}, now=run.now)["run"]["seconds_left"]
     assert 1100 < told["low"] < 1310 < told["high"] < 1600
     shown = rendered(
         lambda c: print_status(c, run.ledger, Paths(), "running", {}, run.now)
     ).splitlines()[0]
     assert "min to go" in shown
-    over = status_json(run.ledger, Paths(), "interrupted", {}, run.now)["run"]
+    over = status_json(run.ledger, Paths(), "interrupted", {}, now=run.now)["run"]
     assert over["seconds_left"] is None, "nobody works on it"
+
+
+def test_json_tells_what_was_measured_and_null_for_what_was_not() -> None:
+    run = busy()
+    first, second = AttemptId("a", 1), AttemptId("b", 1)
+    use = AttemptUse(first, peak_gpu_memory=3 << 30, mean_gpu_utilization=62.51234, gpu_seconds=0.0)
+    told = Measured({first: use}, {first: ("verified", ""), second: ("unverified", "who knows")})
+    jobs = status_json(run.ledger, Paths(), "running", {}, told)["jobs"]
+    attempts = {job["name"]: job["attempts"][0] for job in jobs if job["attempts"]}
+    assert attempts["a"]["peak_gpu_memory"] == 3 << 30
+    assert attempts["a"]["mean_gpu_utilization"] == 62.512
+    assert attempts["a"]["gpu_seconds"] == 0.0
+    assert attempts["a"]["pin"] == "verified"
+    assert attempts["a"]["peak_resident"] is None
+    assert (attempts["b"]["pin"], attempts["b"]["pin_reason"]) == ("unverified", "who knows")
+    assert attempts["d"]["pin"] is None

@@ -8,6 +8,7 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId, Exited, RunState
+from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.summary import Summary, print_summary, summarise
 from gpulaunch.views.terminal import console_for
 from gpulaunch.views.usage import covered
@@ -195,3 +196,42 @@ def test_a_log_that_was_never_made_is_not_named() -> None:
     summary = summarise(run.ledger, Paths(), run.now)
     assert summary.failed[0].log is None
     assert "logs" not in rendered(lambda console: print_summary(console, summary))
+
+
+def test_what_was_measured_is_told_with_each_failure_and_for_the_run() -> None:
+    a, b = AttemptId("a", 1), AttemptId("b", 2)
+    uses = {
+        a: AttemptUse(a, 6 << 30, 5 << 30, 99.0, 80.0, 3000.0, 600.0, 2 << 30, 7 << 30),
+        b: AttemptUse(b, 71 << 30, 60 << 30, 90.0, 20.0, 1000.0, 100.5, 1 << 30, 72 << 30),
+    }
+    summary = summarise(
+        mixed().ledger, Paths(), mixed().now, tail_of=no_tail, measured=Measured(uses)
+    )
+    shown = rendered(lambda console: print_summary(console, summary))
+    assert (
+        "      used  GPU memory at most 71 GiB, 20 % utilised, 1 GiB resident, 1:40 of CPU time\n"
+    ) in shown
+    assert (
+        "      used  a job's GPU memory at most 71 GiB (b), the jobs' cards 65 % utilised,"
+        " resident memory at most 2 GiB (a), 11:40 of CPU time\n"
+    ) in shown
+
+
+def test_of_pretend_cards_nothing_is_told_not_even_zero() -> None:
+    b = AttemptId("b", 2)
+    told = Measured({b: AttemptUse(b, cpu_seconds=3.0, peak_resident=5 << 20)})
+    run = mixed(simulated=True)
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=no_tail, measured=told)
+    shown = rendered(lambda console: print_summary(console, summary))
+    assert "      used  5 MiB resident, 0:03 of CPU time\n" in shown
+    assert "used  resident memory at most 5 MiB (b), 0:03 of CPU time\n" in shown
+    assert "GPU memory" not in shown
+
+
+def test_where_no_pid_can_be_matched_the_cards_memory_stands_in() -> None:
+    b = AttemptId("b", 2)
+    told = Measured({b: AttemptUse(b, peak_card_memory=3 << 30)})
+    run = mixed()
+    summary = summarise(run.ledger, Paths(), run.now, tail_of=no_tail, measured=told)
+    assert summary.failed[0].use == "memory of its cards, whoever's, at most 3 GiB"
+    assert summary.used == ""

@@ -1,0 +1,239 @@
+"""The launcher's end of the sampler (`gpulaunch.sampler`): which attempts live, and what it says.
+
+Owns the process: starts it a while after the first attempt, so that a list which is over by then
+pays nothing, starts another, ever later, when it dies, and in the end gives up. Never waits for
+it, save at the close of the run. Nothing it does or fails to do changes the run, save that what it
+found on a card where it should not be is posted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpulaunch.core.events import Misplaced
+from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.helper import command
+from gpulaunch.loop import Loop
+from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_since
+
+BEGIN_AFTER = 2.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+TRIES = 8  # in a row
+STEADY = 600.0  # seconds after which a sampler that dies is none of a row
+FULL = 1.0  # seconds until a sampler that reads nothing is written to again
+KEPT = 10_000  # messages, for a sampler that is not there or does not read
+LAST_WORDS = 2.0  # seconds to write the last of it down, at the end of the run
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """`at` is monotonic; `gpus` are UUIDs, None on pretend cards."""
+
+    attempt: AttemptId
+    gpus: tuple[str, ...] | None
+    keeper: Keeper | None
+    at: float
+    misplaced: bool = False
+
+    def message(self, do: str, now: float, **more: object) -> dict[str, object]:
+        return {
+            "do": do,
+            "job": self.attempt.job,
+            "number": self.attempt.number,
+            "gpus": self.gpus,
+            "keeper": list(asdict(self.keeper).values()) if self.keeper else None,
+            "seconds": now - self.at,
+            **more,
+        }
+
+
+class Metering:
+    """`path` is the run's metrics.db. `after`: seconds from the first attempt to the start."""
+
+    def __init__(
+        self,
+        path: Path,
+        gpus: Sequence[Gpu],
+        loop: Loop,
+        post: Post,
+        environ: Mapping[str, str],
+        warn: Callable[[str | None, str], None],
+        after: float = BEGIN_AFTER,
+    ) -> None:
+        self._path = path
+        self._cards = [(gpu.index, gpu.uuid) for gpu in gpus if not gpu.simulated]
+        self._pretend = any(gpu.simulated for gpu in gpus)
+        self._loop = loop
+        self._post = post
+        self._environ = dict(environ)
+        self._warn = warn
+        self._after = after
+        self._wanted = False
+        self._warned = False
+        self._live: dict[AttemptId, _Begun] = {}
+        self._unsaid = False
+        self._ended: deque[dict[str, object]] = deque(maxlen=KEPT)
+        self._link: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []
+        self._since = 0.0
+        self._failures = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    # ── Attempts ────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu]) -> None:
+        """An attempt's main process has just been started."""
+        own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
+        begun = _Begun(attempt, own, keeper_of(pid), time.monotonic())
+        self._live[attempt] = begun
+        if not self._wanted:
+            self._wanted = True
+            self._loop.call_after("metering:start", self._after, self._start)
+        self._unsaid = not self._say(begun.message("begin", begun.at)) or self._unsaid
+        self._flush()
+
+    def end(self, attempt: AttemptId) -> None:
+        """Nothing of it is left; its keeper has not begun another. Unknown ones are ignored."""
+        begun = self._live.pop(attempt, None)
+        if begun is None:
+            return
+        cpu = spent_since(begun.keeper) if begun.keeper else None
+        self._ended.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
+        self._flush()
+
+    def close(self) -> None:
+        """Let the sampler write down what is left, and end it. Idempotent."""
+        for timer in ("start", "flush"):
+            self._loop.forget(f"metering:{timer}")
+        if self._link is not None:
+            self._say_goodbye(self._link)
+        self._drop()
+        for process in self._killed:
+            # One that is stuck on a dead file server cannot be waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1.0)
+
+    # ── The process ─────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    command(
+                        "main",
+                        str(self._path),
+                        json.dumps(self._cards),
+                        package="gpulaunch.sampler",
+                        title="sampler",
+                    ),
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=self._environ,
+                    start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+                )
+            except OSError:  # processes, memory or descriptors are scarce
+                ours.close()
+                self._put_off()
+                return
+        ours.setblocking(False)
+        self._link, self._process, self._since = ours, process, time.monotonic()
+        self._loop.watch(ours.fileno(), self._hear)
+        self._unsaid = True
+        self._flush()
+
+    def _say(self, message: Mapping[str, object]) -> bool:
+        """False: it did not go out, and is to be said again."""
+        if self._link is None:
+            return False
+        try:
+            self._link.send(json.dumps(message).encode())
+        except OSError:  # it reads too little, or is gone, which the end of file says next
+            return False
+        return True
+
+    def _flush(self) -> None:
+        """Say what could not be said; a sampler that hears of a beginning twice takes one."""
+        if self._link is None:
+            return
+        if self._unsaid:
+            now = time.monotonic()
+            begun = [each.message("begin", now) for each in self._live.values()]
+            self._unsaid = not all(map(self._say, begun))
+        while self._ended and self._say(self._ended[0]):
+            self._ended.popleft()
+        if self._ended or self._unsaid:
+            self._loop.call_after("metering:flush", FULL, self._flush)
+
+    def _hear(self) -> None:
+        while self._link is not None:
+            try:
+                said = self._link.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                said = b""
+            if not said:
+                self._drop()
+                self._put_off()
+                return
+            self._heard(json.loads(said))
+
+    def _heard(self, said: Mapping[str, Any]) -> None:
+        if said["said"] == "trouble":
+            if not self._warned:
+                self._warned = True
+                self._warn(None, f"what the run uses is not all recorded: {said['text']}")
+            return
+        attempt = AttemptId(said["job"], said["number"])
+        begun = self._live.get(attempt)
+        if begun is not None and not begun.misplaced:  # another sampler told it before
+            self._live[attempt] = replace(begun, misplaced=True)
+            self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"]))
+
+    def _put_off(self) -> None:
+        if self._since and time.monotonic() - self._since > STEADY:
+            self._failures = 0
+        self._failures += 1
+        if self._failures <= TRIES:
+            pause = min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
+            self._loop.call_after("metering:start", pause, self._start)
+
+    def _say_goodbye(self, link: socket.socket) -> None:
+        """Hand over what is left, and wait, not for long, until it is written down."""
+        end = time.monotonic() + LAST_WORDS
+        with contextlib.suppress(OSError):
+            link.settimeout(LAST_WORDS / 4)
+            while self._ended and self._say(self._ended[0]):
+                self._ended.popleft()
+            link.shutdown(socket.SHUT_WR)
+            while select.select([link], [], [], max(0.0, end - time.monotonic()))[0]:
+                if not link.recv(1 << 16):
+                    break
+
+    def _drop(self) -> None:
+        if self._link is not None:
+            self._loop.unwatch(self._link.fileno())
+            self._link.close()
+            self._link = None
+        if self._process is not None:
+            self._process.kill()
+            self._killed.append(self._process)
+            self._process = None
+        self._killed = [process for process in self._killed if process.poll() is None]

@@ -1,0 +1,116 @@
+-- What is written once a second, and what is read. `sql.queries` knows each by its name.
+
+-- name: know_gpu
+INSERT OR IGNORE INTO gpu (uuid) VALUES (:gpu);
+
+-- name: card
+INSERT OR REPLACE INTO card_sample
+SELECT id, :at, :utilization, :memory, :power, :temperature, :throttled
+FROM gpu WHERE uuid = :gpu;
+
+-- name: card_now
+INSERT OR REPLACE INTO card_now
+VALUES (:gpu, :at, :utilization, :memory, :power, :temperature, :throttled);
+
+-- name: know_attempt
+INSERT OR IGNORE INTO attempt (job, number, gpus) VALUES (:job, :number, :gpus);
+
+-- name: attempt
+INSERT OR REPLACE INTO attempt_sample
+SELECT id, :at, :gpu_memory, :cpu_seconds, :resident
+FROM attempt WHERE job = :job AND number = :number;
+
+-- name: use
+-- Scalar max() of a NULL is NULL: either may be the first that is known.
+UPDATE attempt SET
+    first = min(coalesce(first, :at), :at),
+    last = max(coalesce(last, :at), :at),
+    seconds = max(seconds, :seconds),
+    gpu_memory_peak = max(coalesce(gpu_memory_peak, :gpu_memory),
+                          coalesce(:gpu_memory, gpu_memory_peak)),
+    gpu_memory_sum = gpu_memory_sum + coalesce(:gpu_memory * :span, 0),
+    gpu_memory_time = gpu_memory_time + CASE WHEN :gpu_memory IS NULL THEN 0 ELSE :span END,
+    card_memory_peak = max(coalesce(card_memory_peak, :card_memory),
+                           coalesce(:card_memory, card_memory_peak)),
+    utilization_peak = max(coalesce(utilization_peak, :utilization),
+                           coalesce(:utilization, utilization_peak)),
+    utilization_sum = utilization_sum + coalesce(:utilization * :span, 0),
+    utilization_time = utilization_time + CASE WHEN :utilization IS NULL THEN 0 ELSE :span END,
+    cpu_seconds = max(coalesce(cpu_seconds, :cpu_seconds), coalesce(:cpu_seconds, cpu_seconds)),
+    resident_peak = max(coalesce(resident_peak, :resident), coalesce(:resident, resident_peak))
+WHERE job = :job AND number = :number;
+
+-- name: pin
+UPDATE attempt SET pin = :pin, pin_why = :why WHERE job = :job AND number = :number;
+
+-- name: end
+UPDATE attempt SET
+    seconds = :seconds,
+    cpu_seconds = max(coalesce(cpu_seconds, :cpu_seconds), coalesce(:cpu_seconds, cpu_seconds))
+WHERE job = :job AND number = :number;
+
+-- ── Thinning ──────────────────────────────────────────────────────────────────────────────────
+
+-- name: thinned
+SELECT until FROM thinned WHERE step = :step;
+
+-- name: set_thinned
+INSERT OR REPLACE INTO thinned VALUES (:step, :until);
+
+-- name: card_series
+SELECT id FROM gpu WHERE :since < :until;
+
+-- name: card_old
+SELECT at, utilization, memory, power, temperature, throttled
+FROM card_sample WHERE gpu = :series AND at >= :since AND at < :until ORDER BY at;
+
+-- name: card_drop
+DELETE FROM card_sample WHERE gpu = ? AND at = ?;
+
+-- name: card_put
+INSERT OR REPLACE INTO card_sample VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: attempt_series
+SELECT id FROM attempt WHERE last >= :since AND first < :until;
+
+-- name: attempt_old
+SELECT at, gpu_memory, cpu_seconds, resident
+FROM attempt_sample WHERE attempt = :series AND at >= :since AND at < :until ORDER BY at;
+
+-- name: attempt_drop
+DELETE FROM attempt_sample WHERE attempt = ? AND at = ?;
+
+-- name: attempt_put
+INSERT OR REPLACE INTO attempt_sample VALUES (?, ?, ?, ?, ?);
+
+-- ── Reading ───────────────────────────────────────────────────────────────────────────────────
+
+-- name: anything
+SELECT EXISTS (SELECT 1 FROM card_now) OR EXISTS (SELECT 1 FROM attempt);
+
+-- name: latest
+SELECT uuid, at, utilization, memory, power, temperature, throttled FROM card_now;
+
+-- name: cards
+SELECT at, utilization, memory, power, temperature, throttled
+FROM card_sample WHERE gpu = (SELECT id FROM gpu WHERE uuid = :gpu) AND at >= :since ORDER BY at;
+
+-- name: samples
+SELECT at, gpu_memory, cpu_seconds, resident FROM attempt_sample
+WHERE attempt = (SELECT id FROM attempt WHERE job = :job AND number = :number) AND at >= :since
+ORDER BY at;
+
+-- name: uses
+SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
+       card_memory_peak, utilization_peak, utilization_sum, utilization_time,
+       cpu_seconds, resident_peak
+FROM attempt;
+
+-- name: one_use
+SELECT job, number, gpus, seconds, gpu_memory_peak, gpu_memory_sum, gpu_memory_time,
+       card_memory_peak, utilization_peak, utilization_sum, utilization_time,
+       cpu_seconds, resident_peak
+FROM attempt WHERE job = :job AND number = :number;
+
+-- name: pins
+SELECT job, number, pin, pin_why FROM attempt WHERE pin IS NOT NULL;

@@ -1,0 +1,153 @@
+"""Reads a run's metrics.db: while the run lives, after its end, and after a crash.
+
+    reader = open_metrics(run.metrics)        None: nothing was measured, or it cannot be read
+    reader.latest() ... reader.uses() ... reader.close()
+
+Never raises for what is in the file: what cannot be read was not measured. Each call reads all it
+returns at once and keeps no lock, so that a reader that is stopped does not hold the writer up.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.metrics.merge import CardRow, card_sample, merge_attempts, merge_cards
+from gpulaunch.metrics.model import (
+    NOTHING,
+    AttemptSample,
+    AttemptUse,
+    CardSample,
+    Measured,
+    PinState,
+)
+from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
+
+PATIENCE = 2.0
+
+
+def open_metrics(path: Path) -> Reader | None:
+    """None where there is no file, none of ours, a torn one, or one without samples."""
+    for mode in ("ro", "rw"):
+        # A writer that was killed left a journal, which a read-only connection may not roll back.
+        try:
+            uri = f"file:{quote(str(path))}?mode={mode}"
+            connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None)
+        except sqlite3.Error:
+            return None
+        try:
+            if _ours(connection):
+                return Reader(connection)
+            connection.close()
+            return None
+        except sqlite3.Error:
+            connection.close()
+    return None
+
+
+def measured(path: Path) -> Measured:
+    """What every attempt came to: at once, for a view of the whole run."""
+    reader = open_metrics(path)
+    if reader is None:
+        return NOTHING
+    with reader:
+        return Measured(reader.uses(), reader.pins())
+
+
+def _ours(connection: sqlite3.Connection) -> bool:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if (application, version) != (APPLICATION, VERSION):
+        return False
+    return bool(connection.execute(queries()["anything"]).fetchone()[0])
+
+
+class Reader:
+    """Made by `open_metrics`. For the thread that made it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def latest(self) -> dict[str, CardSample]:
+        """The newest sample of each card, by UUID; its `at` says how old it is."""
+        return {gpu: card_sample(gpu, row) for gpu, *row in self._rows("latest")}
+
+    def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
+        """A card's samples from `since` (UTC) on, in time order; where there are more than `most`,
+        neighbours merged: their mean utilisation and power, their highest memory."""
+        rows = cast(list[CardRow], self._rows("cards", {"gpu": uuid, "since": since}))
+        return [card_sample(uuid, merge_cards(some)) for some in _chunks(rows, most)]
+
+    def samples(
+        self, attempt: AttemptId, since: float = 0.0, most: int = 240
+    ) -> list[AttemptSample]:
+        """An attempt's, likewise; of neighbours the highest memory, and the later CPU seconds."""
+        rows = self._rows("samples", {**_who(attempt), "since": since})
+        return [AttemptSample(attempt, *merge_attempts(some)) for some in _chunks(rows, most)]
+
+    def use(self, attempt: AttemptId) -> AttemptUse | None:
+        """What the attempt came to, or has so far; None where it was not measured."""
+        return next((_use(row) for row in self._rows("one_use", _who(attempt))), None)
+
+    def uses(self) -> dict[AttemptId, AttemptUse]:
+        """Of every attempt that was measured."""
+        return {use.attempt: use for use in map(_use, self._rows("uses"))}
+
+    def pin(self, attempt: AttemptId) -> PinState | None:
+        """Whether its processes were proved to be on its own cards and no other.
+
+        None: none of them was seen on any card. "unverified": it cannot be told here.
+        """
+        found = self.pins().get(attempt)
+        return found[0] if found else None
+
+    def pins(self) -> dict[AttemptId, tuple[PinState, str]]:
+        """Of every attempt with a verdict, that and why, in words."""
+        return {AttemptId(job, number): (pin, why) for job, number, pin, why in self._rows("pins")}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[Any]:
+        try:
+            return self._connection.execute(queries()[name], values or {}).fetchall()
+        except sqlite3.Error:
+            return []
+
+
+def _chunks(rows: Sequence[Any], most: int) -> list[Sequence[Any]]:
+    """Neighbours together, at most `most` groups, their lengths as even as they can be."""
+    count = min(len(rows), max(1, most))
+    edges = [len(rows) * n // count for n in range(count + 1)] if count else [0]
+    return [rows[a:b] for a, b in pairwise(edges)]
+
+
+def _use(row: Sequence[Any]) -> AttemptUse:
+    job, number, gpus, seconds, memory, memory_sum, memory_time, *rest = row
+    card_memory, utilization, utilization_sum, utilization_time, cpu, resident = rest
+    return AttemptUse(
+        attempt=AttemptId(job, number),
+        peak_gpu_memory=memory,
+        mean_gpu_memory=round(memory_sum / memory_time) if memory_time else None,
+        peak_gpu_utilization=utilization,
+        mean_gpu_utilization=utilization_sum / utilization_time if utilization_time else None,
+        gpu_seconds=None if gpus is None else gpus * seconds,
+        cpu_seconds=cpu,
+        peak_resident=resident,
+        peak_card_memory=card_memory,
+    )
+
+
+def _who(attempt: AttemptId) -> dict[str, object]:
+    return {"job": attempt.job, "number": attempt.number}

@@ -1,0 +1,176 @@
+"""What the driver says of the run's cards, and of which PIDs are on any card of the machine.
+
+Asks through `gpus.helper`, which kills what hangs. A card that did not answer is asked again ever
+later, and after some times no more: a process that hangs inside the kernel cannot even be killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulaunch.gpus.helper import Helper
+from gpulaunch.metrics.model import CardSample
+
+LIMIT = 2.0
+PAUSES = (30.0, 60.0, 300.0, 900.0)
+SURVEY_AGAIN = 600.0  # seconds: cards come and go, MIG instances too
+EVERY = 5
+"""The cards that are not the run's are asked for their PIDs at each so many-th look."""
+
+# nvmlClocksEventReason* of nvml.h. That a card is idle (1) holds nothing down.
+REASONS = {
+    0x2: "clocks set by the user",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+
+
+_STUCK = ("Hung", "Crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A card or a MIG instance. `index` is that of its card."""
+
+    uuid: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look. `pids`: by card, the memory of each PID that computes there, where it is told.
+
+    `silent` says why cards are not in `pids`. `whole`: those that are not the run's were looked at
+    as well; only then can be said where a process is not.
+    """
+
+    cards: dict[str, CardSample] = field(default_factory=dict)
+    pids: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class _Sick:
+    times: int
+    until: float
+
+
+class Driver:
+    """`cards` are the run's, as (index, UUID); without any, the driver is not touched at all."""
+
+    def __init__(
+        self, cards: Sequence[tuple[int, str]], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._ours = [Place(uuid, index) for index, uuid in cards]
+        self._others: list[Place] = []
+        self._survey_at = float("-inf")
+        self._unknown: dict[str, str] = {}
+        self._mute: set[int] = set()
+        self._sick: dict[str, _Sick] = {}
+        self._helper = Helper(environ, limit=LIMIT)
+        self._looks = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process that asks, while there is one."""
+        return self._helper.pid
+
+    def name(self, uuid: str) -> str:
+        """`GPU 1` with its UUID."""
+        places = {place.uuid: place for place in [*self._ours, *self._others]}
+        return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
+
+    def look(self, at: float, now: float, whole: bool) -> Seen:
+        """`at` (UTC) stamps the samples; `now` is monotonic. Blocks, at most LIMIT per sick card.
+
+        `whole`: look at the cards that are not the run's too, whether or not it is their turn.
+        """
+        if not self._ours:
+            return Seen()
+        whole = whole or self._looks % EVERY == 0
+        self._looks += 1
+        if now >= self._survey_at:
+            self._survey(now)
+        asked = [("use", place) for place in self._ours]
+        asked += [("pids", place) for place in self._others if whole]
+        seen = Seen(whole=whole, silent=dict(self._unknown) if whole else {})
+        put = []
+        for ask, place in asked:
+            sick = self._sick.get(place.uuid)
+            if sick is not None and now < sick.until:
+                seen.silent[place.uuid] = f"{self.name(place.uuid)} does not answer"
+            else:
+                put.append({"ask": ask, "index": place.index, "uuid": place.uuid})
+        for answer in self._helper.run(put):
+            self._take(answer, at, now, seen)
+        return seen
+
+    def close(self) -> None:
+        self._helper.close()
+
+    def _take(self, answer: Mapping[str, Any], at: float, now: float, seen: Seen) -> None:
+        uuid, error = answer["uuid"], answer.get("error")
+        if error is not None:
+            seen.silent[uuid] = f"{self.name(uuid)}: {error['text']}"
+            if error["kind"] == "LookupError":  # it has another index by now, or is gone
+                self._survey_at = min(self._survey_at, now + PAUSES[0])
+            if error["kind"] in _STUCK:
+                times = self._sick[uuid].times + 1 if uuid in self._sick else 0
+                pause = PAUSES[times] if times < len(PAUSES) else float("inf")
+                self._sick[uuid] = _Sick(times, now + pause)
+            return
+        self._sick.pop(uuid, None)
+        if "pids_C" in answer:
+            seen.pids[uuid] = dict([*answer["pids_C"], *answer.get("pids_M", ())])
+        else:
+            why = answer["errors"].get("pids_C", {}).get("text", "no answer")
+            seen.silent[uuid] = f"{self.name(uuid)} does not list its processes: {why}"
+        if answer["ask"] == "use":
+            seen.cards[uuid] = sample(uuid, at, answer)
+
+    def _survey(self, now: float) -> None:
+        """Where the run's cards are, and which others the machine has: a job may get there."""
+        self._survey_at, self._unknown = now + SURVEY_AGAIN, {}
+        (machine,) = self._helper.run([{"ask": "machine"}])
+        count = machine.get("count", 0) if "error" not in machine else 0
+        if not count:
+            self._unknown["machine"] = "the driver does not say how many cards there are"
+        found: dict[str, Place] = {}
+        ours = {place.uuid: place for place in self._ours}
+        indices = [n for n in range(count) if n not in self._mute]
+        for answer in self._helper.run({"ask": "card", "index": n} for n in indices):
+            index = answer["index"]
+            if answer.get("error", {}).get("kind") in _STUCK:
+                self._mute.add(index)
+            uuids = [part["uuid"] for part in answer.get("mig") or [answer] if "uuid" in part]
+            found |= {uuid: Place(uuid, index) for uuid in uuids}
+        known = {place.index for place in (*self._ours, *found.values())}
+        for index in set(range(count)) - known:
+            self._unknown[str(index)] = f"GPU {index} does not answer"
+        self._ours = [found.get(uuid, place) for uuid, place in ours.items()]
+        self._others = [place for uuid, place in found.items() if uuid not in ours]
+
+
+def sample(uuid: str, at: float, answer: Mapping[str, Any]) -> CardSample:
+    power = answer.get("power")
+    return CardSample(
+        gpu=uuid,
+        at=at,
+        utilization=answer.get("utilization"),
+        memory=answer.get("used"),
+        power=None if power is None else power / 1000,  # NVML tells milliwatts
+        temperature=answer.get("temperature"),
+        throttled=tuple(_reasons(answer.get("throttled") or 0)),
+    )
+
+
+def _reasons(bits: int) -> Iterable[str]:
+    return (name for bit, name in REASONS.items() if bits & bit)

@@ -1,0 +1,62 @@
+"""What an attempt's keeper knows of its processes without being asked: /proc, standard library.
+
+The inner keeper is the parent of an attempt's main process, and of whatever loses its own parent:
+what descends from it is the attempt's tree, however it daemonised. It runs one attempt at a time
+and waits for all of them, so the kernel adds the CPU time of those that ended to the keeper's own
+record: that is exact, to the kernel's 10 ms, and still there when the last of them is gone. Not in
+it are processes whose parent ignores SIGCHLD, of which the kernel keeps no account; in it are the
+keeper's own looks at logs and outputs, a few ms each.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+_NAME = b"keeper-inner"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PARENT, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 13, 14, 19  # from the state on
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """`start` in clock ticks since boot, with the PID its identity. `spent`: the CPU seconds of
+    what it had waited for when the attempt began."""
+
+    pid: int
+    start: int
+    spent: float
+
+
+def keeper_of(main: int) -> Keeper | None:
+    """The keeper of an attempt that has just begun; None where its main process is gone again."""
+    try:
+        parent = int(_stat(main)[1][_PARENT])
+        name, fields = _stat(parent)
+    except (OSError, IndexError):
+        return None
+    if name != _NAME:
+        return None
+    return Keeper(parent, int(fields[_START]), _spent(fields))
+
+
+def spent_since(keeper: Keeper) -> float | None:
+    """CPU seconds of the processes that ended since the attempt began; None: the keeper is gone."""
+    try:
+        _, fields = _stat(keeper.pid)
+        if int(fields[_START]) != keeper.start:
+            return None
+    except (OSError, IndexError):
+        return None
+    return max(0.0, _spent(fields) - keeper.spent)
+
+
+def _spent(fields: list[bytes]) -> float:
+    return (int(fields[_CHILDREN_USER]) + int(fields[_CHILDREN_SYSTEM])) / _TICKS
+
+
+def _stat(pid: int) -> tuple[bytes, list[bytes]]:
+    """The name in /proc/PID/stat, and what follows it, from the state on."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        name, _, rest = file.read().rpartition(b")")
+    return name.partition(b"(")[2], rest.split()

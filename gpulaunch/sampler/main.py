@@ -1,0 +1,250 @@
+"""The sampler process: once a second, every card of the run and every live attempt.
+
+    in   {"do": "begin", "job": "a", "number": 1, "gpus": [UUID, ...] or null, "seconds": 0.1,
+          "keeper": [pid, start, spent] or null}
+         {"do": "end", ... as begin ..., "seconds": 9.5, "cpu_seconds": 31.2 or null}
+    out  {"said": "misplaced", "job": "a", "number": 1, "gpu": UUID, "pid": 42, "text": "..."}
+         {"said": "trouble", "text": "..."}
+
+`gpus` is null on pretend cards. It reads what has come in at each look, and ends, with the last of
+it written down, when the launcher closes its end. A look that costs more than its share makes the
+next one later: `PERIOD` grows to what keeps the whole under SHARE of one core.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.gpus.names import command_of
+from gpulaunch.gpus.probe import die_with_parent, is_the_same_here, sees_all_pids
+from gpulaunch.metrics.model import AttemptSample
+from gpulaunch.metrics.store import Step, Store, attempt_steps, card_steps, end_steps, pin_step
+from gpulaunch.sampler.driver import Driver, Seen
+from gpulaunch.sampler.keeper import Keeper
+from gpulaunch.sampler.pins import Pin, Pins
+from gpulaunch.sampler.tree import Tree, Trees
+
+PERIOD, LONGEST_PERIOD = 1.0, 10.0
+SHARE = 0.008
+MEASURED = 10  # looks after which the cost is reckoned anew
+LARGEST_MESSAGE = 1 << 16
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Arguments: the launcher's PID, the database's path, [[index, UUID], ...] in JSON."""
+    parent, path, cards = int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
+    die_with_parent(parent)
+    link = Link(socket.socket(fileno=0))
+    store = Store(path, lambda text: link.say("trouble", text=text))
+    driver = Driver(cards)
+    try:
+        Sampler(link, store, driver).serve()
+    finally:
+        driver.close()
+        store.close()
+
+
+class Link:
+    """The launcher's other end: one JSON value a message."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(False)
+        self._poll = select.poll()
+        # Not for what comes in, which can wait for the next look: only for the end.
+        self._poll.register(end, select.POLLRDHUP)
+
+    def say(self, said: str, **what: Any) -> None:
+        with suppress(OSError):  # nobody listens, or nobody reads: it is in the database as well
+            self._end.send(json.dumps({"said": said, **what}).encode())
+
+    def received(self) -> Iterator[dict[str, Any]]:
+        """What has come in; the last of it is followed by the end."""
+        with suppress(OSError):
+            while data := self._end.recv(LARGEST_MESSAGE):
+                yield json.loads(data)
+
+    def ends_within(self, seconds: float) -> bool:
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it."""
+
+    attempt: AttemptId
+    own: tuple[str, ...] | None
+    keeper: Keeper | None
+    since: float
+    seen_at: float | None = None
+    pin: Pin | None = None
+
+    @property
+    def gpus(self) -> int | None:
+        return None if self.own is None else len(self.own)
+
+
+class Sampler:
+    def __init__(self, link: Link, store: Store, driver: Driver) -> None:
+        self._link = link
+        self._store = store
+        self._driver = driver
+        self._trees = Trees()
+        self._pins = Pins(_on_the_host(), is_the_same_here)
+        self._live: dict[AttemptId, Live] = {}
+        self._budget = Budget()
+
+    def serve(self) -> None:
+        """Until the launcher closes its end."""
+        due = time.monotonic()
+        while not self._link.ends_within(due - time.monotonic()):
+            due = max(due + self._budget.period, time.monotonic())
+            self._store.write([*self._hear(), *self._look(time.monotonic())], time.time())
+            self._budget.spent(self._driver.pid)
+        self._store.write(list(self._hear()), time.time())
+
+    def _hear(self) -> Iterator[Step]:
+        for message in self._link.received():
+            attempt = AttemptId(message["job"], message["number"])
+            live = _live(attempt, message)
+            if message["do"] == "begin":
+                self._live.setdefault(attempt, live)
+                continue
+            self._live.pop(attempt, None)
+            self._pins.forget(attempt)
+            yield from end_steps(attempt, live.gpus, message["seconds"], message["cpu_seconds"])
+
+    def _look(self, now: float) -> Iterator[Step]:
+        at = time.time()
+        trees = self._trees.look([live.keeper for live in self._live.values() if live.keeper])
+        seen = self._driver.look(at, now, whole=self._pins.suspects)
+        for card in seen.cards.values():
+            yield from card_steps(card)
+        for live in list(self._live.values()):
+            tree = trees.get(live.keeper) if live.keeper else None
+            if tree is not None:
+                yield from self._sample(live, tree, seen, at, now)
+        self._pins.tidy({who for tree in trees.values() for who in tree.processes.items()})
+
+    def _sample(self, live: Live, tree: Tree, seen: Seen, at: float, now: float) -> Iterator[Step]:
+        sample = AttemptSample(
+            live.attempt,
+            at,
+            gpu_memory=self._memory(live, tree, seen),
+            cpu_seconds=tree.cpu_seconds,
+            resident=tree.resident,
+        )
+        own = [seen.cards[uuid] for uuid in live.own or () if uuid in seen.cards]
+        busy = [card.utilization for card in own if card.utilization is not None]
+        used = [card.memory for card in own if card.memory is not None]
+        yield from attempt_steps(
+            sample,
+            live.gpus,
+            seconds=now - live.since,
+            span=min(now - (live.seen_at or live.since), 2 * self._budget.period),
+            utilization=fmean(busy) if busy else None,
+            card_memory=sum(used) if used and len(used) == live.gpus else None,
+        )
+        pin = self._judge(live, tree, seen)
+        if pin is not None and pin != live.pin:
+            yield pin_step(live.attempt, pin.state, pin.why)
+        self._live[live.attempt] = replace(live, seen_at=now, pin=pin or live.pin)
+
+    def _memory(self, live: Live, tree: Tree, seen: Seen) -> int | None:
+        """Of its processes, on whichever cards they are; None where it cannot be told."""
+        if not live.own or not all(uuid in seen.pids for uuid in live.own):
+            return None
+        known = self._pins.known(tree.processes)
+        found = [pids[pid] for pids in seen.pids.values() for pid in pids if pid in known]
+        if not found and not self._pins.host:
+            return None
+        return None if None in found else sum(memory or 0 for memory in found)
+
+    def _judge(self, live: Live, tree: Tree, seen: Seen) -> Pin | None:
+        """Once misplaced, always misplaced; it is told to the launcher, once. A proof stands."""
+        before = live.pin.state if live.pin else None
+        if live.own is None or before == "misplaced":
+            return None
+        pin = self._pins.judge(live.attempt, frozenset(live.own), tree.processes, seen)
+        if pin is None or pin.state != "misplaced":
+            return None if before == "verified" else pin
+        pin = replace(pin, why=self._where(live, pin))
+        self._link.say(
+            "misplaced",
+            job=live.attempt.job,
+            number=live.attempt.number,
+            gpu=pin.gpu,
+            pid=pin.pid,
+            text=pin.why,
+        )
+        return pin
+
+    def _where(self, live: Live, pin: Pin) -> str:
+        own = ", ".join(map(self._driver.name, live.own or ())) or "none"
+        command = command_of(pin.pid)
+        shown = f"process {pin.pid} ({command})" if command else f"process {pin.pid}"
+        return f"{shown} is on {self._driver.name(pin.gpu)}; the job's own: {own}"
+
+
+class Budget:
+    """How long to wait from look to look, from what the looks have cost: ours and the helper's."""
+
+    def __init__(self) -> None:
+        self.period = PERIOD
+        self._looks = 0
+        self._before: tuple[int | None, float] | None = None
+
+    def spent(self, helper: int | None) -> None:
+        """A look is over. What starting a helper cost is not counted: it is not had again."""
+        self._looks += 1
+        if self._before is not None and self._before[0] != helper:
+            self._before = None
+        if self._before is None:
+            self._looks, self._before = 0, (helper, time.process_time() + _cpu_of(helper))
+        elif self._looks == MEASURED:
+            total = time.process_time() + _cpu_of(helper)
+            cost = (total - self._before[1]) / MEASURED
+            self.period = min(LONGEST_PERIOD, max(PERIOD, cost / SHARE))
+            self._looks, self._before = 0, (helper, total)
+
+
+def _live(attempt: AttemptId, message: Mapping[str, Any]) -> Live:
+    return Live(
+        attempt,
+        own=None if message["gpus"] is None else tuple(message["gpus"]),
+        keeper=None if message["keeper"] is None else Keeper(*message["keeper"]),
+        since=time.monotonic() - message["seconds"],
+    )
+
+
+def _on_the_host() -> bool:
+    try:
+        return sees_all_pids()
+    except OSError:
+        return False
+
+
+def _cpu_of(pid: int | None) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""An attempt's processes at one moment: who they are, their CPU seconds, their resident memory.
+
+Parents are read before their children: a child that ends in between is missed once, and counted
+with its parent from the next look on, but never counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+from gpulaunch.sampler.keeper import Keeper, spent_since
+
+EVERY_THREAD = 5
+"""At each so many-th look every thread is asked for children, else those that had some before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`processes`: when each PID was created, which makes it out among those of its number.
+
+    `cpu_seconds` are the attempt's since it began, those of processes that ended included.
+    """
+
+    processes: dict[int, float] = field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    resident: int = 0
+
+
+class Trees:
+    """Keeps psutil's handles from look to look: making one costs three times its use."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, psutil.Process] = {}
+        self._forked: dict[int, tuple[str, ...]] = {}
+        self._looks = 0
+
+    def look(self, keepers: Iterable[Keeper]) -> dict[Keeper, Tree]:
+        """Of keepers that are gone there is nothing."""
+        self._looks += 1
+        found = {keeper: tree for keeper in keepers if (tree := self._tree(keeper)) is not None}
+        alive = {pid for tree in found.values() for pid in tree.processes}
+        self._known = {pid: process for pid, process in self._known.items() if pid in alive}
+        self._forked = {pid: tids for pid, tids in self._forked.items() if pid in alive}
+        return found
+
+    def _tree(self, keeper: Keeper) -> Tree | None:
+        cpu = spent_since(keeper)
+        if cpu is None:
+            return None
+        processes: dict[int, float] = {}
+        resident = 0
+        below = self._children(keeper.pid)
+        while below:
+            pid = below.pop()
+            with suppress(psutil.Error, OSError):
+                process = self._process(pid)
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+                processes[pid] = process.create_time()
+                cpu += times.user + times.system + times.children_user + times.children_system
+                resident += memory.rss
+                below += self._children(pid)
+        return Tree(processes, cpu, resident)
+
+    def _process(self, pid: int) -> psutil.Process:
+        """Raises psutil.NoSuchProcess."""
+        known = self._known.get(pid)
+        if known is None or not known.is_running():  # its number may be another's by now
+            known = self._known[pid] = psutil.Process(pid)
+        return known
+
+    def _children(self, pid: int) -> list[int]:
+        """The kernel lists them by the thread that forked them. A gone process has none."""
+        try:
+            if self._looks % EVERY_THREAD == 0 or pid not in self._forked:
+                threads: Sequence[str] = os.listdir(f"/proc/{pid}/task")
+            else:
+                threads = self._forked[pid]
+            by_thread = {tid: _children_of(pid, tid) for tid in threads}
+        except FileNotFoundError:
+            return self._children_elsewise(pid)
+        except OSError:
+            return []
+        forked = (tid for tid, children in by_thread.items() if children)
+        self._forked[pid] = tuple(dict.fromkeys([str(pid), *forked]))
+        return [child for children in by_thread.values() for child in children]
+
+    def _children_elsewise(self, pid: int) -> list[int]:
+        """Where a thread has ended meanwhile, or the kernel has no such lists."""
+        self._forked.pop(pid, None)
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
+
+
+def _children_of(pid: int, tid: str) -> list[int]:
+    with open(f"/proc/{pid}/task/{tid}/children", "rb") as file:
+        return [int(number) for number in file.read().split()]

@@ -1,0 +1,59 @@
+"""What attempts used, in words. What was not measured is not mentioned: no zeros in its place."""
+
+from __future__ import annotations
+
+from gpulaunch.metrics.model import AttemptUse, Measured
+from gpulaunch.views import words
+
+
+def use_of_one(use: AttemptUse) -> str:
+    """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
+    parts = []
+    if use.peak_gpu_memory is not None:
+        parts.append(f"GPU memory at most {words.size(use.peak_gpu_memory)}")
+    elif use.peak_card_memory is not None:
+        parts.append(f"memory of its cards, whoever's, at most {words.size(use.peak_card_memory)}")
+    if use.mean_gpu_utilization is not None:
+        parts.append(f"{use.mean_gpu_utilization:.0f} % utilised")
+    if use.peak_resident is not None:
+        parts.append(f"{words.size(use.peak_resident)} resident")
+    if use.cpu_seconds is not None:
+        parts.append(f"{words.duration(use.cpu_seconds)} of CPU time")
+    return ", ".join(parts)
+
+
+def use_of_all(measured: Measured) -> str:
+    """Of the whole run: peaks with whose they were, and means over the time that cards were had.
+
+    Per attempt is meant: the sums over attempts that ran at once are not known to have come to it.
+    """
+    uses = list(measured.uses.values())
+    parts = []
+    memory = max((u for u in uses if u.peak_gpu_memory), key=_gpu_memory, default=None)
+    if memory is not None:
+        most = f"{words.size(_gpu_memory(memory))} ({words.visible(memory.attempt.job)})"
+        parts.append(f"a job's GPU memory at most {most}")
+    busy = [
+        (u.mean_gpu_utilization, u.gpu_seconds)
+        for u in uses
+        if u.mean_gpu_utilization is not None and u.gpu_seconds
+    ]
+    if busy:
+        share = sum(mean * seconds for mean, seconds in busy) / sum(s for _, s in busy)
+        parts.append(f"the jobs' cards {share:.0f} % utilised")
+    resident = max((u for u in uses if u.peak_resident), key=_resident, default=None)
+    if resident is not None:
+        most = f"{words.size(_resident(resident))} ({words.visible(resident.attempt.job)})"
+        parts.append(f"resident memory at most {most}")
+    cpu = [u.cpu_seconds for u in uses if u.cpu_seconds is not None]
+    if cpu:
+        parts.append(f"{words.duration(sum(cpu))} of CPU time")
+    return ", ".join(parts)
+
+
+def _gpu_memory(use: AttemptUse) -> int:
+    return use.peak_gpu_memory or 0
+
+
+def _resident(use: AttemptUse) -> int:
+    return use.peak_resident or 0

@@ -1,0 +1,353 @@
+"""The sampler as the launcher has it: started late, restarted when it dies, gone with the launcher.
+
+On the pretend driver's cards the jobs are real processes, and the driver says where they are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpulaunch.core.events import Event, Misplaced
+from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.engines.metering import TRIES, Metering
+from gpulaunch.loop import Loop
+from gpulaunch.metrics.model import AttemptUse
+from gpulaunch.metrics.read import Reader, open_metrics
+from gpulaunch.process.client import Ended, Nursery, Started
+from tests.gpus.fake import GIB, FakeDriver
+from tests.helpers import wait_until
+from tests.process.conftest import nursery
+from tests.process.support import Slot
+
+__all__ = ["nursery"]
+
+A, B = AttemptId("a", 1), AttemptId("b", 1)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeDriver:
+    return FakeDriver(tmp_path)
+
+
+class Bench:
+    """A Metering in a loop that turns until something is so."""
+
+    def __init__(self, path: Path, fake: FakeDriver, gpus: int = 2, simulated: bool = False):
+        self.path = path / "metrics.db"
+        self.gpus = [
+            Gpu(fake.card(n), n, f"key-{n}", "a card", 80 * GIB, simulated=simulated)
+            for n in range(gpus)
+        ]
+        self.loop = Loop()
+        self.events: list[Event] = []
+        self.warned: list[str] = []
+        self.metering = Metering(
+            self.path,
+            self.gpus,
+            self.loop,
+            self.events.append,
+            fake.environ,
+            lambda job, text: self.warned.append(text),
+            after=0.01,
+        )
+
+    def turn(self, seconds: float = 0.05) -> None:
+        self.loop.call_after("test", seconds, lambda: None)
+        self.loop.turn()
+
+    def until_pid(self, other_than: int | None = None) -> int:
+        def there() -> int | None:
+            self.turn()
+            pid = self.metering.pid
+            return pid if pid != other_than else None
+
+        return wait_until(there, what="a sampler") or 0
+
+    def use(self, attempt: AttemptId = A) -> AttemptUse | None:
+        with opened(self.path) as reader:
+            return reader.use(attempt) if reader else None
+
+    def until_use(self, attempt: AttemptId = A) -> AttemptUse:
+        def there() -> AttemptUse | None:
+            self.turn()
+            use = self.use(attempt)
+            return use if use and use.peak_resident is not None else None
+
+        found = wait_until(there, what=f"a sample of {attempt}")
+        assert found is not None
+        return found
+
+    def pin(self, attempt: AttemptId = A) -> str | None:
+        self.turn()
+        with opened(self.path) as reader:
+            return reader.pin(attempt) if reader else None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Reader | None]:
+    reader = open_metrics(path)
+    try:
+        yield reader
+    finally:
+        if reader:
+            reader.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, fake: FakeDriver) -> Iterator[Bench]:
+    yield from closing(Bench(tmp_path, fake))
+
+
+def closing(bench: Bench) -> Iterator[Bench]:
+    yield bench
+    bench.metering.close()
+    bench.loop.close()
+
+
+@pytest.fixture
+def slots(nursery: Nursery, tmp_path: Path) -> Iterator[list[Slot]]:
+    """Two keepers' places for jobs."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    with Slot(nursery, folders[0]) as one, Slot(nursery, folders[1]) as two:
+        yield [one, two]
+
+
+def launched(slot: Slot, *argv: str) -> int:
+    slot.launch(*(argv or ("sleep", "60")))
+    return slot.expect(Started).pid
+
+
+def test_an_attempt_is_measured_while_it_lives(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pid = launched(slots[0])
+    fake.process(0, pid, 3 * GIB)
+    fake.card(0, utilization=40, used=4 * GIB)
+    bench.metering.begin(A, pid, bench.gpus[:1])
+    use = bench.until_use()
+    assert use.peak_gpu_memory == use.mean_gpu_memory == 3 * GIB
+    assert use.peak_card_memory == 4 * GIB
+    assert use.mean_gpu_utilization == use.peak_gpu_utilization == 40.0
+    assert wait_until(bench.pin) == "verified"
+    with opened(bench.path) as reader:
+        assert reader is not None
+        assert set(reader.latest()) == {gpu.uuid for gpu in bench.gpus}
+
+
+def test_its_end_tells_the_exact_cpu_time(bench: Bench, slots: list[Slot]) -> None:
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    pid = launched(slots[0], sys.executable, "-S", "-c", burn)
+    bench.metering.begin(A, pid, bench.gpus)
+    began = time.monotonic()
+    slots[0].expect(Ended)
+    bench.metering.end(A)
+    took = time.monotonic() - began
+    bench.until_pid()
+    bench.metering.close()
+    use = bench.use()
+    assert use is not None
+    assert use.cpu_seconds is not None
+    assert use.gpu_seconds is not None
+    assert 0.45 <= use.cpu_seconds <= 1.0
+    assert took * 2 - 0.1 <= use.gpu_seconds <= took * 2 + 0.1
+
+
+def test_a_list_that_is_over_at_once_starts_no_sampler(
+    tmp_path: Path, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    bench = Bench(tmp_path, fake)
+    bench.metering._after = 60.0
+    bench.metering.begin(A, launched(slots[0]), ())
+    bench.metering.end(A)
+    bench.turn()
+    assert bench.metering.pid is None
+    bench.metering.close()
+    assert not bench.path.exists()
+    bench.loop.close()
+
+
+def test_on_pretend_cards_processes_are_measured_and_cards_are_not(
+    tmp_path: Path, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    for bench in closing(Bench(tmp_path, fake, simulated=True)):
+        bench.metering.begin(A, launched(slots[0]), bench.gpus[:1])
+        use = bench.until_use()
+        assert use.cpu_seconds is not None
+        assert use == AttemptUse(A, cpu_seconds=use.cpu_seconds, peak_resident=use.peak_resident)
+        with opened(bench.path) as reader:
+            assert reader is not None
+            assert (reader.latest(), reader.pins()) == ({}, {})
+        assert helpers(bench.until_pid()) == []  # nobody asks a driver
+
+
+def helpers(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+def test_a_sampler_that_was_killed_is_followed_by_another(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pid = launched(slots[0])
+    fake.process(0, pid, 3 * GIB)
+    bench.metering.begin(A, pid, bench.gpus[:1])
+    bench.until_use()
+    first = bench.until_pid()
+    os.kill(first, signal.SIGKILL)
+    second = bench.until_pid(other_than=first)
+    fake.no_processes()
+    fake.process(0, pid, 5 * GIB)
+
+    def grown() -> bool:
+        bench.turn()
+        use = bench.use()
+        return use is not None and use.peak_gpu_memory == 5 * GIB
+
+    wait_until(grown)
+    assert second
+    assert not bench.warned
+
+
+def test_one_that_dies_at_once_each_time_is_given_up_quietly(
+    bench: Bench, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpulaunch.engines.metering.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("gpulaunch.engines.metering.command", lambda *_, **__: ["false"])
+    bench.metering.begin(A, launched(slots[0]), ())
+
+    def given_up() -> bool:
+        bench.turn()
+        return bench.metering._failures > TRIES
+
+    wait_until(given_up)
+    bench.turn()
+    assert bench.metering.pid is None
+    assert not bench.warned
+
+
+def test_a_job_on_a_card_that_is_not_its_own_is_posted_once(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    mine, other = launched(slots[0]), launched(slots[1])
+    fake.process(0, mine, GIB)
+    fake.process(1, mine, GIB)
+    fake.process(1, other, GIB)
+    bench.metering.begin(A, mine, bench.gpus[:1])
+    bench.metering.begin(B, other, bench.gpus[1:])
+    wait_until(lambda: bench.turn() or bench.events)
+    (event,) = bench.events
+    assert isinstance(event, Misplaced)
+    uuids = [gpu.uuid for gpu in bench.gpus]
+    assert (event.attempt, event.gpu, event.pid) == (A, uuids[1], mine)
+    assert event.text == (
+        f"process {mine} (sleep 60) is on GPU 1 ({uuids[1]}); the job's own: GPU 0 ({uuids[0]})"
+    )
+    assert wait_until(bench.pin) == "misplaced"
+    assert wait_until(lambda: bench.pin(B)) == "verified"
+    os.kill(bench.until_pid(), signal.SIGKILL)  # the next one sees it anew
+    bench.until_pid(other_than=bench.metering.pid)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        bench.turn()
+    assert len(bench.events) == 1
+
+
+def test_a_card_outside_of_the_run_is_not_its_own_either(
+    tmp_path: Path, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    for bench in closing(Bench(tmp_path, fake, gpus=1)):
+        stranger = fake.card(1)
+        pid = launched(slots[0])
+        fake.process(1, pid, GIB)
+        bench.metering.begin(A, pid, bench.gpus)
+        wait_until(lambda bench=bench: bench.turn() or bench.events)
+        assert isinstance(bench.events[0], Misplaced)
+        assert bench.events[0].gpu == stranger
+
+
+def test_two_jobs_that_share_a_card_are_told_apart_by_their_memory(
+    bench: Bench, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    pids = [launched(slot) for slot in slots]
+    for attempt, pid, memory in zip((A, B), pids, (2 * GIB, 5 * GIB), strict=True):
+        fake.process(0, pid, memory)
+        bench.metering.begin(attempt, pid, bench.gpus[:1])
+    assert bench.until_use(A).peak_gpu_memory == 2 * GIB
+    assert bench.until_use(B).peak_gpu_memory == 5 * GIB
+    assert {wait_until(lambda a=a: bench.pin(a)) for a in (A, B)} == {"verified"}
+    assert not bench.events
+
+
+def test_a_card_that_hangs_leaves_the_others_and_the_processes_measured(
+    tmp_path: Path, fake: FakeDriver, slots: list[Slot]
+) -> None:
+    for bench in closing(Bench(tmp_path, fake)):
+        fake.card(0, hang="power")
+        bench.metering.begin(A, launched(slots[0]), bench.gpus[1:])
+        bench.until_use()
+        with opened(bench.path) as reader:
+            assert reader is not None
+            assert set(reader.latest()) == {bench.gpus[1].uuid}
+        assert bench.pin() is None  # nothing is on a card, and not all of them can be seen
+
+
+def test_a_database_that_is_held_is_said_once_and_costs_nothing_else(
+    bench: Bench, slots: list[Slot]
+) -> None:
+    bench.metering.begin(A, launched(slots[0]), bench.gpus[:1])
+    bench.until_use()
+    holder = sqlite3.connect(bench.path, isolation_level=None, timeout=20.0)
+    holder.execute("BEGIN EXCLUSIVE")
+    wait_until(lambda: bench.turn() or bench.warned)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert len(bench.warned) == 1
+    assert "metrics.db: database is locked" in bench.warned[0]
+
+
+LAUNCHER = """
+import os, sys
+from pathlib import Path
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.metering import Metering
+from gpulaunch.core.model import Gpu
+from gpulaunch.loop import Loop
+loop = Loop()
+gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]
+metering = Metering(Path(sys.argv[1]), gpus, loop, print, os.environ, print, after=0.0)
+metering.begin(AttemptId("a", 1), os.getpid(), gpus)
+loop.turn()
+print(metering.pid, flush=True)
+while True:
+    loop.turn()
+"""
+
+
+def test_a_launcher_that_is_killed_takes_the_sampler_and_its_helper_along(
+    tmp_path: Path, fake: FakeDriver
+) -> None:
+    argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "metrics.db"), fake.card(0)]
+    launcher = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=fake.environ)
+    assert launcher.stdout is not None
+    sampler = psutil.Process(int(launcher.stdout.readline()))
+    (helper,) = wait_until(sampler.children)
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    wait_until(lambda: gone(sampler) and gone(helper), 5.0)
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,130 @@
+"""What attempts came to, against numbers reckoned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.metrics.model import NOTHING, AttemptSample, AttemptUse, CardSample
+from gpulaunch.metrics.read import Reader, measured, open_metrics
+from gpulaunch.metrics.store import Store, attempt_steps, card_steps, end_steps, pin_step
+
+A, B = AttemptId("a", 1), AttemptId("b", 2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "metrics.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.db"
+
+
+def opened(path: Path) -> Reader:
+    reader = open_metrics(path)
+    assert reader is not None
+    return reader
+
+
+def test_an_attempts_use_is_what_its_samples_come_to(store: Store, path: Path) -> None:
+    # (at, GPU memory, CPU seconds, resident, span, utilisation, memory of its two cards)
+    samples = [
+        (10.0, 100, 1.0, 7, 1.0, 10.0, 110),
+        (11.0, 300, 2.5, 9, 1.0, 50.0, 310),
+        (14.0, 200, 6.0, 8, 3.0, 90.0, 260),
+    ]
+    for at, gpu, cpu, resident, span, busy, card in samples:
+        sample = AttemptSample(A, at, gpu, cpu, resident)
+        store.write(attempt_steps(sample, 2, at - 9.0, span, busy, card), at)
+    assert opened_use(path) == AttemptUse(
+        A,
+        peak_gpu_memory=300,
+        mean_gpu_memory=200,  # (100 * 1 + 300 * 1 + 200 * 3) / 5
+        peak_gpu_utilization=90.0,
+        mean_gpu_utilization=66.0,  # (10 + 50 + 90 * 3) / 5
+        gpu_seconds=10.0,  # 5 seconds of two cards
+        cpu_seconds=6.0,
+        peak_resident=9,
+        peak_card_memory=310,
+    )
+    store.write(end_steps(A, 2, 5.5, 7.25), 15.0)
+    use = opened_use(path)
+    assert use is not None
+    assert (use.gpu_seconds, use.cpu_seconds) == (11.0, 7.25)
+
+
+def opened_use(path: Path) -> AttemptUse | None:
+    with opened(path) as reader:
+        assert reader.uses() == {A: reader.use(A)}
+        return reader.use(A)
+
+
+def test_on_pretend_cards_all_that_is_of_a_card_is_none(store: Store, path: Path) -> None:
+    store.write(attempt_steps(AttemptSample(A, 1.0, None, 2.0, 3), None, 1.0, 1.0), 1.0)
+    store.write(end_steps(A, None, 2.0, 2.5), 2.0)
+    assert opened_use(path) == AttemptUse(A, cpu_seconds=2.5, peak_resident=3)
+
+
+def test_what_was_not_known_at_one_moment_does_not_count_as_zero(store: Store, path: Path) -> None:
+    for at, memory, busy in ((1.0, None, None), (2.0, 40, 80.0), (3.0, None, None)):
+        steps = attempt_steps(AttemptSample(A, at, memory, None, None), 1, at, 1.0, busy)
+        store.write(steps, at)
+    use = opened_use(path)
+    assert use is not None
+    assert (use.mean_gpu_memory, use.mean_gpu_utilization) == (40, 80.0)
+    assert (use.cpu_seconds, use.peak_resident) == (None, None)
+
+
+def test_cpu_seconds_never_go_back(store: Store, path: Path) -> None:
+    store.write(attempt_steps(AttemptSample(A, 1.0, None, 9.0, 1), 1, 1.0, 1.0), 1.0)
+    store.write(end_steps(A, 1, 2.0, 8.0), 2.0)
+    use = opened_use(path)
+    assert use is not None
+    assert use.cpu_seconds == 9.0
+
+
+def test_a_curve_is_thinned_to_as_many_points_as_are_wanted(store: Store, path: Path) -> None:
+    for at in range(1000):
+        store.write(card_steps(CardSample("GPU-0", float(at), at % 2 * 100, at)), 0.0)
+    with opened(path) as reader:
+        assert len(reader.cards("GPU-0", most=2000)) == 1000
+        few = reader.cards("GPU-0", since=100.0, most=9)
+        assert len(few) == 9
+        assert [sample.utilization for sample in few] == [50] * 9
+        assert few[-1].memory == 999
+        assert [s.at for s in few] == sorted(s.at for s in few)
+        assert reader.cards("GPU-1") == []
+        assert reader.cards("GPU-0", since=2000.0) == []
+
+
+def test_an_attempts_own_curve(store: Store, path: Path) -> None:
+    for at in range(10):
+        sample = AttemptSample(A, float(at), at * 10, float(at), 100 - at)
+        store.write(attempt_steps(sample, 1, 1.0, 1.0), 0.0)
+    with opened(path) as reader:
+        assert reader.samples(A, since=8.0)[-1] == AttemptSample(A, 9.0, 90, 9.0, 91)
+        assert reader.samples(A, most=2)[0] == AttemptSample(A, 2.0, 40, 4.0, 100)
+        assert reader.samples(B) == []
+
+
+def test_a_pin_is_what_was_said_last_and_none_where_nothing_was(store: Store, path: Path) -> None:
+    for attempt in (A, B):
+        store.write(end_steps(attempt, 1, 1.0, None), 1.0)
+    store.write([pin_step(A, "unverified", "a container"), pin_step(A, "verified", "")], 1.0)
+    with opened(path) as reader:
+        assert reader.pin(A) == "verified"
+        assert reader.pin(B) is None
+        assert reader.use(AttemptId("c", 1)) is None
+    assert measured(path).pins == {A: ("verified", "")}
+
+
+def test_without_a_file_nothing_was_measured(tmp_path: Path) -> None:
+    assert measured(tmp_path / "metrics.db") == NOTHING
+    assert not (tmp_path / "metrics.db").exists()

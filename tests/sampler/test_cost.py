@@ -1,0 +1,124 @@
+"""What measuring costs: the promise is under 1 % of one core for 8 cards.
+
+The pretend driver reads a text file at each call, which is slower than a driver that is well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import astuple
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.gpus.helper import command
+from gpulaunch.metrics.read import measured
+from gpulaunch.process.client import Nursery, Started
+from gpulaunch.sampler import main as module
+from gpulaunch.sampler.keeper import keeper_of
+from gpulaunch.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, Budget
+from tests.gpus.fake import GIB, FakeDriver
+from tests.helpers import wait_until
+from tests.process.conftest import nursery
+from tests.process.support import Slot
+
+__all__ = ["nursery"]
+
+CARDS, PROCESSES = 8, 5
+SETTLES, WATCHED = MEASURED + 2.0, 15.0  # seconds
+
+JOB = f"""
+import subprocess, time
+held = [subprocess.Popen(["sleep", "1000"]) for _ in range({PROCESSES} - 1)]
+time.sleep(1000)
+"""
+
+
+@pytest.mark.slow
+def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
+    tmp_path: Path, nursery: Nursery
+) -> None:
+    fake = FakeDriver(tmp_path)
+    cards = [(n, fake.card(n)) for n in range(CARDS)]
+    with ExitStack() as stack:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(ours)
+        path = tmp_path / "metrics.db"
+        with theirs:
+            argv = command("main", str(path), json.dumps(cards), package="gpulaunch.sampler")
+            sampler = subprocess.Popen(argv, stdin=theirs.fileno(), env=fake.environ)
+        stack.callback(sampler.wait)
+        stack.callback(sampler.kill)
+        for number, uuid in cards:
+            (tmp_path / uuid).mkdir()
+            slot = stack.enter_context(Slot(nursery, tmp_path / uuid))
+            slot.launch(sys.executable, "-S", "-c", JOB)
+            pid = slot.expect(Started).pid
+            fake.process(number, pid, 10 * GIB)
+            keeper = keeper_of(pid)
+            assert keeper is not None
+            begun = {"do": "begin", "job": f"j{number}", "number": 1, "gpus": [uuid]}
+            ours.send(json.dumps({**begun, "seconds": 0.0, "keeper": astuple(keeper)}).encode())
+        processes = [psutil.Process(sampler.pid)]
+        processes += wait_until(processes[0].children)
+        wait_until(lambda: len(measured(path).pins) == CARDS)
+        # The time is the kernel's own; both must be seen at work for as long as this.
+        waited_for(SETTLES)
+        before, began = sum(map(cpu, processes)), time.monotonic()
+        waited_for(WATCHED)
+        share = (sum(map(cpu, processes)) - before) / (time.monotonic() - began)
+        size = os.path.getsize(path)
+    print(f"{CARDS} cards, {CARDS * PROCESSES} processes: {share:.2%} of a core, {size:,} bytes")
+    use = measured(path).uses[AttemptId("j0", 1)]
+    assert use.peak_gpu_memory == 10 * GIB
+    assert share < 0.01
+
+
+def waited_for(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > end, seconds + 5)
+
+
+def cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+class Costs:
+    """A process clock that goes on by as much as each look is to cost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(module.time, "process_time", lambda: self.now)
+        monkeypatch.setattr(module, "_cpu_of", lambda pid: 0.0)
+
+    def looks(self, budget: Budget, cost: float, count: int = MEASURED) -> float:
+        for _ in range(count):
+            self.now += cost
+            budget.spent(1)
+        return budget.period
+
+
+def test_looks_that_cost_more_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, budget = Costs(monkeypatch), Budget()
+    costs.looks(budget, 5.0, 1)  # the start, which is not had again
+    assert costs.looks(budget, 0.004) == PERIOD
+    assert costs.looks(budget, 0.024) == pytest.approx(0.024 / SHARE)
+    assert costs.looks(budget, 9.0) == LONGEST_PERIOD
+    assert costs.looks(budget, 0.001) == PERIOD
+
+
+def test_a_helper_that_was_started_anew_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, budget = Costs(monkeypatch), Budget()
+    budget.spent(1)
+    costs.now += 60.0
+    budget.spent(2)
+    assert costs.looks(budget, 0.001, MEASURED - 1) == PERIOD
