@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -40,6 +41,7 @@ from gpulaunch.errors import (
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
+from gpulaunch.journal.earlier import durations
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
@@ -96,6 +98,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
+    before = None if job_file is None else newest_of(job_file, Path.cwd())
     with held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {_short(run.path)}", options)
@@ -105,7 +108,8 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         def supervised(begun: Begun) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
                 _describe(session, plan, job_file)
-                return _supervise(session, server, journal, options, begun)
+                earlier = partial(durations, before)
+                return _supervise(session, server, journal, options, begun, earlier)
 
         return _here_or_detached(run, options, supervised)
 
@@ -352,9 +356,17 @@ def _only(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[
 
 
 def _supervise(
-    session: Session, server: ControlServer, journal: Journal, options: Options, begun: Begun
+    session: Session,
+    server: ControlServer,
+    journal: Journal,
+    options: Options,
+    begun: Begun,
+    earlier: Callable[[], Mapping[str, float]] = dict,
 ) -> int:
-    """Drive the run to its end and show it; returns the exit status."""
+    """Drive the run to its end and show it; returns the exit status.
+
+    `earlier`: how long jobs took in an earlier run of the same file, in seconds by name.
+    """
     session = replace(
         session,
         fail_fast=options.fail_fast,
@@ -371,7 +383,7 @@ def _supervise(
         # Detached, standard error is about to become a file: no display that redraws, no colours.
         environ = {**os.environ, "NO_COLOR": "1"} if options.detach else os.environ
         lines = options.no_progress or options.detach
-        view = choose_view(sys.stderr, environ, options.quiet, lines)
+        view = choose_view(sys.stderr, environ, options.quiet, lines, earlier=earlier)
     ledger = session.ledger
     try:
         unrecorded = supervise(session, server, journal, view, begun)

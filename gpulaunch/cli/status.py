@@ -26,7 +26,8 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
     one = found(run)
     paths = TypedPaths(one.run)
     if as_json:
-        print_json(status_json(one.ledger, paths.absolute(), one.state, one.reasons()))
+        told = status_json(one.ledger, paths.absolute(), one.state, one.reasons(), now())
+        print_json(told)
         return
     print_status(
         stdout_console(), one.ledger, paths, one.state, one.reasons(), now(), everything=everything

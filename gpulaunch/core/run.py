@@ -348,6 +348,9 @@ class Run:
             self._desk.fact(StopAsked(why, now))
         for live in self._attempts:
             self._attempts.stop(live, "interrupted", why, now)
+        for card in self._cards if now else ():
+            if card.state == "draining":
+                self._cards.release(card)
 
     def _retire(self, service: Node) -> None:
         assert service.attempt is not None

@@ -1,11 +1,17 @@
 """How long a run still takes, guessed from how long its finished jobs took. Pure.
 
 Per group of jobs (one entry of the job file): the mean time of those that succeeded, by cost where
-all have one. Never from fewer than three. What is left is done as many jobs at once as so far.
+all have one, in this run and in an earlier one of the same file. Never from fewer than three. What
+is left is done as many jobs at once as so far.
+
+The range holds four times of five, as far as jobs to come are like those that finished: it comes
+from how much those differed, and from how few they were.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpulaunch.core import facts as f
@@ -17,16 +23,53 @@ KNOWN_SHARE = 0.75
 """Silent unless at least this share of the jobs left is in groups with enough finished ones."""
 
 
+FOUR_OF_FIVE = 1.28
+"""Standard deviations on either side that hold 80 % of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Seconds still to go: the guess, and between what it lies."""
+
+    seconds: float
+    low: float
+    high: float
+
+
 @dataclass(slots=True)
 class Group:
-    """Finished: how many, their seconds and costs. Left: how many and their costs."""
+    """Finished: how many, the sums of their seconds and costs, of those squared and multiplied.
+    Left: how many and their costs."""
 
     done: int = 0
     seconds: float = 0.0
     done_cost: float = 0.0
+    seconds_squared: float = 0.0
+    cost_squared: float = 0.0
+    seconds_by_cost: float = 0.0
     left: int = 0
     left_cost: float = 0.0
     costed: bool = True
+
+    def count(self, seconds: float, cost: float) -> None:
+        self.done += 1
+        self.seconds += seconds
+        self.done_cost += cost
+        self.seconds_squared += seconds**2
+        self.cost_squared += cost**2
+        self.seconds_by_cost += seconds * cost
+        self.costed = self.costed and cost > 0
+
+    @property
+    def variance(self) -> float:
+        """Of one job's seconds about what `mean` expects of it; of at least two finished ones."""
+        if self.costed and self.done_cost > 0:
+            rate = self.seconds / self.done_cost
+            rest = self.seconds_squared - 2 * rate * self.seconds_by_cost
+            rest += rate**2 * self.cost_squared
+        else:
+            rest = self.seconds_squared - self.seconds**2 / self.done
+        return max(0.0, rest / (self.done - 1))
 
     def mean(self, cost: float) -> float:
         """Expected seconds of one job of this group."""
@@ -36,9 +79,13 @@ class Group:
 
 
 class Estimate:
-    """Follows a run's facts, in constant time each. Services do not count: they end when told."""
+    """Follows a run's facts, in constant time each. Services do not count: they end when told.
 
-    def __init__(self) -> None:
+    `earlier`: how long jobs of these names took in an earlier run of the same file, in seconds.
+    """
+
+    def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
+        self._earlier = dict(earlier or {})
         self._groups: dict[int, Group] = {}
         self._left: dict[str, tuple[int, float]] = {}
         self._vanished: set[str] = set()
@@ -64,6 +111,7 @@ class Estimate:
             for attempt in job.attempts:
                 if attempt.state == "succeeded" and not job.service:
                     self._count(job, attempt.seconds)
+            self._recall(job)
             if job.vanished and job.state == "waiting":
                 self._vanished.add(job.name)
         self._running = {
@@ -76,6 +124,7 @@ class Estimate:
             case f.JobAdded(name) | f.JobRequeued(name):
                 self._vanished.discard(name)
                 job = ledger.jobs[name]
+                self._recall(job)
                 if job.state in ("waiting", "running") and not job.vanished:
                     self._add(job)
             case f.JobVanished(name):
@@ -93,6 +142,11 @@ class Estimate:
 
     def seconds_left(self, now: Instant) -> float | None:
         """None: too little is known to say."""
+        ahead = self.ahead(now)
+        return None if ahead is None else ahead.seconds
+
+    def ahead(self, now: Instant) -> Ahead | None:
+        """None: too little is known to say."""
         waiting = {number: (g.left, g.left_cost) for number, g in self._groups.items() if g.left}
         if not waiting or self._began is None:
             return None
@@ -103,12 +157,23 @@ class Estimate:
         work = sum(
             self._groups[n].mean(waiting[n][1] / waiting[n][0]) * waiting[n][0] for n in known
         )
-        work *= total / sum(waiting[n][0] for n in known)
+        # What is not known is taken to be like what is.
+        scale = total / sum(waiting[n][0] for n in known)
         begun, longest = self._under_way(now)
         at_once = (self._busy + self._elapsed_under_way(now)) / max(
             1e-9, now.mono - self._began.mono
         )
-        return max(longest, (work - begun) / max(1.0, at_once), 0.0)
+        about = FOUR_OF_FIVE * math.sqrt(sum(self._doubt(n, waiting[n][0]) for n in known))
+        guess, low, high = (
+            max(longest, (sure * scale - begun) / max(1.0, at_once), 0.0)
+            for sure in (work, work - about, work + about)
+        )
+        return Ahead(guess, low, high)
+
+    def _doubt(self, group: int, left: int) -> float:
+        """The variance of what the group's jobs still take together, that of its mean included."""
+        known = self._groups[group]
+        return known.variance * left * (1 + left / known.done)
 
     def expected(self, name: str) -> float | None:
         """Seconds that this unfinished job takes, by its group's; None: too little is known."""
@@ -154,11 +219,13 @@ class Estimate:
             self._groups[member[0]].left_cost -= member[1]
 
     def _count(self, job: JobRecord, seconds: float) -> None:
-        group = self._groups.setdefault(job.group, Group())
-        group.done += 1
-        group.seconds += seconds
-        group.done_cost += job.cost
-        group.costed = group.costed and job.cost > 0
+        self._groups.setdefault(job.group, Group()).count(seconds, job.cost)
+
+    def _recall(self, job: JobRecord) -> None:
+        """An earlier run's time of this job counts as if it had finished once."""
+        seconds = self._earlier.pop(job.name, None)
+        if seconds is not None and not job.service:
+            self._count(job, seconds)
 
     def _end(self, attempt: AttemptId, at: Instant, ledger: Ledger) -> None:
         since = self._running.pop(attempt, None)

@@ -7,6 +7,7 @@ in `tick` (at most four times a second) and `close`, and none while the terminal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpulaunch.core import facts as f
@@ -50,12 +51,15 @@ _UNSAID = frozenset({"started", "planned"})
 
 
 class ProgressView:
-    """Owns the lower part of the terminal between the first `tick` and `close`."""
+    """Owns the lower part of the terminal between the first `tick` and `close`.
 
-    def __init__(self, console: Console) -> None:
+    `earlier`: how long jobs took in an earlier run, for the estimate.
+    """
+
+    def __init__(self, console: Console, earlier: Mapping[str, float] | None = None) -> None:
         self._console = console
         self._live: Live | None = None
-        self._teller, self._estimate = Teller(), Estimate()
+        self._teller, self._estimate = Teller(), Estimate(earlier)
         self._lines: list[Line] = []
         self._seeded = self._changed = self._closed = False
         self._drawn_at = float("-inf")
@@ -235,9 +239,9 @@ class ProgressView:
 
         since = ledger.taken or ledger.opened or now
         parts = [Text(words.duration(now.mono - since.mono))]
-        ahead = self._estimate.seconds_left(now) if ledger.stopping is None else None
+        ahead = self._estimate.ahead(now) if ledger.stopping is None else None
         if ahead is not None:
-            parts.append(Text(f"about {words.rough(ahead)} to go"))
+            parts.append(Text(f"{words.rough_range(ahead.low, ahead.high)} to go"))
         if ledger.simulated:
             parts.append(Text("simulated", "magenta"))
         return parts

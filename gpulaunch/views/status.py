@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.views import words
+from gpulaunch.views.estimate import Ahead, Estimate
 from gpulaunch.views.events import unusable
 from gpulaunch.views.paths import RunPaths
 
@@ -30,12 +31,17 @@ SHOWN = 10
 
 
 def status_json(
-    ledger: Ledger, paths: RunPaths, state: RunState, reasons: Mapping[str, str]
+    ledger: Ledger,
+    paths: RunPaths,
+    state: RunState,
+    reasons: Mapping[str, str],
+    now: Instant | None = None,
 ) -> dict[str, Any]:
     """What `status --json` prints. `reasons`: why jobs wait, where the live run knows better.
 
     Durations in seconds, memory in bytes, times UTC ISO 8601; what is not known is null.
     """
+    ahead = _ahead(ledger, state, now)
     return {
         "run": {
             "id": ledger.run,
@@ -47,10 +53,20 @@ def status_json(
             "ended": words.iso(ledger.closed.utc if ledger.closed else None),
             "simulated": ledger.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
+            "seconds_left": ahead and {"low": round(ahead.low), "high": round(ahead.high)},
         },
         "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
         "jobs": [_job_json(job, ledger, paths, reasons) for job in ledger.jobs.values()],
     }
+
+
+def _ahead(ledger: Ledger, state: RunState, now: Instant | None) -> Ahead | None:
+    """How long a live run still takes; None where that cannot be said."""
+    if state != "running" or now is None or ledger.stopping is not None:
+        return None
+    estimate = Estimate()
+    estimate.seed(ledger)
+    return estimate.ahead(now)
 
 
 def _gpu_json(record: GpuRecord) -> dict[str, Any]:
@@ -178,12 +194,14 @@ def _print_head(
     from rich.text import Text
 
     since = ledger.taken or ledger.opened or now
+    ahead = _ahead(ledger, state, now)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
     head = Text.assemble(
         (words.visible(ledger.name), "bold"),
         "  ",
         (state, style),
         f"  {words.duration(now.utc - since.utc)}",
+        f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
         "  simulated cards" if ledger.simulated else "",
         (f"  {words.visible(os.fspath(paths.root))}", "dim"),
     )

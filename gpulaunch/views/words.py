@@ -46,6 +46,18 @@ def rough(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
+def rough_range(low: float, high: float) -> str:
+    """`about 5 min`, `5 to 8 min`, `50 min to 1 h 20 min`: as far as the two differ."""
+    least, most = rough(low), rough(high)
+    if least == most:
+        return most if least == "under a minute" else f"about {most}"
+    if least == "under a minute":
+        return f"up to {most}"
+    if least.endswith(" min") and most.endswith(" min") and " h" not in least + most:
+        return f"{least.removesuffix(' min')} to {most}"
+    return f"{least} to {most}"
+
+
 def limit(seconds: float) -> str:
     """A span that a person wrote: `90 s`, `30 min`, `2 h`, else as `duration` has it."""
     for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):

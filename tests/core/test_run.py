@@ -746,3 +746,14 @@ def test_a_retried_job_that_is_skipped_again_lets_nobody_come_up_before_its_turn
     assert table.asked(Retry(None)) == ["launch bad.2 on none"]
     table.run.check()
     assert table.ended("bad.2") == ["launch y.1 on none"]
+
+
+def test_a_second_ctrl_c_waits_for_no_cards_memory() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    assert table.ended("a.1") == ["drain 0"]
+    assert table.asked(Stop("Ctrl-C")) == []
+    assert not table.run.finished
+    assert table.asked(Stop("Ctrl-C", now=True)) == ["release 0"]
+    assert table.run.finished

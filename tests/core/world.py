@@ -284,9 +284,9 @@ class World:
             case Release(gpu):
                 place = self.cards[gpu]
                 assert self._has(side, place), f"Release({gpu}), not held"
-                assert not place.draining, f"Release({gpu}) while it drains"
+                assert not place.draining or side.stopped, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
-                place.granted = False
+                place.granted = place.draining = False
                 place.holder = None
                 self._hand_over(place)
             case Drain(gpu):
@@ -406,6 +406,8 @@ class World:
 
     def _drained(self, side: Side, place: Place) -> None:
         uuid = place.gpu.uuid
+        if place.holder is not side or not place.draining:
+            return
         place.draining = False
         if place.sick or (not self.calm and self.rng.random() < 0.02):
             place.sick = True

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import Exited
-from gpulaunch.views.estimate import Estimate
+from gpulaunch.views.estimate import Ahead, Estimate
 from tests.views.history import History
 
 
@@ -86,3 +89,58 @@ def test_a_retry_and_a_requeue_are_counted_again() -> None:
     assert left(run.add(f.JobSettled("w0", "failed"))) is None
     assert left(run.add(f.JobRequeued("w0", "asked"))) == pytest.approx(10)
     assert left(run.add(f.JobVanished("w0"))) is None
+
+
+def ahead(run: History, earlier: dict[str, float] | None = None) -> Ahead | None:
+    estimate = Estimate(earlier)
+    ledger = History().ledger
+    for fact, at in run.facts:
+        ledger.apply(fact, at)
+        estimate.see(fact, at, ledger)
+    return estimate.ahead(run.now)
+
+
+def test_equal_jobs_leave_no_doubt() -> None:
+    assert ahead(after([10, 10, 10], 5)) == Ahead(
+        pytest.approx(50), pytest.approx(50), pytest.approx(50)
+    )
+
+
+def test_the_range_is_as_wide_as_jobs_differed() -> None:
+    little, much = ahead(after([19, 20, 21], 5)), ahead(after([10, 20, 30], 5))
+    assert little is not None
+    assert much is not None
+    assert little.seconds == much.seconds == pytest.approx(100)
+    # Five jobs of a standard deviation of 10, and a mean known from three.
+    assert much.high - 100 == pytest.approx(1.28 * math.sqrt(100 * 5 * (1 + 5 / 3)))
+    assert 100 - much.low == pytest.approx(much.high - 100)
+    assert little.high - 100 == pytest.approx((much.high - 100) / 10)
+
+
+def test_the_range_holds_four_times_of_five() -> None:
+    rng = random.Random(7)
+    held = 0
+    for _ in range(400):
+        times = [rng.gauss(100, 20) for _ in range(30)]
+        found = ahead(after(times[:10], 20))
+        assert found is not None
+        held += found.low <= sum(times[10:]) <= found.high
+    assert 0.7 < held / 400 < 0.9
+
+
+def test_cost_explains_what_differs() -> None:
+    run = History(1).open()
+    for n, cost in enumerate((1.0, 2.0, 4.0, 8.0)):
+        run.add(f.JobAdded(f"j{n}", 0, 1, "d", cost=cost))
+    for n, cost in enumerate((1.0, 2.0, 4.0)):
+        run.start(f"j{n}", 0).pass_(10 * cost).succeed(f"j{n}")
+    assert ahead(run) == Ahead(pytest.approx(80), pytest.approx(80), pytest.approx(80))
+
+
+def test_an_earlier_run_of_the_file_is_a_first_guess() -> None:
+    run = History(1).open().jobs("a", "b", "c", "d").start("a", 0)
+    earlier = {"a": 10.0, "b": 20.0, "c": 30.0, "gone": 9999.0}
+    found = ahead(run.pass_(5), earlier)
+    assert found is not None
+    assert found.seconds == pytest.approx(4 * 20 - 5)
+    assert ahead(run, {"a": 10.0, "b": 20.0}) is None, "never from fewer than three"

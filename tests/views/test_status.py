@@ -39,6 +39,7 @@ def test_json_has_the_documented_shape() -> None:
         "counts": {
             "waiting": 2, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
         },
+        "seconds_left": None,
     }  # fmt: skip
     jobs = {job["name"]: job for job in found["jobs"]}
     assert list(jobs) == ["a", "b", "c", "d", "e", "gone"]
@@ -157,3 +158,18 @@ def test_the_clock_of_an_interrupted_run_stands_still() -> None:
     )
     assert text.splitlines()[0].startswith("nanobodies  interrupted  0:30")
     assert "a    running  0:30  GPU 0" in text
+
+
+def test_a_live_run_says_how_long_it_may_still_take() -> None:
+    run = History(1).open().jobs(*"abcdef")
+    for name, seconds in zip("abcd", (600, 720, 660, 640), strict=True):
+        run.start(name, 0).pass_(seconds).succeed(name)
+    run.start("e", 0)
+    told = status_json(run.ledger, Paths(), "running", {}, run.now)["run"]["seconds_left"]
+    assert 1100 < told["low"] < 1310 < told["high"] < 1600
+    shown = rendered(
+        lambda c: print_status(c, run.ledger, Paths(), "running", {}, run.now)
+    ).splitlines()[0]
+    assert "min to go" in shown
+    over = status_json(run.ledger, Paths(), "interrupted", {}, run.now)["run"]
+    assert over["seconds_left"] is None, "nobody works on it"

@@ -103,3 +103,18 @@ def test_visible_text_is_one_line_that_no_terminal_obeys(text: str) -> None:
     shown = words.visible(text)
     assert not re.search("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", shown)
     shown.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (290, 310, "about 5 min"),
+        (290, 500, "5 to 8 min"),
+        (5, 20, "under a minute"),
+        (5, 200, "up to 3 min"),
+        (3000, 4800, "50 min to 1 h 20 min"),
+        (7200, 7300, "about 2 h"),
+    ],
+)
+def test_a_range_is_as_wide_as_it_is_worth(low: float, high: float, text: str) -> None:
+    assert words.rough_range(low, high) == text
