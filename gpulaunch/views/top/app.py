@@ -66,6 +66,7 @@ class Top(App[None]):
     #below { height: 1fr; layout: vertical; }
     #below.wide { layout: horizontal; }
     #below.wide RowList { width: 1fr; height: 1fr; }
+    #below.wide #waiting { margin-right: 2; }
     #foot { height: 1; }
     #filter { height: 1; border: none; padding: 0; display: none; background: ansi_default; }
     """

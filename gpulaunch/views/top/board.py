@@ -126,14 +126,14 @@ class Board:
         if expected is None or not (self.alive or self.past):
             return ""
         left = expected - self.elapsed(attempt)
-        return _to_go(left) if left > 0 else "longer than expected"
+        return f"{words.rough_range(left, left)} to go" if left > 0 else "longer than expected"
 
     def to_go(self) -> str:
         """How long the whole run still takes, in words; empty where too little is known."""
         if self.ledger.stopping is not None or self.ledger.closed or not (self.alive or self.past):
             return ""
-        left = self._estimate.seconds_left(self.now)
-        return "" if left is None else _to_go(left)
+        left = self._estimate.ahead(self.now)
+        return "" if left is None else f"{words.rough_range(left.low, left.high)} to go"
 
     @property
     def without_cards(self) -> list[AttemptId]:
@@ -158,11 +158,6 @@ class Board:
         if name not in self.waiting:
             self.waiting[name] = None
             self._disordered = True
-
-
-def _to_go(seconds: float) -> str:
-    rough = words.rough(seconds)
-    return f"{rough} to go" if rough.startswith("under") else f"about {rough} to go"
 
 
 def _renew(names: dict[str, None], name: str) -> None:

@@ -40,8 +40,10 @@ def fit(text: str, width: int) -> str:
     """Exactly `width` columns: cut, with the cut marked, or filled with blanks."""
     if cell_len(text) <= width:
         return text + " " * (width - cell_len(text))
+    if width <= 0:
+        return ""
     cut = Text(text)
-    cut.truncate(max(0, width), overflow="ellipsis", pad=True)
+    cut.truncate(width, overflow="ellipsis", pad=True)
     return cut.plain
 
 

@@ -45,7 +45,8 @@ def counts(board: Board, width: int) -> Text:
             said = f"{words.count(known[state])} {_SAID.get(state, state)}"
             parts.append(Text(said, STYLES[state]))
     parts.append(Text(f"{words.count(board.left)} left"))
-    about = Text(" · ", "dim").join(parts)
+    about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
+    about.right_crop(len(" · "))
     room = min(BAR, width - about.cell_len - 4)
     if room >= 8:
         text.append(bar(settled / max(1, total), room), "green on bright_black").append("  ")

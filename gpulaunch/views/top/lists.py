@@ -114,7 +114,7 @@ class RowList(ScrollView, can_focus=True):
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         text, here = self._line(self.scroll_offset.y + y, width)
         text.no_wrap = True
         text.truncate(width, overflow="ellipsis", pad=True)

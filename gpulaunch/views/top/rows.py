@@ -207,6 +207,8 @@ class CardRows:
             alone = record.gpu.uuid not in self._recent
             if not alone or not running:
                 self._items.append((record, None, True))
+            if not alone and not record.attempts and _unused(record):
+                self._items.append((record, None, False))
             for number, attempt in enumerate(running):
                 self._items.append((record, attempt, alone and number == 0))
         for number, attempt in enumerate(board.without_cards):
@@ -237,11 +239,11 @@ class CardRows:
             return [self._attempt(label, attempt)]
         assert record is not None
         samples = self._recent.get(record.gpu.uuid)
-        if samples is None:
+        if samples is None or not labelled:
             return [Text.assemble((label, "dim"), (" " * TIME + "  "), _idle(record))]
-        line = Text(label, "dim")
+        line = Text.assemble((label, "dim"))
         line.append_text(self._use(record, samples, width - len(label)))
-        if not record.attempts:
+        if not record.attempts and not _unused(record):
             line.append("  ").append_text(_idle(record))
         return [line]
 
@@ -325,14 +327,17 @@ def _condition(sample: CardSample) -> str:
     return " ".join(filter(None, [heat, power, held]))
 
 
+def _unused(record: GpuRecord) -> str:
+    """Why nothing is to run there, in words; empty where something may."""
+    drained = "given back: no new starts here" if record.drained else ""
+    out = record.state in ("elsewhere", "occupied", "aside")
+    return ", ".join(filter(None, [unusable(record.state, record.why) if out else "", drained]))
+
+
 def _idle(record: GpuRecord) -> Text:
     """Why nothing runs on a card, or is shown to."""
     if record.attempts:
         return Text(f"{words.several(len(record.attempts), 'job')} not shown", "dim")
-    drained = "given back: no new starts here" if record.drained else ""
-    if record.state in ("elsewhere", "occupied", "aside"):
-        why = unusable(record.state, record.why)
-        return Text(", ".join(filter(None, [why, drained])), "yellow")
-    if drained:
-        return Text(drained, "yellow")
+    if why := _unused(record):
+        return Text(why, "yellow")
     return Text("its memory is being freed" if record.state == "draining" else "free", "dim")
