@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -96,8 +96,7 @@ class Attached:
         self._follower.close()
         self._lose_pulse()
         if self._samples is not None:
-            closing: Callable[[], None] = getattr(self._samples, "close", lambda: None)
-            closing()
+            self._samples.close()
 
     # ── Looking ─────────────────────────────────────────────────────────────────────────────────
 

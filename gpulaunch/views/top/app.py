@@ -168,7 +168,7 @@ class Top(App[None]):
                 facts += self.link.read()
             for fact, at in facts:
                 self._present.see(fact, at)
-        except (GpulaunchError, KeyError, IndexError) as error:
+        except (GpulaunchError, OSError, KeyError, IndexError) as error:
             # What stood before the damage is shown; nothing after it can be believed.
             self._trouble, facts = _words_of(error), []
             if self._present.ledger.last is None:
@@ -176,7 +176,7 @@ class Top(App[None]):
                 self.exit()
         if facts:
             self._changed = self._news = True
-        self._read_all = not facts
+        self._read_all = len(facts) < LONG
         return bool(facts)
 
     def _wonder(self) -> None:
@@ -205,8 +205,8 @@ class Top(App[None]):
             came: T | GpulaunchError
             try:
                 came = work()
-            except GpulaunchError as error:
-                came = error
+            except (GpulaunchError, OSError) as error:
+                came = GpulaunchError(_words_of(error))
             with suppress(RuntimeError):  # the screen was closed meanwhile
                 self.call_from_thread(then, came)
 
@@ -237,7 +237,7 @@ class Top(App[None]):
 
     def _show_edges(self) -> None:
         board, width = self.board, self.size.width
-        lines = [head(board, self.link.root), counts(board, width)]
+        lines: list[Text] = []
         if self._trouble:
             lines.append(Text(f" ! {words.visible(self._trouble)}", "bold red"))
         elif self.link.gone():
@@ -250,7 +250,11 @@ class Top(App[None]):
         if self._history:
             lines.append(moment(board, self._history.step, self._history.steps))
         lines += warnings(board, self.link.root)
-        self._head.update(Text("\n").join(_cut(line, width) for line in lines[: self._head_lines]))
+        room = self._head_lines
+        if room >= 2 + len(lines[:1]):  # where it is tight, a warning stands for the counts
+            lines.insert(0, counts(board, width))
+        lines.insert(0, head(board, self.link.root))
+        self._head.update(Text("\n").join(_cut(line, width) for line in lines[:room]))
         self._foot.update(_cut(self._hints(), width))
 
     @property
@@ -280,7 +284,9 @@ class Top(App[None]):
         below.set_class(wide and not small, "wide")
         some_ended = bool(ended.rows is not None and len(ended.rows)) or self._all_ended
         if self._pane == "ended" and not some_ended:
-            self._focus("cards")
+            self._pane = "cards"
+            if ended.has_focus:  # not from the filter, which may be being typed
+                cards.focus()
         cards.display = not small or self._pane == "cards"
         below.display = not small or self._pane != "cards"
         waiting.display = not small or self._pane == "waiting"
@@ -317,7 +323,8 @@ class Top(App[None]):
             for name in self._lists
             if name != "ended" or self._all_ended or (ended is not None and len(ended))
         ]
-        self._pane = open_[(open_.index(self._pane) + by) % len(open_)]
+        here = open_.index(self._pane) if self._pane in open_ else 0
+        self._pane = open_[(here + by) % len(open_)]
         self._arrange()
         self._focus(self._pane)
 
@@ -501,6 +508,6 @@ def _cut(line: Text, width: int) -> Text:
 
 
 def _words_of(error: Exception) -> str:
-    if isinstance(error, GpulaunchError):
+    if isinstance(error, GpulaunchError | OSError):
         return str(error)
     return f"the journal is damaged: it speaks of {error}, which nothing before it knows"

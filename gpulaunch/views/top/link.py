@@ -25,6 +25,8 @@ class Samples(Protocol):
 
     def use(self, attempt: AttemptId) -> AttemptUse | None: ...
 
+    def close(self) -> None: ...
+
 
 class Link(Protocol):
     """One run. All but `ask` and `reasons` answer at once; those two may take seconds."""

@@ -35,6 +35,8 @@ class FakeSamples:
     def use(self, attempt: AttemptId) -> AttemptUse | None:
         return self.used.get(attempt)
 
+    def close(self) -> None: ...
+
 
 class FakeLink:
     """A link to a History: what it holds is read at the next look. `asked` is what was asked."""

@@ -292,6 +292,15 @@ def test_keys_typed_into_the_filter_do_nothing_else() -> None:
     watch(link, act)
 
 
+def test_a_list_that_the_filter_empties_does_not_take_the_keys_away() -> None:
+    async def act(seat: Seat) -> None:
+        await seat.press("shift+tab", "slash", *"zq")
+        assert seat.app.is_running
+        assert (await seat.press("backspace", "backspace", "enter"))[-1].startswith(" ? help")
+
+    watch(FakeLink(night()), act)
+
+
 # ── Asking something of the run ─────────────────────────────────────────────────────────────────
 
 
@@ -536,6 +545,16 @@ def test_without_colours_the_screen_is_the_same(monkeypatch: pytest.MonkeyPatch)
         assert seat.lines[2].startswith("━Cards 3")
 
     watch(link, act)
+
+
+def test_a_warning_is_seen_on_a_low_terminal_too() -> None:
+    link = FakeLink(night())
+    link.alive = False
+
+    async def act(seat: Seat) -> None:
+        assert seat.lines[1].startswith(" ! its supervisor is gone")
+
+    watch(link, act, rows=10)
 
 
 def test_a_run_directory_that_vanishes_is_said_and_the_last_of_it_stays() -> None:
