@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -49,13 +50,19 @@ def command(run: str | None) -> int | None:
 
         if not os.environ.get("NO_COLOR"):
             os.environ.pop("NO_COLOR", None)  # set and empty means nothing (no-color.org)
-        app = Top(link)
+        app = Top(link, hung_up=_end_with_terminal)
         app.run()
     finally:
         link.close()
     if app.refused:
         raise UsageError(app.refused)
     return app.return_code
+
+
+def _end_with_terminal() -> None:
+    """Under nohup the signal was ignored; Textual would read from a closed terminal for ever."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGHUP)
 
 
 def _refuse_other_terminals() -> None:

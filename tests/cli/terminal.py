@@ -55,6 +55,12 @@ class Terminal:
         wait_until(lambda: self.raw is not None and self.process.poll() is not None, 60)
         return int(self.process.returncode)
 
+    def close(self) -> None:
+        """Close the window."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
     def flags(self) -> int:
         """The terminal's own local modes (echo, lines)."""
         return int(termios.tcgetattr(self._fd)[3])
@@ -79,10 +85,11 @@ def terminal(
         start_new_session=True,
     )
     os.close(theirs)
+    screen = Terminal(process, ours)
     try:
-        yield Terminal(process, ours)
+        yield screen
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait()
-        os.close(ours)
+        screen.close()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpulaunch.journal.codec import encode
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import COMMAND, Launcher
 from tests.cli.terminal import terminal
 from tests.views.history import History
 
@@ -20,6 +20,7 @@ JOBS = """
       - {name: slow, run: 'echo begun; until [ -e go ]; do sleep 0.05; done; echo gone'}
       - {name: next-名前, run: 'true'}
 """
+IGNORING = 'trap "" HUP; exec "$@"'
 LEFT = "\x1b[?1049l"
 """What gives the terminal its own screen back."""
 
@@ -103,6 +104,15 @@ def test_sigterm_leaves_the_terminal_as_it_was(launcher: Launcher) -> None:
         assert screen.ended() == 143
         assert LEFT in screen.raw
         assert screen.flags() == before
+
+
+def test_a_closed_terminal_ends_it_even_where_hangups_are_ignored(launcher: Launcher) -> None:
+    nohup = Launcher(launcher.path, launcher.environ, ["sh", "-c", IGNORING, "sh", *COMMAND])
+    with live(launcher) as run, terminal(nohup, "top") as screen:
+        screen.wait_for("Waiting 1")
+        screen.close()
+        assert screen.process.wait(60) == -signal.SIGHUP
+        assert run.poll() is None
 
 
 def test_no_colours_are_written_where_none_are_wanted(launcher: Launcher) -> None:

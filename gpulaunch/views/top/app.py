@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
 from gpulaunch.core.model import SETTLED
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.views import words
+from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts, head, moment, warnings
 from gpulaunch.views.top.history import History
@@ -56,7 +58,10 @@ T = TypeVar("T")
 
 
 class Top(App[None]):
-    """One run on the screen. `zone` is for times of day; None: the machine's."""
+    """One run on the screen. `zone` is for times of day; None: the machine's.
+
+    `hung_up` is called when the terminal was closed, and nothing can be drawn or read any more.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -91,11 +96,13 @@ class Top(App[None]):
         Binding("n", "now", show=False),
     ]
 
-    def __init__(self, link: Link, zone: tzinfo | None = None) -> None:
+    def __init__(
+        self, link: Link, zone: tzinfo | None = None, hung_up: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.link = link
-        self._zone = zone
+        self._zone, self._hung_up = zone, hung_up
         self._present = Board(zone)
         self._history: History | None = None
         self._rewinding = False
@@ -143,6 +150,8 @@ class Top(App[None]):
 
     def look(self) -> None:
         """Take in what is new, and show it if it is time to."""
+        if not self.is_headless and is_gone(sys.stdin):
+            self._hung_up()
         if self._take_in():
             self.call_after_refresh(self.look)  # a long journal comes in pieces: keys are heard
         board = self._present
