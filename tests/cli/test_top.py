@@ -58,8 +58,12 @@ def test_a_live_run_is_watched_and_left_alone(launcher: Launcher) -> None:
     assert set(launcher.states().values()) == {"succeeded"}
 
 
-def test_a_job_is_cancelled_from_the_screen(launcher: Launcher) -> None:
-    with live(launcher) as run, terminal(launcher, "top", launcher.run.name) as screen:
+def test_a_job_of_a_run_elsewhere_is_cancelled_from_the_screen(launcher: Launcher) -> None:
+    elsewhere = Launcher(launcher.file("elsewhere/readme", "").parent)
+    with (
+        live(launcher) as run,
+        terminal(elsewhere, "top", launcher.status()["run"]["id"]) as screen,
+    ):
         screen.wait_for("Waiting 1")
         screen.press("c")
         screen.wait_for("Cancel slow?")
