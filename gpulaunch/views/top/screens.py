@@ -111,8 +111,13 @@ class LogScreen(Screen[None]):
             return
         if attempt.id != self._shown:
             self._close()
-            self._shown, self._tail = attempt.id, LogTail(self._top.link.log(attempt.id))
-            self._follows = True
+            try:
+                path = self._top.link.log(attempt.id)
+            except ValueError as error:  # a journal may be anybody's, and name what it likes
+                self.query_one(RowList).put(LogRows("Log", [words.visible(str(error))]))
+                return
+            self._shown, self._tail = attempt.id, LogTail(path)
+            self.query_one(RowList).put(LogRows("Log", []))
         self._take_in(attempt)
 
     def _take_in(self, attempt: AttemptRecord) -> None:

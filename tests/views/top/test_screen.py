@@ -530,6 +530,20 @@ def test_names_are_made_visible_and_wide_ones_keep_the_columns() -> None:
     watch(link, act)
 
 
+def test_a_name_that_is_no_file_name_has_no_log() -> None:
+    class Strict(FakeLink):
+        def log(self, attempt: AttemptId) -> Path:
+            raise ValueError(f"a job's name must be a file name, found {attempt.job!r}")
+
+    run = History(1).open().jobs("../a").start("../a", 0)
+
+    async def act(seat: Seat) -> None:
+        assert "found '../a'" in (await seat.press("enter"))[2]
+        await seat.look()
+
+    watch(Strict(run), act)
+
+
 def test_without_colours_the_screen_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     link = FakeLink(night())
