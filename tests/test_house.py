@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 HEAVY = (
     "pydantic",
     "rich",
+    "textual",
     "yaml",
     "pynvml",
     "psutil",

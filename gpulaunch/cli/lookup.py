@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -42,18 +42,23 @@ class Found:
             return dict.fromkeys(waiting, str(error))
         if len(told) < EXPLAINED:
             return told
-        return {name: told.get(name, f"waits behind {len(told):,} others") for name in waiting}
+        return {name: told.get(name, behind(told)) for name in waiting}
 
 
 def found(run: str | None) -> Found:
     """The run of that directory, name or id: here, else among the live ones; or the newest here."""
+    return Found(directory(run))
+
+
+def directory(run: str | None) -> RunDir:
+    """The same, unread."""
     try:
-        return Found(find(run, Path.cwd()))
+        return find(run, Path.cwd())
     except UsageError:
         alive = [info for info in live_runs() if run is not None and run in (info.id, info.name)]
         if len(alive) != 1 or alive[0].dir is None:
             raise
-        return Found(RunDir(alive[0].dir))
+        return RunDir(alive[0].dir)
 
 
 def alive(run: str | None) -> Found:
@@ -68,6 +73,11 @@ def alive(run: str | None) -> Found:
         have = ", ".join(str(info.dir) for info in mine) or "none is"
         raise UsageError(f"name the run (-r RUN), unless exactly one is alive (alive: {have})")
     return Found(RunDir(mine[0].dir))
+
+
+def behind(told: Sized) -> str:
+    """What is said of the waiting jobs of which the run did not say why."""
+    return f"waits behind {len(told):,} others"
 
 
 def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:

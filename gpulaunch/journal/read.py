@@ -170,16 +170,24 @@ class Follower:
         self._watch = Watch()
         self._watch.add(self.path)
 
-    def read(self) -> list[tuple[Fact, Instant]]:
-        """What was recorded since the last call. Raises DamagedJournalError."""
+    def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
+        """What was recorded since the last call; a `piece`: about 1 MiB of it at most.
+
+        Raises DamagedJournalError.
+        """
         facts: list[tuple[Fact, Instant]] = []
         while data := os.pread(self._fd, _CHUNK, self._lines.end + len(self._lines.rest)):
             facts += [(line.fact, line.at) for line in self._lines.feed(data)]
-            if len(data) < _CHUNK:
+            if len(data) < _CHUNK or (piece and facts):
                 break  # the end of the file, as it was
         # What is held back is read again: a torn tail may be cut off and written anew.
         self._lines.rest = b""
         return facts
+
+    @property
+    def share(self) -> float:
+        """How much of the file, as long as it is now, was read: 0 to 1."""
+        return min(1.0, self._lines.end / max(1, os.fstat(self._fd).st_size))
 
     def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
         """Sleep until the file changes or one of `also` is readable; False after `timeout` s.

@@ -175,6 +175,13 @@ class Estimate:
         known = self._groups[group]
         return known.variance * left * (1 + left / known.done)
 
+    def expected(self, name: str) -> float | None:
+        """Seconds that this unfinished job takes, by its group's; None: too little is known."""
+        member = self._left.get(name)
+        if member is None or self._groups[member[0]].done < ENOUGH:
+            return None
+        return self._groups[member[0]].mean(member[1])
+
     def _under_way(self, now: Instant) -> tuple[float, float]:
         """Of running jobs: the seconds of expected work that are done, the longest still ahead."""
         begun, longest = 0.0, 0.0

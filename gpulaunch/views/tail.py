@@ -75,6 +75,11 @@ class Folder:
         self._rest = ""
         self._passed = False
 
+    @property
+    def rest(self) -> str:
+        """The unfinished last line, as a terminal would show it now."""
+        return fold_line(self._rest)
+
     def feed(self, data: bytes) -> str:
         """The text that is now certain: whole lines, each with its newline."""
         self._rest += self._decoder.decode(data)

@@ -108,6 +108,17 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def is_gone(stream: TextIO) -> bool:
+    """The terminal was closed: nothing can be read from it or written to it any more."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # a hang-up is always told
+        events = poll.poll(0)
+    except (OSError, ValueError, AttributeError):
+        return True
+    return any(event & (select.POLLHUP | select.POLLERR | select.POLLNVAL) for _, event in events)
+
+
 def is_smart(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """A terminal that says of itself that it obeys escape sequences."""
     return is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")

@@ -144,3 +144,17 @@ def test_an_earlier_run_of_the_file_is_a_first_guess() -> None:
     assert found is not None
     assert found.seconds == pytest.approx(4 * 20 - 5)
     assert ahead(run, {"a": 10.0, "b": 20.0}) is None, "never from fewer than three"
+
+
+def test_an_unfinished_job_is_expected_to_take_what_its_group_did() -> None:
+    def expected(run: History, name: str) -> float | None:
+        estimate = Estimate()
+        estimate.seed(run.ledger)
+        return estimate.expected(name)
+
+    run = History(1).open().jobs("a", "b", "c", "d", "e")
+    for name, seconds in (("a", 10), ("b", 20), ("c", 30)):
+        assert expected(run, "d") is None
+        run.start(name, 0).pass_(seconds).succeed(name)
+    assert expected(run, "d") == pytest.approx(20)
+    assert expected(run, "a") is None

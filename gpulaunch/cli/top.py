@@ -1,0 +1,186 @@
+"""`gpulaunch top`: a run on the whole screen, as it goes or as it was."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from gpulaunch.cli.options import run_argument
+
+if TYPE_CHECKING:
+    import socket
+
+    from gpulaunch.core.events import Request
+    from gpulaunch.core.ledger import Ledger
+    from gpulaunch.core.model import AttemptId, RunState
+    from gpulaunch.journal.rundir import RunDir
+    from gpulaunch.views.top.link import Dated, Samples, Why
+
+
+@click.command("top")
+@run_argument
+def command(run: str | None) -> int | None:
+    """Watch a run on the whole screen, live or afterwards. RUN: the newest one here.
+
+    Cards, what runs on them, what waits and why, what failed; ? lists the keys, q quits and
+    leaves the run alone.
+
+    \b
+    gpulaunch top
+    gpulaunch top gpulaunch-runs/nanobodies-20261120-074215
+    """
+    from gpulaunch.cli.lookup import directory
+    from gpulaunch.errors import UsageError
+
+    _refuse_other_terminals()
+    # What a journal adds up to is no garbage: to look through it again and again, as it grows,
+    # would take a third of the time in which 100,000 jobs are read.
+    gc.set_threshold(100_000, 50, 100)
+    link = Attached(directory(run))
+    try:
+        from gpulaunch.views.top.app import Top
+
+        if not os.environ.get("NO_COLOR"):
+            os.environ.pop("NO_COLOR", None)  # set and empty means nothing (no-color.org)
+        app = Top(link, hung_up=_end_with_terminal)
+        app.run()
+    finally:
+        link.close()
+    if app.refused:
+        raise UsageError(app.refused)
+    return app.return_code
+
+
+def _end_with_terminal() -> None:
+    """Under nohup the signal was ignored; Textual would read from a closed terminal for ever."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+def _refuse_other_terminals() -> None:
+    """Raises UsageError where the screen cannot be drawn, or keys cannot be read."""
+    from gpulaunch.errors import UsageError
+    from gpulaunch.views.terminal import can_redraw, is_terminal
+
+    streams = (("input", sys.stdin), ("output", sys.stdout), ("error", sys.stderr))
+    for name, stream in streams:
+        if not is_terminal(stream):
+            raise UsageError(
+                f"top fills a terminal, and standard {name} is none: gpulaunch status says the same"
+            )
+    if not can_redraw(sys.stderr, os.environ):
+        term, encoding = os.environ.get("TERM") or "not set", sys.stderr.encoding
+        raise UsageError(
+            "top needs a terminal that moves its cursor and shows UTF-8, and this one is"
+            f" TERM={term} with {encoding}: gpulaunch status says the same"
+        )
+
+
+class Attached:
+    """A run's directory, and its supervisor while it lives. Owns the descriptors; `close` it."""
+
+    def __init__(self, run: RunDir) -> None:
+        from gpulaunch.cli.output import TypedPaths
+        from gpulaunch.journal.liveness import origin_of
+        from gpulaunch.journal.read import Follower
+
+        self._run = run
+        self._here = origin_of(run).here
+        self._follower = Follower(run.events)
+        self._pulse: socket.socket | None = None
+        self._samples: Samples | None = None
+        self.root = TypedPaths(run).root
+
+    def close(self) -> None:
+        self._follower.close()
+        self._lose_pulse()
+        if self._samples is not None:
+            self._samples.close()
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    def read(self) -> list[Dated]:
+        return self._follower.read(piece=True)
+
+    def share(self) -> float:
+        return self._follower.share
+
+    def past(self) -> Iterator[Dated]:
+        from gpulaunch.journal.read import read
+
+        return read(self._run.events)
+
+    def state(self, ledger: Ledger) -> RunState:
+        if ledger.closed:
+            self._lose_pulse()
+            return ledger.state
+        return "running" if not self._here or self._beats(ledger.run) else "interrupted"
+
+    def gone(self) -> bool:
+        return not self._run.events.exists()
+
+    def now(self) -> float:
+        from gpulaunch.journal.codec import now
+
+        return now().utc
+
+    def samples(self) -> Samples | None:
+        """Opened once there is something: the sampler begins after the run does."""
+        if self._samples is None:
+            self._samples = _open_metrics(self._run)
+        return self._samples
+
+    def log(self, attempt: AttemptId) -> os.PathLike[str]:
+        return self._run.log(attempt)
+
+    # ── The supervisor ──────────────────────────────────────────────────────────────────────────
+
+    def reasons(self) -> Why:
+        from gpulaunch.cli.lookup import PATIENCE, behind
+        from gpulaunch.control import Reasons, call
+        from gpulaunch.session import EXPLAINED
+
+        told: dict[str, str] = call(self._id(), Reasons(), PATIENCE)["reasons"]
+        others = behind(told) if len(told) >= EXPLAINED else ""
+        return lambda name: told.get(name, others)
+
+    def ask(self, request: Request) -> None:
+        from gpulaunch.control import call
+
+        call(self._id(), request)
+
+    def _id(self) -> str:
+        return self._run.read_manifest().run
+
+    def _beats(self, run: str) -> bool:
+        """A connection that hangs up when the supervisor is gone: nothing is asked of it."""
+        import select
+
+        from gpulaunch.control import watch
+
+        if self._pulse is not None:
+            if not select.select([self._pulse], [], [], 0)[0]:
+                return True
+            self._lose_pulse()  # gone, or too many ask the run at once
+        self._pulse = watch(run)
+        return self._pulse is not None
+
+    def _lose_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
+
+
+def _open_metrics(run: RunDir) -> Samples | None:
+    with suppress(ImportError):
+        opened: Samples | None = import_module("gpulaunch.metrics.read").open_metrics(run.metrics)
+        return opened
+    return None

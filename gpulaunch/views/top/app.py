@@ -1,0 +1,522 @@
+"""The screen itself: looks at the run twice a second, shows it, and passes on what is asked.
+
+It looks rather than being woken: the clocks on the screen move on anyway, and nobody tells of what
+another machine writes to a shared directory. What may take seconds happens in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import tzinfo
+from typing import ClassVar, TypeVar
+
+from rich.text import Text
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.widgets import Input, Static
+
+from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
+from gpulaunch.core.model import SETTLED
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.views import words
+from gpulaunch.views.terminal import is_gone
+from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.head import counts, head, moment, warnings
+from gpulaunch.views.top.history import History
+from gpulaunch.views.top.link import Link, Why
+from gpulaunch.views.top.lists import RowList
+from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows
+from gpulaunch.views.top.screens import Help, LogScreen, Question
+
+LOOK = 0.5
+"""Seconds between two looks at the run."""
+CLOCK = 1.0
+"""Seconds between two redraws in which only clocks move on."""
+EASE = 10
+"""A redraw takes at most one part in so many of the time."""
+ASK = (3.0, 15.0)
+"""Seconds between two questions why jobs wait: at least, and where nothing changed."""
+SAID = 8.0
+"""Seconds that a message stays."""
+LONG = 1000
+"""Facts at once: a journal that was long before it was opened."""
+SMALL = 13
+"""Of fewer rows, one list gets all."""
+WIDE = 110
+HINTS = (
+    " ? help  q quit  Enter log  / filter  {e}  c cancel  r retry  p {p}  ← → past  Tab next list"
+)
+
+T = TypeVar("T")
+
+
+class Top(App[None]):
+    """One run on the screen. `zone` is for times of day; None: the machine's.
+
+    `hung_up` is called when the terminal was closed, and nothing can be drawn or read any more.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    ModalScreen { background: transparent; }
+    #head { height: auto; max-height: 4; }
+    #below { height: 1fr; layout: vertical; }
+    #below.wide { layout: horizontal; }
+    #below.wide RowList { width: 1fr; height: 1fr; }
+    #below.wide #waiting { margin-right: 2; }
+    #foot { height: 1; }
+    #filter { height: 1; border: none; padding: 0; display: none; background: ansi_default; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", show=False),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False),
+        Binding("question_mark,f1", "help", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("escape", "unfilter", show=False),
+        Binding("tab", "pane(1)", show=False, priority=True),
+        Binding("shift+tab", "pane(-1)", show=False, priority=True),
+        Binding("e", "ended", show=False),
+        Binding("l", "log", show=False),
+        Binding("c", "cancel", show=False),
+        Binding("r", "retry", show=False),
+        Binding("p", "pause", show=False),
+        Binding("left", "step(-1)", show=False),
+        Binding("right", "step(1)", show=False),
+        Binding("left_square_bracket", "leap(-1)", show=False),
+        Binding("right_square_bracket", "leap(1)", show=False),
+        Binding("n", "now", show=False),
+    ]
+
+    def __init__(
+        self, link: Link, zone: tzinfo | None = None, hung_up: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.link = link
+        self._zone, self._hung_up = zone, hung_up
+        self._present = Board(zone)
+        self._history: History | None = None
+        self._rewinding = False
+        self._read_all = self._all_ended = False
+        self._trouble = self._state_shown = ""
+        self.refused = ""
+        """Why nothing could be shown at all."""
+        self._chosen = Filter()
+        self._pane = "cards"
+        self._said, self._said_until = "", 0.0
+        self._changed, self._drawn_at, self._not_before = True, 0.0, 0.0
+        self._asking, self._asked_at, self._news = False, 0.0, True
+        self._lists: dict[str, RowList] = {}
+        self._head, self._foot = Static(id="head", markup=False), Static(id="foot", markup=False)
+
+    @property
+    def board(self) -> Board:
+        """What is shown: the run now, or at a moment of its past."""
+        return self._history.board if self._history else self._present
+
+    def compose(self) -> ComposeResult:
+        self._lists = {
+            "cards": RowList("cards", "no cards"),
+            "waiting": RowList("waiting", "nothing waits"),
+            "ended": RowList("ended", "none"),
+        }
+        yield self._head
+        yield self._lists["cards"]
+        with Container(id="below"):
+            yield self._lists["waiting"]
+            yield self._lists["ended"]
+        yield self._foot
+        yield Input(placeholder="filter", id="filter", compact=True)
+
+    def on_mount(self) -> None:
+        if not self.is_headless:
+            # Without it a SIGTERM leaves the terminal without echo.
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=143))
+        self._lists["cards"].focus()
+        self.set_interval(LOOK, self.look)
+        self.look()
+
+    # ── Looking at the run ──────────────────────────────────────────────────────────────────────
+
+    def look(self) -> None:
+        """Take in what is new, and show it if it is time to."""
+        if not self.is_headless and is_gone(sys.stdin):
+            self._hung_up()
+        if self._take_in():
+            self.call_after_refresh(self.look)  # a long journal comes in pieces: keys are heard
+        board = self._present
+        if self._read_all:
+            board.state = self.link.state(board.ledger)
+            self._changed |= board.state != self._state_shown
+            if board.state == "running":
+                board.at(self.link.now())
+            self._wonder()
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        if self._changed or now - self._drawn_at >= CLOCK:
+            self._show()
+
+    def _take_in(self) -> bool:
+        """Whether there may be more at once."""
+        if self._trouble and self._read_all:
+            return False
+        try:
+            facts = self.link.read()
+            if len(facts) >= LONG:  # while a long journal is read, fewer redraws
+                facts += self.link.read()
+            for fact, at in facts:
+                self._present.see(fact, at)
+        except (GpulaunchError, OSError, KeyError, IndexError) as error:
+            # What stood before the damage is shown; nothing after it can be believed.
+            self._trouble, facts = _words_of(error), []
+            if self._present.ledger.last is None:
+                self.refused = self._trouble
+                self.exit()
+        if facts:
+            self._changed = self._news = True
+        self._read_all = len(facts) < LONG
+        return bool(facts)
+
+    def _wonder(self) -> None:
+        """Ask the live run why jobs wait, now and then."""
+        passed = time.monotonic() - self._asked_at
+        due = self._asked_at == 0 or passed >= (ASK[0] if self._news else ASK[1])
+        if self._asking or not due or self._present.state != "running":
+            return
+        self._asking, self._news, self._asked_at = True, False, time.monotonic()
+        self._aside(self.link.reasons, self._told)
+
+    def _told(self, reasons: Why | GpulaunchError) -> None:
+        self._asking = False
+        if isinstance(reasons, GpulaunchError):
+            if self._present.state == "running":
+                self._say(_words_of(reasons))
+        else:
+            self._present.reasons = reasons
+            self._changed = True
+            self._show()
+
+    def _aside(self, work: Callable[[], T], then: Callable[[T | GpulaunchError], None]) -> None:
+        """Do what may take its time in a thread, then go on here with what came of it."""
+
+        def whole() -> None:
+            came: T | GpulaunchError
+            try:
+                came = work()
+            except (GpulaunchError, OSError) as error:
+                came = GpulaunchError(_words_of(error))
+            with suppress(RuntimeError):  # the screen was closed meanwhile
+                self.call_from_thread(then, came)
+
+        self.run_worker(whole, thread=True)
+
+    # ── Showing ─────────────────────────────────────────────────────────────────────────────────
+
+    def _show(self) -> None:
+        began = time.monotonic()
+        board, chosen = self.board, self._chosen
+        self._state_shown = self._present.state
+        self._present.samples = self.link.samples() if self._read_all else None
+        if self._read_all or self._history:
+            self._lists["cards"].put(CardRows(board, chosen))
+            if self._changed or not self._drawn_at:
+                ended = EndedRows if self._all_ended else FailedRows
+                self._lists["waiting"].put(QueueRows(board, chosen))
+                self._lists["ended"].put(ended(board, chosen))
+                self._changed = False
+            for each in self._lists.values():
+                each.refresh()
+        self._show_edges()
+        self._arrange()
+        if isinstance(self.screen, LogScreen):
+            self.screen.look()
+        self._drawn_at = time.monotonic()
+        self._not_before = self._drawn_at + EASE * (self._drawn_at - began) - LOOK
+
+    def _show_edges(self) -> None:
+        board, width = self.board, self.size.width
+        lines: list[Text] = []
+        if self._trouble:
+            lines.append(Text(f" ! {words.visible(self._trouble)}", "bold red"))
+        elif self.link.gone():
+            lines.append(Text(" ! the run's directory is gone; this is the last of it", "bold red"))
+        if not self._read_all:
+            done = f"{100 * self.link.share():.0f}"
+            lines.append(Text(f" reading the journal: {done} % …", "yellow"))
+        elif self._rewinding:
+            lines.append(Text(" reading the run's past …", "yellow"))
+        if self._history:
+            lines.append(moment(board, self._history.step, self._history.steps))
+        lines += warnings(board, self.link.root)
+        room = self._head_lines
+        if room >= 2 + len(lines[:1]):  # where it is tight, a warning stands for the counts
+            lines.insert(0, counts(board, width))
+        lines.insert(0, head(board, self.link.root))
+        self._head.update(Text("\n").join(_cut(line, width) for line in lines[:room]))
+        self._foot.update(_cut(self._hints(), width))
+
+    @property
+    def _head_lines(self) -> int:
+        return 1 if self.size.height < 8 else 2 if self.size.height < SMALL else 4
+
+    def _hints(self) -> Text:
+        if self._said and time.monotonic() < self._said_until:
+            return Text(f" {self._said}", "bold yellow")
+        ended = "e failed" if self._all_ended else "e all ended"
+        pause = "go on" if self._present.ledger.paused is not None else "pause"
+        hints = Text(HINTS.format(e=ended, p=pause), "dim")
+        if self._chosen:
+            shown = words.visible(self._chosen.text)
+            hints = Text.assemble((f" filter: {shown} (Esc: all) ", "bold"), hints)
+        return hints
+
+    def _say(self, text: str) -> None:
+        self._said, self._said_until = words.visible(text), time.monotonic() + SAID
+        self._show_edges()
+
+    def _arrange(self) -> None:
+        """Who gets how many rows."""
+        cards, waiting, ended = self._lists.values()
+        small, wide = self.size.height < SMALL, self.size.width >= WIDE
+        below = self.screen_stack[0].query_one("#below")
+        below.set_class(wide and not small, "wide")
+        some_ended = bool(ended.rows is not None and len(ended.rows)) or self._all_ended
+        if self._pane == "ended" and not some_ended:
+            self._pane = "cards"
+            if ended.has_focus:  # not from the filter, which may be being typed
+                cards.focus()
+        cards.display = not small or self._pane == "cards"
+        below.display = not small or self._pane != "cards"
+        waiting.display = not small or self._pane == "waiting"
+        ended.display = some_ended and (not small or self._pane == "ended")
+        body = self.size.height - 1 - min(4, self._head_lines)
+        most = max(3, body // 2)
+        cards.styles.height = "1fr" if small else min(cards.needed, most)
+        rest = body - min(cards.needed, most)
+        fits = max(rest // 2, rest - ended.needed)
+        alone = small or wide or not ended.display
+        waiting.styles.height = "1fr" if alone else max(2, min(waiting.needed, fits))
+
+    def on_resize(self, _: events.Resize) -> None:
+        if self._lists:
+            self._show_edges()
+            self._arrange()
+
+    # ── Lists ───────────────────────────────────────────────────────────────────────────────────
+
+    def _focus(self, pane: str) -> None:
+        self._pane = pane
+        self._lists[pane].focus()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        if event.widget.id in self._lists:
+            self._pane = event.widget.id
+
+    def action_pane(self, by: int) -> None:
+        if len(self.screen_stack) > 1 or self._filtering:
+            return
+        ended = self._lists["ended"].rows
+        open_ = [
+            name
+            for name in self._lists
+            if name != "ended" or self._all_ended or (ended is not None and len(ended))
+        ]
+        here = open_.index(self._pane) if self._pane in open_ else 0
+        self._pane = open_[(here + by) % len(open_)]
+        self._arrange()
+        self._focus(self._pane)
+
+    def action_ended(self) -> None:
+        self._all_ended, self._changed = not self._all_ended, True
+        self._show()
+
+    def on_row_list_chosen(self, event: RowList.Chosen) -> None:
+        self.push_screen(LogScreen(event.job))
+
+    def action_log(self) -> None:
+        job = self._chosen_job()
+        if job is not None and not isinstance(self.screen, LogScreen):
+            self.push_screen(LogScreen(job))
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, Help):
+            self.push_screen(Help())
+
+    def _chosen_job(self) -> str | None:
+        """The job under the cursor of the list that has the keys, or whose log is open."""
+        if isinstance(self.screen, LogScreen):
+            return self.screen.job
+        job = self._lists[self._pane].job
+        if job is None:
+            self._say("no job is chosen: ↑ ↓ and Tab move")
+        return job
+
+    # ── The filter ──────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _filtering(self) -> bool:
+        return bool(self.screen_stack[0].query_one("#filter", Input).display)
+
+    def action_filter(self) -> None:
+        if len(self.screen_stack) > 1:
+            return
+        field = self.query_one("#filter", Input)
+        self._foot.display, field.display = False, True
+        field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._narrow(event.value)
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        self._leave_filter()
+
+    def action_unfilter(self) -> None:
+        self.query_one("#filter", Input).value = ""
+        self._narrow("")
+        self._leave_filter()
+
+    def _narrow(self, text: str) -> None:
+        self._chosen, self._changed = Filter(text), True
+        self._show()
+        for each in self._lists.values():
+            each.seek()
+
+    def _leave_filter(self) -> None:
+        self._foot.display, self.query_one("#filter", Input).display = True, False
+        with_jobs = [name for name, each in self._lists.items() if each.job is not None]
+        if self._pane not in with_jobs and with_jobs:
+            self._pane = with_jobs[0]
+        self._arrange()
+        self._focus(self._pane)
+        self._show_edges()
+
+    # ── Asking something of the run ─────────────────────────────────────────────────────────────
+
+    def _may_ask(self, instead: str) -> bool:
+        """Only a live run can be asked, and only in the present."""
+        if self._history:
+            self._say("this is the past: n goes back to now")
+            return False
+        if self._present.state != "running":
+            state = self._present.state
+            self._say(f"the run {'was interrupted' if state == 'interrupted' else 'is over'}: "
+                      f"gpulaunch {instead} {self.link.root}")  # fmt: skip
+            return False
+        return True
+
+    def action_cancel(self) -> None:
+        job = self._chosen_job()
+        if job is None or not self._may_ask("resume goes on with what has not succeeded:"):
+            return
+        record = self.board.ledger.jobs[job]
+        if record.state in SETTLED:
+            self._say(f"{job} is over already ({record.state})")
+            return
+        what = "It is running, and is stopped." if record.state == "running" else "It waits."
+        question = f"Cancel {words.visible(job)}?\n{what} It will not be run again in this run."
+        self._confirm(question, f"cancelled {job}", Cancel((job,)))
+
+    def action_retry(self) -> None:
+        job = self._chosen_job()
+        if job is None or not self._may_ask("retry"):
+            return
+        record = self.board.ledger.jobs[job]
+        if record.state not in ("failed", "cancelled", "skipped") and record.not_before is None:
+            self._say(f"{job} has not failed ({record.state})")
+            return
+        question = (
+            f"Run {words.visible(job)} again?\n"
+            "With it, what keeps it from running, and what was skipped because of it."
+        )
+        self._confirm(question, f"requeued {job}", Retry((job,)))
+
+    def action_pause(self) -> None:
+        if not self._may_ask("resume"):
+            return
+        paused = self._present.ledger.paused
+        if paused is None:
+            question = "Start no new jobs?\nThose that run go on."
+            self._confirm(question, "paused", Pause("asked for in gpulaunch top"))
+            return
+        # The first goes on where many jobs failed alike, the second where a person paused.
+        question = f"Start jobs again?\nPaused: {words.visible(paused)}"
+        self._confirm(question, "goes on", GoOn(), Pause("", off=True))
+
+    def _confirm(self, question: str, done: str, *requests: Request) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._aside(lambda: self._ask(requests), asked)
+
+        def asked(came: GpulaunchError | None) -> None:
+            self._say(done if came is None else _words_of(came))
+
+        self.push_screen(Question(question), answered)
+
+    def _ask(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.link.ask(request)
+
+    # ── The past ────────────────────────────────────────────────────────────────────────────────
+
+    def action_step(self, by: int) -> None:
+        self._walk(by, lambda history: history.go(by))
+
+    def action_leap(self, by: int) -> None:
+        self._walk(by, lambda history: history.leap(by))
+
+    def action_now(self) -> None:
+        if self._history:
+            self._history, self._changed = None, True
+            self._show()
+
+    def _walk(self, by: int, move: Callable[[History], object]) -> None:
+        if self._history:
+            move(self._history)
+            if by > 0 and self._history.step == self._history.steps:
+                self._history = None
+            self._changed = True
+            self._show()
+        elif by > 0:
+            self._say("this is now")
+        elif self._read_all and not self._rewinding:
+            self._rewinding = True
+            self._show_edges()
+            self._aside(self._read_past, lambda came: self._rewound(came, move))
+
+    def _read_past(self) -> History:
+        try:
+            return History(self.link.past(), self._present.samples, self._zone)
+        except (KeyError, IndexError) as error:
+            raise GpulaunchError(_words_of(error)) from None
+
+    def _rewound(self, came: History | GpulaunchError, move: Callable[[History], object]) -> None:
+        self._rewinding = False
+        if isinstance(came, GpulaunchError):
+            self._say(_words_of(came))
+            return
+        self._history, self._changed = came, True
+        move(came)
+        self._show()
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.no_wrap = True
+    line.truncate(max(1, width), overflow="ellipsis")
+    return line
+
+
+def _words_of(error: Exception) -> str:
+    if isinstance(error, GpulaunchError | OSError):
+        return str(error)
+    return f"the journal is damaged: it speaks of {error}, which nothing before it knows"

@@ -1,0 +1,165 @@
+"""What there is to show of a run at one moment. Pure: facts in, a ledger and lists of jobs out.
+
+Follows the facts one by one, so that a run of 100,000 jobs costs no more per redraw than what
+changed and what is seen.
+"""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.views import words
+from gpulaunch.views.estimate import Estimate
+from gpulaunch.views.top.link import Samples, Why
+
+
+class Board:
+    """One run at one moment. `see` folds a fact; the other methods look.
+
+    `now` moves on by the caller; `reasons` say why jobs wait, where the live run told.
+    `past`: it is not how the run stands now. `zone` is for times of day; None: the machine's.
+    """
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        self.zone = zone
+        self.ledger = Ledger()
+        self.state: RunState = "interrupted"
+        self.reasons: Why = lambda _: ""
+        self.samples: Samples | None = None
+        self.now = Instant(0.0, 0.0)
+        self.past = False
+        self.failed: dict[str, None] = {}
+        """Jobs whose newest end was a failure, the oldest first."""
+        self.ended: dict[str, None] = {}
+        """Settled jobs, the oldest end first."""
+        self.waiting: dict[str, None] = {}
+        """In the order of the file."""
+        self._estimate = Estimate()
+        self._disordered = False
+
+    def see(self, fact: f.Fact, at: Instant) -> None:
+        """Raises KeyError or IndexError where the fact fits nothing before it."""
+        self.ledger.apply(fact, at)
+        self._estimate.see(fact, at, self.ledger)
+        match fact:
+            case f.RunOpened():
+                # Monotonic times of an earlier supervisor may be of an earlier boot.
+                self._estimate = Estimate()
+                self._estimate.seed(self.ledger)
+            case f.JobAdded(name) if self.ledger.jobs[name].state == "waiting":
+                self.waiting.setdefault(name)
+            case f.JobRequeued(name):
+                self._unsettle(name)
+                self._wait(name)
+            case f.JobDelayed(name):
+                self._wait(name)
+            case f.AttemptLaunched(attempt):
+                self.waiting.pop(attempt.job, None)
+            case f.AttemptEnded(attempt, failure=failure) if failure is not None:
+                _renew(self.failed, attempt.job)
+            case f.JobSettled(name, state):
+                self.waiting.pop(name, None)
+                _renew(self.ended, name)
+                if state == "succeeded":
+                    self.failed.pop(name, None)
+                elif state == "failed":
+                    self.failed.setdefault(name)
+        self.now = at
+
+    def at(self, utc: float) -> None:
+        """The clock moves on. Monotonic time is counted from the last fact: it may be another
+        machine's, or of an earlier boot."""
+        last = self.ledger.last
+        if last is not None:
+            self.now = Instant(last.mono + max(0.0, utc - last.utc), max(utc, last.utc))
+
+    # ── Looking ─────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def alive(self) -> bool:
+        return self.state == "running" and not self.past
+
+    @property
+    def began(self) -> Instant:
+        """By the supervisor that has the run, or had it last."""
+        return self.ledger.taken or self.ledger.opened or self.now
+
+    def queue(self) -> list[str]:
+        """Waiting jobs, in the order of the file."""
+        if self._disordered:
+            self._disordered = False
+            jobs = self.ledger.jobs
+            self.waiting = dict.fromkeys(n for n in jobs if jobs[n].state == "waiting")
+        return list(self.waiting)
+
+    def reason(self, job: JobRecord) -> str:
+        """Why it waits, failed or was skipped, in words."""
+        if job.state == "waiting":
+            if job.vanished:
+                return "no longer in the job file, not run"
+            if self.past:
+                return job.reason
+            if self.state != "running":
+                return f"not started: {self.ledger.reason or f'the run was {self.state}'}"
+            return self.reasons(job.name) or job.reason
+        if job.state == "failed" and not job.reason and job.attempts:
+            return words.ending(job.attempts[-1])
+        return job.reason
+
+    def elapsed(self, attempt: AttemptRecord) -> float:
+        """Seconds, until now or until its end."""
+        until = attempt.ended or self.now
+        return max(0.0, until.utc - (attempt.started or attempt.launched).utc)
+
+    def when(self, at: Instant) -> str:
+        """`3:20 ago` while the run lives, else the time of day."""
+        if self.alive:
+            return f"{words.duration(self.now.utc - at.utc)} ago"
+        return words.local_time(at.utc, self.zone)
+
+    def ahead(self, attempt: AttemptRecord) -> str:
+        """How long a running job still takes, in words; empty where too little is known."""
+        expected = self._estimate.expected(attempt.id.job)
+        if expected is None or not (self.alive or self.past):
+            return ""
+        left = expected - self.elapsed(attempt)
+        return f"{words.rough_range(left, left)} to go" if left > 0 else "longer than expected"
+
+    def to_go(self) -> str:
+        """How long the whole run still takes, in words; empty where too little is known."""
+        if self.ledger.stopping is not None or self.ledger.closed or not (self.alive or self.past):
+            return ""
+        left = self._estimate.ahead(self.now)
+        return "" if left is None else f"{words.rough_range(left.low, left.high)} to go"
+
+    @property
+    def without_cards(self) -> list[AttemptId]:
+        """Attempts under way that take no card."""
+        return [a for a in self._estimate.running if not self.ledger.attempt(a).gpus]
+
+    @property
+    def left(self) -> int:
+        """Waiting jobs that are to run."""
+        return self.ledger.counts["waiting"] - self._estimate.vanished
+
+    def failure_of(self, job: JobRecord) -> AttemptRecord | None:
+        """The newest attempt that failed."""
+        return next((a for a in reversed(job.attempts) if a.failure is not None), None)
+
+    def _unsettle(self, name: str) -> None:
+        self.ended.pop(name, None)
+        self.failed.pop(name, None)
+
+    def _wait(self, name: str) -> None:
+        """It waits again: where in the queue is looked up when the queue is next shown."""
+        if name not in self.waiting:
+            self.waiting[name] = None
+            self._disordered = True
+
+
+def _renew(names: dict[str, None], name: str) -> None:
+    names.pop(name, None)
+    names[name] = None

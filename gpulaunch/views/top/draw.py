@@ -1,0 +1,53 @@
+"""Bars, sparklines and cut text: what rows are made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float, width: int) -> str:
+    """`share` (0 to 1) of `width` columns, to an eighth of a column."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    whole, part = divmod(eighths, 8)
+    text = EIGHTHS[8] * whole + (EIGHTHS[part] if part else "")
+    return text.ljust(width)
+
+
+def sparkline(
+    samples: Iterable[tuple[float, float | None]], since: float, until: float, width: int
+) -> str:
+    """A column per equal span of time, its mean share (0 to 1) as height; blank without samples."""
+    sums, counts = [0.0] * width, [0] * width
+    span = max(1e-9, until - since)
+    for at, share in samples:
+        column = int((at - since) / span * width)
+        if share is not None and since <= at <= until:
+            sums[min(column, width - 1)] += share
+            counts[min(column, width - 1)] += 1
+    return "".join(
+        LEVELS[min(7, int(max(0.0, total / count) * 8))] if count else " "
+        for total, count in zip(sums, counts, strict=True)
+    )
+
+
+def fit(text: str, width: int) -> str:
+    """Exactly `width` columns: cut, with the cut marked, or filled with blanks."""
+    if cell_len(text) <= width:
+        return text + " " * (width - cell_len(text))
+    if width <= 0:
+        return ""
+    cut = Text(text)
+    cut.truncate(width, overflow="ellipsis", pad=True)
+    return cut.plain
+
+
+def columns(names: Sequence[str], width: int, share: float = 0.4, most: int = 48) -> int:
+    """How wide a column of `names` is to be: the widest of them, within `share` of `width`."""
+    widest = max(map(cell_len, names), default=0)
+    return max(1, min(widest, most, int(width * share)))

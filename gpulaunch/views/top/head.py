@@ -1,0 +1,82 @@
+"""The top lines of the screen: the run, how far it is, what a person should know first. Pure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from gpulaunch.core.model import SETTLED, JobState
+from gpulaunch.views import words
+from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.draw import bar
+from gpulaunch.views.top.rows import STYLES
+
+BAR = 40
+_STATES = {"succeeded": "green", "running": "cyan", "failed": "bold red"}
+_SAID: dict[JobState, str] = {"succeeded": "done"}
+_COUNTED: tuple[JobState, ...] = ("succeeded", "failed", "cancelled", "skipped", "running")
+
+
+def head(board: Board, root: str) -> Text:
+    """The run: name, state, time, time left, directory."""
+    ledger = board.ledger
+    text = Text.assemble(
+        (f" {words.visible(ledger.name) or 'run'}", "bold"),
+        "  ",
+        (board.state, _STATES.get(board.state, "yellow")),
+        f"  {words.duration((ledger.closed or board.now).utc - board.began.utc)}",
+        no_wrap=True,
+    )
+    if ahead := board.to_go():
+        text.append(f"  {ahead}")
+    if ledger.simulated:
+        text.append("  simulated cards", "magenta")
+    return text.append(f"  {words.visible(root)}", "dim")
+
+
+def counts(board: Board, width: int) -> Text:
+    """How many jobs are where, behind a bar where there is room for it."""
+    known = board.ledger.counts
+    settled = sum(max(0, known[state]) for state in SETTLED)
+    total = settled + known["running"] + board.left
+    text = Text(" ", no_wrap=True)
+    parts = [Text(f"{words.count(settled)} of {words.count(total)}", "bold")]
+    for state in _COUNTED:
+        if known[state] > 0:
+            said = f"{words.count(known[state])} {_SAID.get(state, state)}"
+            parts.append(Text(said, STYLES[state]))
+    parts.append(Text(f"{words.count(board.left)} left"))
+    about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
+    about.right_crop(len(" · "))
+    room = min(BAR, width - about.cell_len - 4)
+    if room >= 8:
+        text.append(bar(settled / max(1, total), room), "green on bright_black").append("  ")
+    return text.append_text(about)
+
+
+def warnings(board: Board, root: str) -> list[Text]:
+    """What keeps the run from going on, a line each."""
+    ledger, said = board.ledger, []
+    if board.state == "interrupted" and not board.past and ledger.run:
+        said.append(
+            "its supervisor is gone without having ended the run:"
+            f" gpulaunch resume {words.visible(root)} goes on"
+        )
+    elif ledger.closed:
+        said.append(words.visible(ledger.reason))
+    elif ledger.stopping is not None:
+        said.append(f"stopping ({words.visible(ledger.stopping)}): running jobs are being ended")
+    elif ledger.paused is not None:
+        said.append(f"paused, no new starts: {words.visible(ledger.paused)}")
+    return [Text(f" ! {text}", "yellow", no_wrap=True) for text in said if text]
+
+
+def moment(board: Board, step: int, steps: int) -> Text:
+    """Where in the run's past one is."""
+    last = board.ledger.last
+    when = words.local_time(last.utc, board.zone) if last else ""
+    into = words.duration(last.utc - board.began.utc) if last else ""
+    return Text(
+        f" ◀ {when}, {into} into the run, moment {step:,} of {steps:,}: ← → [ ] move, n is now",
+        "reverse",
+        no_wrap=True,
+    )

@@ -1,0 +1,88 @@
+"""A run's past, to be walked through: the board as it was after each moment. Pure.
+
+A moment is all that was recorded at one instant. Walking on folds what is new; walking back folds
+from the beginning.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from datetime import tzinfo
+
+from gpulaunch.core.facts import JobAdded
+from gpulaunch.core.model import Instant
+from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.link import Dated, Samples
+
+PART = 20
+"""A long step goes over one of so many parts of the run's time."""
+
+
+class History:
+    """Stands at moment `step` of `steps` (from 1); at first at the last one."""
+
+    def __init__(
+        self,
+        facts: Iterable[Dated],
+        samples: Samples | None = None,
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._facts = list(facts)
+        self._samples, self._zone = samples, zone
+        self._ends = _moments(self._facts)
+        self._times = [self._facts[end - 1][1].utc for end in self._ends]
+        self._seen = 0
+        self.step = len(self._ends)
+        self.board = self._fresh()
+        self._fold()
+
+    @property
+    def steps(self) -> int:
+        return len(self._ends)
+
+    def go(self, by: int) -> Board:
+        """So many moments on, or back (negative); stops at either end."""
+        return self._to(self.step + by)
+
+    def leap(self, parts: int) -> Board:
+        """So many twentieths of the run's time, at least one moment."""
+        if not self._times:
+            return self.board
+        length = (self._times[-1] - self._times[0]) / PART
+        wanted = bisect_right(self._times, self._times[self.step - 1] + parts * length)
+        far = max(wanted, self.step + 1) if parts > 0 else min(wanted, self.step - 1)
+        return self._to(far)
+
+    def _to(self, step: int) -> Board:
+        self.step = min(max(step, min(1, self.steps)), self.steps)
+        if self._ends and self._ends[self.step - 1] < self._seen:
+            self.board, self._seen = self._fresh(), 0
+        self._fold()
+        return self.board
+
+    def _fold(self) -> None:
+        end = self._ends[self.step - 1] if self._ends else 0
+        for fact, at in self._facts[self._seen : end]:
+            self.board.see(fact, at)
+        self._seen = end
+        ledger = self.board.ledger
+        self.board.state = ledger.state if ledger.closed else "running"
+
+    def _fresh(self) -> Board:
+        board = Board(self._zone)
+        board.past, board.samples = True, self._samples
+        return board
+
+
+def _moments(facts: list[Dated]) -> list[int]:
+    """Where each moment ends. Reading the job file is one, however long it took."""
+    ends: list[int] = []
+    before: Instant | None = None
+    planning = False
+    for number, (fact, at) in enumerate(facts):
+        adding = isinstance(fact, JobAdded)
+        if before is not None and at != before and not (adding and planning):
+            ends.append(number)
+        before, planning = at, adding
+    return [*ends, len(facts)] if facts else []

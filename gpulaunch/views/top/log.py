@@ -1,0 +1,73 @@
+"""A log as it grows, folded into lines, the newest of them kept. Reads; never changes a log."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from gpulaunch.views.tail import Folder
+
+CHUNK = 1 << 16
+BEGIN = 1 << 20
+"""Bytes before its end at which a long log is begun."""
+KEPT = 20_000
+"""Lines."""
+AT_ONCE = 64
+"""Chunks per look: a log that grows faster than it is read must not freeze the screen."""
+
+
+class LogTail:
+    """`look` takes in what is new. `lines` are folded: colours gone, progress bars at rest."""
+
+    def __init__(self, path: os.PathLike[str] | str) -> None:
+        self._path = path
+        self._fd = -1
+        self._at = 0
+        self._folder = Folder()
+        self.lines: deque[str] = deque(maxlen=KEPT)
+        self.cut = False
+        self.absent = False
+        """It cannot be read (yet)."""
+        self.rest = ""
+        """An unfinished last line, as it stands."""
+
+    def look(self) -> bool:
+        """Whether there is more than before."""
+        if self._fd < 0 and not self._open():
+            return False
+        new = False
+        for _ in range(AT_ONCE):
+            data = self._read()
+            if not data:
+                break
+            new = True
+            self._at += len(data)
+            text = self._folder.feed(data)
+            self.cut = self.cut or len(self.lines) == KEPT
+            self.lines.extend(text.splitlines())
+        if new:
+            self.rest = self._folder.rest
+        return new
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> bool:
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.absent = True
+            return False
+        self.absent = False
+        size = os.fstat(self._fd).st_size
+        if size > BEGIN:
+            self._at, self.cut = size - BEGIN, True
+        return True
+
+    def _read(self) -> bytes:
+        try:
+            return os.pread(self._fd, CHUNK, self._at)
+        except OSError:
+            return b""

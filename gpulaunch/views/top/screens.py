@@ -1,0 +1,259 @@
+"""What comes over the dashboard: a job's log, a question, the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Static
+
+from gpulaunch.core.ledger import AttemptRecord
+from gpulaunch.core.model import AttemptId
+from gpulaunch.metrics.model import AttemptUse
+from gpulaunch.views import words
+from gpulaunch.views.top.board import Board
+from gpulaunch.views.top.lists import RowList
+from gpulaunch.views.top.log import LogTail
+from gpulaunch.views.top.rows import STYLES
+
+if TYPE_CHECKING:
+    from gpulaunch.views.top.app import Top
+
+KEYS = """\
+ ↑ ↓ PgUp PgDn Home End   move            Tab Shift+Tab   next list
+ Enter                    the job's log; new lines as they come
+ /                        filter: type to narrow; Esc: all again
+ e                        what failed, or all that ended
+
+ c   cancel the job       r   retry the job       p   pause, or go on
+
+ ← →   one moment back, on       [ ]   a twentieth of the run
+ n     back to now
+
+ ?   these keys           q   quit; the run goes on"""
+
+
+class LogRows:
+    """A log's lines as rows."""
+
+    height = 1
+
+    def __init__(self, title: str, lines: Sequence[str]) -> None:
+        self.title = title
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def job(self, item: int) -> str | None:
+        return None
+
+    def find(self, job: str) -> int | None:
+        return None
+
+    def lines(self, item: int, width: int) -> list[Text]:
+        return [Text(self._lines[item])]
+
+
+class LogScreen(Screen[None]):
+    """The log of a job's attempt, followed while its end is in sight."""
+
+    DEFAULT_CSS = """
+    LogScreen #about { height: auto; max-height: 40%; }
+    LogScreen #hint { height: 1; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,backspace", "back", show=False),
+        Binding("left", "attempt(-1)", show=False),
+        Binding("right", "attempt(1)", show=False),
+        Binding("f", "follow", show=False),
+    ]
+
+    def __init__(self, job: str) -> None:
+        super().__init__()
+        self.job = job
+        self._number: int | None = None
+        self._tail: LogTail | None = None
+        self._shown: AttemptId | None = None
+        self._follows = True
+
+    @property
+    def _top(self) -> Top:
+        return cast("Top", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="about", markup=False)
+        yield RowList("log", "")
+        yield Static(Text(" Esc back  ← → attempts  f follow  Home End", "dim"), id="hint")
+
+    def on_mount(self) -> None:
+        self.query_one(RowList).focus()
+        self.look()
+
+    def on_unmount(self) -> None:
+        self._close()
+
+    def look(self) -> None:
+        """Take in what is new."""
+        if not self.is_attached:
+            return
+        board = self._top.board
+        attempt = self._attempt(board)
+        self.query_one("#about", Static).update(self._about(board, attempt))
+        if attempt is None:
+            self.query_one(RowList).put(LogRows("Log", ["it has not been started yet"]))
+            return
+        if attempt.id != self._shown:
+            self._close()
+            try:
+                path = self._top.link.log(attempt.id)
+            except ValueError as error:  # a journal may be anybody's, and name what it likes
+                self.query_one(RowList).put(LogRows("Log", [words.visible(str(error))]))
+                return
+            self._shown, self._tail = attempt.id, LogTail(path)
+            self.query_one(RowList).put(LogRows("Log", []))
+        self._take_in(attempt)
+
+    def _take_in(self, attempt: AttemptRecord) -> None:
+        log, tail = self.query_one(RowList), self._tail
+        assert tail is not None
+        rows = log.rows
+        before = len(rows) if rows is not None else 0
+        if before and log.cursor < before - 1:
+            self._follows = False
+        elif before:
+            self._follows = True
+        if not tail.look() and isinstance(rows, LogRows) and rows.title == self._title(attempt):
+            return
+        lines = ["… its beginning is in the file"] if tail.cut else []
+        lines += [*tail.lines, *([tail.rest] if tail.rest else [])]
+        if tail.absent:
+            lines = ["there is no log (any more)" if attempt.ended else "there is no log yet"]
+        follows = self._follows
+        log.put(LogRows(self._title(attempt), lines))
+        if follows:
+            # After the list knows how long it has become.
+            log.call_after_refresh(log.action_edge, 1)
+            log.action_edge(1)
+
+    def _title(self, attempt: AttemptRecord) -> str:
+        follows = ", followed" if self._follows and attempt.ended is None else ""
+        return f"Log of attempt {attempt.id.number}{follows}"
+
+    def _attempt(self, board: Board) -> AttemptRecord | None:
+        job = board.ledger.jobs.get(self.job)
+        if job is None or not job.attempts:
+            return None
+        number = self._number or len(job.attempts)
+        return job.attempts[min(number, len(job.attempts)) - 1]
+
+    def _about(self, board: Board, attempt: AttemptRecord | None) -> Text:
+        job = board.ledger.jobs.get(self.job)
+        text = Text(f" {words.visible(self.job)}", "bold")
+        if job is None:
+            return text
+        text.append(f"  {job.state}", STYLES[job.state])
+        if attempt is not None:
+            cards = words.attempt_cards(attempt, board.ledger)
+            of = f"attempt {attempt.id.number} of {len(job.attempts)}"
+            how = words.ending(attempt) if attempt.ended else board.ahead(attempt)
+            took = words.duration(board.elapsed(attempt))
+            text.append("  " + " · ".join(filter(None, [of, cards, took, how])), "dim")
+            for said in (_use(board, attempt.id), *attempt.reports, attempt.evidence):
+                text.append(f"\n {words.visible(said)}" if said else "")
+            if attempt.advice:
+                text.append(f"\n {words.visible(attempt.advice)}", "italic")
+        reason = board.reason(job)
+        if reason and (attempt is None or not attempt.evidence):
+            text.append(f"\n {words.visible(reason)}")
+        return text
+
+    def _close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+        self._shown = None
+
+    def action_back(self) -> None:
+        self.dismiss()
+
+    def action_follow(self) -> None:
+        self._follows = True
+        self.query_one(RowList).action_edge(1)
+
+    def action_attempt(self, by: int) -> None:
+        job = self._top.board.ledger.jobs.get(self.job)
+        if job is not None and job.attempts:
+            now = self._number or len(job.attempts)
+            self._number = max(1, min(now + by, len(job.attempts)))
+            if self._number == len(job.attempts):
+                self._number = None  # the newest, also when another follows
+            self.look()
+
+
+def _use(board: Board, attempt: AttemptId) -> str:
+    """What an attempt used, in words; empty where nothing was measured."""
+    use: AttemptUse | None = board.samples.use(attempt) if board.samples is not None else None
+    if use is None:
+        return ""
+    memory, busy = use.peak_gpu_memory, use.mean_gpu_utilization
+    parts = [
+        f"peak GPU memory {words.size(memory)}" if memory is not None else "",
+        f"mean utilisation {busy:.0f} %" if busy is not None else "",
+        f"CPU {words.duration(use.cpu_seconds)}" if use.cpu_seconds is not None else "",
+        f"peak memory {words.size(use.peak_resident)}" if use.peak_resident is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
+
+
+_BOX = """
+    {name} {{ align: center middle; }}
+    {name} > VerticalScroll {{
+        width: auto; max-width: 100%; height: auto; max-height: 100%;
+        border: round ansi_cyan; background: ansi_default; padding: 0 1;
+    }}
+    {name} Static {{ width: auto; }}
+"""
+
+
+class Question(ModalScreen[bool]):
+    """Asks before something is done to the run. Only `y` does it."""
+
+    DEFAULT_CSS = _BOX.format(name="Question")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", show=False),
+        Binding("n,escape,q,enter", "answer(False)", show=False),
+    ]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(f"{self._text}\n\ny  yes      n  no", markup=False)
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class Help(ModalScreen[None]):
+    """The keys."""
+
+    DEFAULT_CSS = _BOX.format(name="Help")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,enter", "back", show=False)
+    ]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(KEYS, markup=False)
+
+    def action_back(self) -> None:
+        self.dismiss()
