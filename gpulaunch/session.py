@@ -43,8 +43,8 @@ EXPLAINED = 1000
 class Session:
     """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any.
 
-    `watched`: a person sits before it, and can say how to go on. `notify`: whom else it tells;
-    their commands run in `base`.
+    `watched`: a person sits before it, and can say how to go on. `pinned`: a job that is seen on a
+    card that is not its own fails. `notify`: whom else it tells; their commands run in `base`.
     """
 
     run: RunDir
@@ -58,6 +58,7 @@ class Session:
     max_failures: int | None = None
     breaker: int | None = None
     watched: bool = False
+    pinned: bool = True
     wait: float | None = None
     detached: bool = False
     left: Sequence[AttemptId] = ()
@@ -102,6 +103,7 @@ def supervise(
             max_failures=session.max_failures,
             breaker=session.breaker,
             patient=session.watched,
+            pinned=session.pinned,
             ledger=ledger,
         )
         commands = {job.name: job.run for job in session.submitted.jobs}

@@ -82,6 +82,12 @@ def run_options(command: F) -> F:
                 metavar="N",
                 help="Start nothing after N (10) fast failures alike in a row; 0: never stop so.",
             ),
+            click.option(
+                "--pin",
+                type=click.Choice(["fail", "warn"]),
+                default="fail",
+                help="A job that is seen on a card that is not its own: it fails, or is named.",
+            ),
             click.option("--wait", type=DURATION, help="How long to wait for a first card."),
             click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
             click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),

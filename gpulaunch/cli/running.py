@@ -69,6 +69,7 @@ class Options:
     fail_fast: bool = False
     max_failures: int | None = None
     breaker: int = 10
+    pin: str = "fail"
     wait: float | None = None
     quiet: bool = False
     no_progress: bool = False
@@ -421,6 +422,7 @@ def _supervise(
         max_failures=options.max_failures,
         breaker=options.breaker or None,
         watched=_watched(options),
+        pinned=options.pin == "fail",
         wait=options.wait,
         detached=options.detach,
     )

@@ -28,9 +28,7 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
     paths = TypedPaths(one.run)
     if as_json:
         used = measured(one.run.metrics)
-        told = status_json(
-            one.ledger, paths.absolute(), one.state, one.reasons(), used, now=now()
-        )
+        told = status_json(one.ledger, paths.absolute(), one.state, one.reasons(), used, now=now())
         print_json(told)
         return
     print_status(

@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -134,8 +132,10 @@ class Attached:
 
     def samples(self) -> Samples | None:
         """Opened once there is something: the sampler begins after the run does."""
+        from gpulaunch.metrics.read import open_metrics
+
         if self._samples is None:
-            self._samples = _open_metrics(self._run)
+            self._samples = open_metrics(self._run.metrics)
         return self._samples
 
     def log(self, attempt: AttemptId) -> os.PathLike[str]:
@@ -177,10 +177,3 @@ class Attached:
         if self._pulse is not None:
             self._pulse.close()
             self._pulse = None
-
-
-def _open_metrics(run: RunDir) -> Samples | None:
-    with suppress(ImportError):
-        opened: Samples | None = import_module("gpulaunch.metrics.read").open_metrics(run.metrics)
-        return opened
-    return None

@@ -23,6 +23,7 @@ from typing import Any
 from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.protocol import Post
+from gpulaunch.failure import advice_for
 from gpulaunch.gpus.helper import command
 from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_since
@@ -205,7 +206,8 @@ class Metering:
         begun = self._live.get(attempt)
         if begun is not None and not begun.misplaced:  # another sampler told it before
             self._live[attempt] = replace(begun, misplaced=True)
-            self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"]))
+            advice = advice_for("wrong_gpu")
+            self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"], advice))
 
     def _put_off(self) -> None:
         if self._since and time.monotonic() - self._since > STEADY:

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
-from importlib import import_module
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any, TypeAlias
@@ -27,6 +26,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpulaunch.journal.earlier import durations
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.metrics.read import open_metrics
 from gpulaunch.prometheus.source import Samples, Source
 
 CONNECTIONS = 16
@@ -49,7 +49,7 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[2]))
     run, *before = [RunDir(Path(path)) for path in sys.argv[3:-1]]
     earlier = durations(before[0]) if before else {}
-    samples = Samples(run.metrics, _open_metrics)
+    samples = Samples(run.metrics, open_metrics)
     with closing(Source(run.events, samples, earlier)) as source:
         # What is read stays: looking through it for garbage would double the time that it takes.
         gc.disable()
@@ -187,11 +187,3 @@ class _AtMost(io.RawIOBase):
         count = self._link.recv_into(memoryview(buffer)[: self._left])
         self._left -= count
         return count
-
-
-def _open_metrics(path: Path) -> Any:
-    try:
-        reading = import_module("gpulaunch.metrics.read")
-    except ModuleNotFoundError:  # nothing samples cards: they have no gauges
-        return None
-    return reading.open_metrics(path)

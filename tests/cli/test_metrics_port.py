@@ -261,7 +261,6 @@ def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
 
 @pytest.mark.xdist_group("pretend-driver")
 def test_a_cards_gauges_are_what_the_run_measured(tmp_path: Path) -> None:
-    pytest.importorskip("gpulaunch.metrics.read", reason="nothing samples cards yet")
     driver = FakeDriver(tmp_path)
     uuid = driver.card(0)
     driver.card(1)
