@@ -169,19 +169,31 @@ def test_a_job_on_a_card_has_its_memory_its_utilisation_and_its_place_proved(
 
 
 @pytest.mark.xdist_group("pretend-driver")
-def test_a_job_on_anothers_card_is_told_in_status(on_cards: Launcher, driver: FakeDriver) -> None:
+@pytest.mark.parametrize(("pin", "status"), [("fail", None), ("warn", 3)])
+def test_a_job_on_a_card_that_is_not_its_own_fails_or_is_named(
+    on_cards: Launcher, driver: FakeDriver, pin: str, status: int | None
+) -> None:
     driver.card(0)
     stranger = driver.card(1)
-    with on_cards.begun("run", "jobs.yaml", "--gpus", "[0]") as process:
+    with on_cards.begun("run", "jobs.yaml", "--gpus", "[0]", "--pin", pin) as process:
         (started,) = on_cards.wait_for("attempt_started")
         driver.process(1, started["pid"], GIB)
+        (note,) = on_cards.wait_for("noted")
         found = sampled(on_cards, "pin")
         assert found["pin"] == "misplaced"
         assert f"process {started['pid']}" in found["pin_reason"]
         assert f"GPU 1 ({stranger})" in found["pin_reason"]
+        assert note["text"] == found["pin_reason"]
         driver.no_processes()
-        on_cards.file("go", "")
-        process.wait(60)
+        if pin == "warn":
+            on_cards.file("go", "")
+        assert process.wait(60) == 1
+    job = on_cards.jobs()["a"]
+    assert job["state"] == "failed"
+    assert job["failure"] == ("wrong_gpu" if pin == "fail" else "exit")
+    assert job["exit_code"] == status
+    assert ("is on GPU 1" in job["reason"]) == (pin == "fail")
+    assert ("isolation: strict" in job["attempts"][0]["advice"]) == (pin == "fail")
 
 
 def test_the_sampler_writes_where_the_run_is_and_nowhere_else(
