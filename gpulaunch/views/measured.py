@@ -9,11 +9,13 @@ from gpulaunch.views import words
 def use_of_one(use: AttemptUse) -> str:
     """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
     parts = []
-    if use.peak_gpu_memory is not None:
+    # Over before a look met it on its card: its figures there are no measure of it.
+    missed = use.peak_gpu_memory == 0
+    if use.peak_gpu_memory:
         parts.append(f"GPU memory at most {words.size(use.peak_gpu_memory)}")
-    elif use.peak_card_memory is not None:
+    elif use.peak_card_memory is not None and not missed:
         parts.append(f"memory of its cards, whoever's, at most {words.size(use.peak_card_memory)}")
-    if use.mean_gpu_utilization is not None:
+    if use.mean_gpu_utilization is not None and not missed:
         parts.append(f"{use.mean_gpu_utilization:.0f} % utilised")
     if use.peak_resident is not None:
         parts.append(f"{words.size(use.peak_resident)} resident")
