@@ -118,8 +118,9 @@ def test_a_resumed_run_counts_on(launcher: Launcher) -> None:
         launcher.wait_for("attempt_started", 6)
 
         def again() -> Page | None:
-            page = scrape(where)  # the very same port
-            return page if page.value("gpulaunch_attempts_running") else None
+            page = scrape(where)  # the very same port; as old as a second
+            there = page.value("gpulaunch_attempts_running") and outcome(page)[1]["failed"] > 2
+            return page if there else None
 
         after = outcome(wait_until(again))
         assert before[1] == {"succeeded": 2, "failed": 2}
