@@ -529,7 +529,9 @@ def test_a_pools_error_is_reported_by_the_parent_from_the_childs_text(
             return {MIXING}
         if __name__ == "__main__":
             with ProcessPoolExecutor(1) as pool:
-                list(pool.map(work, [1]))
+                done = pool.submit(work, 1)
+            # Once it is over: a future that is waited for shows other lines of its library.
+            done.result()
         """,
     )
     (report,) = place.both([python, "p.py"])
