@@ -1,0 +1,291 @@
+"""One worker as the executor has it: its process, its channel, and the thread that serves it.
+
+    thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ taken ─▶ result ─▶ future) ...
+    manager: began ─▶ ... ─▶ ended (nothing of the process is left; the thread is woken)
+
+The thread alone reads and writes the channel. Only the manager speaks to keepers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpulaunch.core.model import (
+    AttemptId,
+    Gpu,
+    NotStarted,
+    Outcome,
+    exit_code_of,
+    signal_of,
+    status_of,
+)
+from gpulaunch.core.words import signal_name
+from gpulaunch.executor import transfer
+from gpulaunch.executor.channel import ITEM, READY, RESULT, UNREADY, Channel, Message
+from gpulaunch.executor.errors import (
+    BrokenGpuExecutorError,
+    RemoteError,
+    RemoteTraceback,
+    WorkerDiedError,
+)
+from gpulaunch.executor.work import GpuFuture, Item, Ticket, Work
+
+TAIL = 4096
+PASSED_ON = 3
+
+
+class Stderr:
+    """A pipe that ends at the executor's own standard error, and remembers the last of it."""
+
+    def __init__(self) -> None:
+        self._read, self.write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read, False)
+        self.tail = b""
+
+    def fileno(self) -> int:
+        return self._read
+
+    def forward(self) -> bool:
+        """Pass on what is there. False at the end."""
+        while self._read >= 0:
+            try:
+                data = os.read(self._read, 65536)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.tail = (self.tail + data)[-TAIL:]
+            with contextlib.suppress(OSError):  # a standard error that is closed, or full
+                while data:
+                    data = data[os.write(2, data) :]
+        return False
+
+    def sent(self) -> None:
+        """The worker has its end; ours would keep the pipe from ending."""
+        if self.write >= 0:
+            os.close(self.write)
+            self.write = -1
+
+    def close(self) -> None:
+        self.sent()
+        if self._read >= 0:
+            os.close(self._read)
+            self._read = -1
+
+
+@dataclass(eq=False)
+class Worker:
+    """`tell` is called by its thread, once, when it has stopped serving: with why it never became
+    ready, or with nothing. `outcome` stands when `ended` is set."""
+
+    attempt: AttemptId
+    gpu: Gpu
+    hello: Message
+    most: int | None
+    work: Work
+    tell: Callable[[Worker, UnreadyError | None], None]
+    ticket: Ticket = field(default_factory=Ticket)
+    ended: threading.Event = field(default_factory=threading.Event)
+    outcome: Outcome | None = None
+    terminated: bool = False
+    log: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.stderr = Stderr()
+        try:
+            ours, self.theirs = socket.socketpair()
+        except BaseException:
+            self.stderr.close()
+            raise
+        self.channel = Channel(ours)
+        self.thread = threading.Thread(
+            target=self._serve, name=f"gpulaunch-{self.attempt}", daemon=True
+        )
+
+    # ── The manager's ───────────────────────────────────────────────────────────────────────────
+
+    def let_go(self) -> None:
+        """The end of file: the process ends by itself, as any Python program does."""
+        self._shut(socket.SHUT_WR)
+
+    def end(self, outcome: Outcome) -> None:
+        """Nothing of it is left. What it had sent before can still be read."""
+        self.stderr.forward()
+        self.outcome = outcome
+        self.ended.set()
+        self._shut(socket.SHUT_RDWR)
+
+    def discard(self) -> None:
+        """It was never launched."""
+        self.theirs.close()
+        self.channel.close()
+        self.stderr.close()
+
+    def _shut(self, how: int) -> None:
+        with contextlib.suppress(OSError):
+            self.channel.link.shutdown(how)
+
+    # ── Its thread's ────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        unready: UnreadyError | None = None
+        try:
+            unready = self._greet()
+            done = 0
+            while unready is None and done != self.most:
+                item = self.work.take(self.ticket)
+                if item is None or not self._run(item):
+                    break
+                done += 1
+                del item
+        finally:
+            self.ticket.void = True
+            self.tell(self, unready)
+            self.ended.wait()
+            self.channel.close()
+
+    def _greet(self) -> UnreadyError | None:
+        with contextlib.suppress(OSError):
+            self._hand_streams()
+            self.channel.send(self.hello)
+        answer = self._receive()
+        if answer is not None and answer.kind == READY:
+            return None
+        if answer is not None and answer.kind == UNREADY:
+            return UnreadyError("its initializer failed", _error_of(answer))
+        self.ended.wait()
+        return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
+
+    def _hand_streams(self) -> None:
+        out = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):  # where ours is closed
+                os.dup2(1, out, inheritable=False)
+            socket.send_fds(self.channel.link, [b"F"], [out, self.stderr.write])
+        finally:
+            os.close(out)
+            self.stderr.sent()
+
+    def _run(self, item: Item) -> bool:
+        """True where the worker can take another one."""
+        future = item.future
+        future.gpu = self.gpu
+        try:
+            message = transfer.message(
+                ITEM, (item.function, item.args, item.kwargs), to_worker=True
+            )
+        except BaseException as error:
+            future.set_exception(error)
+            return True
+        with contextlib.suppress(OSError):  # the missing answer tells
+            self.channel.send(message)
+        del message
+        if self._receive() is None:
+            self._not_begun(item)
+            return False
+        answer = self._receive()
+        if answer is None:
+            self._died(future)
+            return False
+        _settle(future, answer)
+        return True
+
+    def _receive(self) -> Message | None:
+        """None: nothing will come any more."""
+        try:
+            return self.channel.receive()
+        except (OSError, MemoryError, OverflowError, ValueError):
+            # No room for it, or no message at all: the worker finds its channel shut, and ends.
+            self._shut(socket.SHUT_RDWR)
+            return None
+
+    def _not_begun(self, item: Item) -> None:
+        """No item is lost with a worker that died while it had nothing to do."""
+        self.ended.wait()
+        if self.terminated or item.passed_on >= PASSED_ON:
+            self._died(item.future)
+            return
+        again: GpuFuture[Any] = item.future
+        again.gpu = None
+        if not self.work.put_back(item):
+            self._died(item.future)
+
+    def _died(self, future: GpuFuture[Any]) -> None:
+        self.ended.wait()
+        future.set_exception(self._death())
+
+    def _death(self) -> Exception:
+        assert self.outcome is not None
+        if self.terminated:
+            return BrokenGpuExecutorError("the executor's workers were terminated")
+        where = f"the worker on card {self.gpu.index} ({self.gpu.uuid})"
+        return WorkerDiedError(
+            f"{where} {self._how()} while it ran this item; another one takes the next"
+            f"{self._last_words()}",
+            self.gpu,
+            exit_code_of(self.outcome),
+            signal_of(self.outcome),
+            self._said(),
+        )
+
+    def _how(self) -> str:
+        outcome = self.outcome
+        assert outcome is not None
+        number, code = signal_of(outcome), exit_code_of(outcome)
+        if number is not None:
+            return f"was killed by {signal_name(number)}"
+        if code is not None:
+            return f"exited with status {code}"
+        if isinstance(outcome, NotStarted):
+            return f"could not be started ({outcome.error})"
+        assert status_of(outcome) is None
+        return "was lost with those that kept it"
+
+    def _said(self) -> str:
+        return (self.log + self.stderr.tail)[-TAIL:].decode("utf-8", "replace").strip()
+
+    def _last_words(self) -> str:
+        said = self._said()
+        return f"; the end of its standard error:\n{said}" if said else ", and said nothing"
+
+
+class UnreadyError(Exception):
+    """Why a worker never became ready; its cause is the initializer's own exception."""
+
+    def __init__(self, text: str, cause: BaseException | None = None) -> None:
+        super().__init__(text)
+        self.__cause__ = cause
+
+
+def _settle(future: GpuFuture[Any], answer: Message) -> None:
+    """What cannot be unpickled here fails this future, and no more."""
+    try:
+        result = transfer.value_of(answer) if answer.kind == RESULT else None
+        error = None if answer.kind == RESULT else _error_of(answer)
+    except BaseException as problem:
+        result, error = None, problem
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _error_of(answer: Message) -> BaseException:
+    summary, text, pickled, buffers = transfer.value_of(answer)
+    error: object = None
+    why = ""
+    if pickled is not None:
+        try:
+            error = transfer.value_of(Message(answer.kind, pickled, buffers))
+        except Exception as problem:
+            why = f" (it cannot be brought here: {problem})"
+    if not isinstance(error, BaseException):
+        error = RemoteError(f"{summary}{why}")
+    error.__cause__ = RemoteTraceback(text)
+    return error

@@ -1,0 +1,529 @@
+"""The executor's one manager thread: cards, keepers and workers; callers and items are `work`'s.
+
+    work ─(short of workers)─▶ core Run: a job for each worker ─▶ Acquire ... Launch ─▶ Worker
+     ▲                                                                                    │
+     └──────────── items, taken by the worker's own thread ◀──────────────────────────────┘
+
+To the core, an executor is a run whose jobs are its workers: a job waits while there are items for
+it, is cancelled when there are none any more, and asked for again. So cards are taken, waited for
+and given up as a run does it. The thread sleeps unless one of its descriptors wakes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from gpulaunch.core.events import (
+    Acquire,
+    Asked,
+    Cancel,
+    Ended,
+    Event,
+    Granted,
+    Instruction,
+    Launch,
+    Pause,
+    Refused,
+    Retry,
+    SetTimer,
+    StopAttempt,
+    Submitted,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact, JobSettled
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+)
+from gpulaunch.core.run import Run
+from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.environment import Place, delta
+from gpulaunch.engines.pool import Pool
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.executor.channel import Message
+from gpulaunch.executor.crew import UnreadyError, Worker
+from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.executor.work import Work
+from gpulaunch.executor.worker import START
+from gpulaunch.gpus.port import PortLease, reserve_port
+from gpulaunch.loop import Loop
+from gpulaunch.process import client
+from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
+from gpulaunch.process.command import Command
+
+GRACE = 10.0
+"""Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
+STARTS = 3
+"""So many workers in a row that do not become ready, and no other is started."""
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+RETRY = 1.0
+
+log = logging.getLogger("gpulaunch.executor")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every worker is started with. `wait`: seconds for a first card, None for ever."""
+
+    hello: Message
+    environ: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str | None] = field(repr=False)
+    cwd: str
+    per_gpu: int = 1
+    cpus: int | None = None
+    wait: float | None = None
+    most_items: int | None = None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A worker between its launch and its end, and what it holds meanwhile."""
+
+    worker: Worker
+    pair: Pair
+    port: PortLease
+    directory: str
+    log: int = -1
+    stopped: bool = False
+    told: bool = False
+    gone: bool = False
+
+    def put_away(self) -> None:
+        """The files that the keeper was started with, once they are open: no death leaves any."""
+        if self.directory:
+            with suppress(OSError):
+                self.log = os.open(os.path.join(self.directory, "log"), os.O_RDONLY | os.O_CLOEXEC)
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = ""
+
+    def read_log(self) -> bytes:
+        """What was written before the worker had its streams: why Python did not start."""
+        self.put_away()
+        return os.pread(self.log, 4096, 0) if self.log >= 0 else b""
+
+    def close(self) -> None:
+        self.put_away()
+        if self.log >= 0:
+            os.close(self.log)
+            self.log = -1
+        self.port.close()
+        self.pair.close()
+        self.worker.stderr.close()
+
+
+class Manager:
+    """`start` it once; it ends by itself when `work` is done and every card is given back."""
+
+    def __init__(self, pool: Pool, plan: Plan) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._id = secrets.token_hex(4)
+        self._waking = threading.RLock()
+        self._wake = -1
+        self._told: deque[tuple[Worker, UnreadyError | None]] = deque()
+        self._inbox: deque[Event] = deque()
+        self._crew: dict[AttemptId, _Seat] = {}
+        self._free = [f"worker-{n}" for n in range(pool.size * plan.per_gpu, 0, -1)]
+        self._asked: list[str] = []
+        self._looking: set[str] = set()
+        self._nursery: Nursery | None = None
+        self._loop: Loop | None = None
+        self._cards: Cards | None = None
+        self._run = Run(pool.gpus, limit=pool.limit)
+        self._launched = self._told_waiting = False
+        self._terminating = self._abandoned = False
+        self._then: Callable[[], None] = lambda: None
+        self._until: float | None = None
+        self._failures = self._readied = 0
+        self._failure: UnreadyError | None = None
+        self.work = Work(len(self._free), self._poke)
+        self.thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
+        self.threads: frozenset[threading.Thread] = frozenset({self.thread})
+        """All of ours; replaced, never changed, as any thread may look."""
+        self.gpus: tuple[Gpu, ...] = ()
+
+    def start(self, then: Callable[[], None]) -> None:
+        """`then` is called when all is over, in the manager's thread."""
+        self._then = then
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.thread.start()
+
+    def abandon(self) -> None:
+        """Nobody can submit anything more. The garbage collector calls this, in any thread and
+        whatever locks that one holds."""
+        self._abandoned = True
+        self._poke()
+
+    def terminate(self) -> None:
+        """What waits is cancelled, what runs is ended. Any thread."""
+        self._terminating = True
+        self.work.close(cancel=True)
+
+    def close_in_child(self) -> None:
+        """In a forked child: copies of our descriptors would keep the cards, and the workers."""
+        for seat in self._crew.values():
+            seat.pair.close()
+            seat.port.close()
+            seat.worker.channel.close()
+            seat.worker.theirs.close()
+            seat.worker.stderr.close()
+        if self._cards:
+            self._cards.close_in_child()
+        if self._nursery:
+            self._nursery.close_in_child()
+        if self._loop:
+            self._loop.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    # ── The loop ────────────────────────────────────────────────────────────────────────────────
+
+    def _main(self) -> None:
+        try:
+            with ExitStack() as stack:
+                self._open(stack)
+                while not self._finished():
+                    self._loop_.turn()
+                    self._turn()
+        except BaseException as error:
+            broken = BrokenGpuExecutorError(f"the executor has failed: {error!r}")
+            broken.__cause__ = error
+            self.work.fail(broken)
+        for thread in self.threads - {self.thread}:
+            thread.join()
+        self._then()
+
+    def _open(self, stack: ExitStack) -> None:
+        stack.callback(self._deafen)
+        self._loop = Loop()
+        stack.callback(self._loop.close)
+        self._loop.watch(self._wake, lambda: os.eventfd_read(self._wake))
+        self._cards = Cards(
+            self._pool.gpus,
+            self._loop,
+            self._inbox.append,
+            self._pool.eyes(self._loop),
+            self._plan.environ,
+            working=lambda: bool(self._crew),
+        )
+        stack.callback(self._cards.close)
+        stack.callback(self._close_crew)
+        # The jobs are there, and none of them waits for a card before it is asked for.
+        jobs = tuple(Job(name, (), demand=self._demand) for name in reversed(self._free))
+        self._handle(Asked(Pause("no items yet")))
+        self._handle(Submitted(jobs))
+        self._handle(Asked(Cancel(None)))
+        self._handle(Asked(Pause("", off=True)))
+        self._turn()
+
+    def _turn(self) -> None:
+        """Take in what threads and cards have said, and let follow what follows."""
+        if self._abandoned:
+            self._abandoned = False
+            self.work.close()
+        while self._told:
+            self._thread_left(*self._told.popleft())
+        self._balance()
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+        if self._terminating or self.work.done:
+            self._stop_the_useless()
+        self._mind_the_wait()
+
+    def _finished(self) -> bool:
+        return self.work.done and not self._crew and not self._inbox and self._run.finished
+
+    def _balance(self) -> None:
+        """As many workers asked for as there are items for them, and not one more."""
+        halted = self._failures >= STARTS
+        if halted and not self.work.serving and not self._crew:
+            self._give_up()
+        more = self.work.balance(len(self._asked), halted)
+        if more > 0:
+            names = tuple(self._free.pop() for _ in range(more))
+            self._asked.extend(names)
+            self._handle(Asked(Retry(names)))
+        elif more < 0:
+            names = tuple(self._asked.pop() for _ in range(-more))
+            self._free.extend(names)
+            self._handle(Asked(Cancel(names)))
+
+    def _give_up(self) -> None:
+        assert self._failure is not None
+        text = f"{STARTS} workers in a row did not become ready: {self._failure}"
+        error = BrokenGpuExecutorError(text)
+        error.__cause__ = self._failure.__cause__
+        self.work.fail(error)
+
+    def _mind_the_wait(self) -> None:
+        """Only while no look at a card is under way is it known that there is none to be had."""
+        if not self._asked or self._launched or self._looking:
+            return
+        if self._until is None and self._plan.wait is not None:
+            self._until = time.monotonic() + self._plan.wait
+            self._loop_.call_at("wait", self._until, lambda: None)
+        why = self._run.why_waiting(self._asked[0])
+        if self._until is not None and time.monotonic() >= self._until:
+            self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
+            self._balance()
+        elif not self._told_waiting:
+            self._told_waiting = True
+            log.warning("waiting for a card: %s", why)
+
+    # ── The core ────────────────────────────────────────────────────────────────────────────────
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Granted | Refused):
+            self._looking.discard(event.gpu)
+        for result in self._run.handle(event, Instant(time.monotonic(), time.time())):
+            self._carry_out(result)
+
+    def _carry_out(self, result: Fact | Instruction) -> None:
+        assert self._cards is not None
+        match result:
+            case JobSettled(job, "failed", reason) if job in self._asked:
+                self._asked.remove(job)
+                self._free.append(job)
+                if not self._crew:
+                    self.work.fail(NoCardsForExecutorError(reason))
+            case Launch():
+                self._asked.remove(result.attempt.job)
+                self._launched = True
+                self._launch(result)
+            case SetTimer(key, at):
+                self._loop_.call_at(key, at, lambda: self._inbox.append(TimerFired(key)))
+            case StopAttempt():
+                pass  # said of a worker that we know to be gone
+            case Acquire(gpu):
+                self._looking.add(gpu)
+                self._cards.carry_out(result)
+            case _ if isinstance(result, Instruction):
+                self._cards.carry_out(result)
+
+    # ── Workers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _launch(self, launch: Launch) -> None:
+        if self.work.done:
+            self._free_again(launch.attempt)
+            return
+        try:
+            seat = self._begin(launch)
+        except (OSError, GpulaunchError) as error:
+            if isinstance(error, OSError) and error.errno in SCARCE:
+                # What is scarce is nobody's failure: again, in a while.
+                key = f"launch:{launch.attempt}"
+                self._loop_.call_after(key, RETRY, lambda: self._launch(launch))
+                return
+            self._count(UnreadyError(f"it could not be started: {error}"))
+            self._free_again(launch.attempt)
+            return
+        self._crew[launch.attempt] = seat
+        self._note_gpus()
+        self.work.enter(seat.worker.ticket)
+        alive = (thread for thread in self.threads if thread.is_alive())
+        self.threads = frozenset({*alive, seat.worker.thread})
+        seat.worker.thread.start()
+
+    def _begin(self, launch: Launch) -> _Seat:
+        """What a worker holds, all of it or, when something fails, nothing."""
+        assert self._cards is not None
+        with ExitStack() as undo:
+            worker = Worker(
+                launch.attempt,
+                launch.gpus[0],
+                self._plan.hello,
+                self._plan.most_items,
+                self.work,
+                self._hear_thread,
+            )
+            undo.callback(worker.discard)
+            port = undo.enter_context(reserve_port())
+            directory = tempfile.mkdtemp(prefix="gpulaunch-")
+            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            leases = self._cards.descriptors([gpu.uuid for gpu in launch.gpus])
+            pair = self._pair([*leases, worker.theirs.fileno()])
+            undo.callback(pair.close)
+            pair.launch(self._command(launch, worker, port, directory))
+            undo.pop_all()
+        worker.theirs.close()
+        seat = _Seat(worker, pair, port, directory)
+        self._loop_.watch(pair.fileno(), lambda: self._hear(seat))
+        self._loop_.watch(worker.stderr.fileno(), lambda: self._forward(seat))
+        return seat
+
+    def _pair(self, descriptors: list[int]) -> Pair:
+        if self._nursery:
+            with suppress(NurseryGoneError):
+                return self._nursery.pair(descriptors)
+            self._nursery.close()
+        self._nursery = Nursery(environ=self._plan.environ)
+        return self._nursery.pair(descriptors)
+
+    def _command(self, launch: Launch, worker: Worker, port: PortLease, directory: str) -> Command:
+        scope = f"executor/{self._id}/{launch.attempt}"
+        place = Place(launch.gpus, self._pool.style, scope, port.port)
+        changes = delta(launch.job, place, self._pool.machine, self._plan.environ, self._plan.env)
+        inode = os.fstat(worker.theirs.fileno()).st_ino
+        # As multiprocessing does: -W, -X, -O and their like hold for workers as well.
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        return Command(
+            attempt=str(launch.attempt),
+            argv=(sys.executable, *flags, "-c", START, str(inode), *path),
+            log=os.path.join(directory, "log"),
+            end=os.path.join(directory, "end"),
+            cwd=self._plan.cwd,
+            env_set=changes.set,
+            env_unset=tuple(changes.unset),
+            grace=GRACE,
+        )
+
+    def _hear_thread(self, worker: Worker, unready: UnreadyError | None) -> None:
+        """In the worker's thread."""
+        self._told.append((worker, unready))
+        self._poke()
+
+    def _thread_left(self, worker: Worker, unready: UnreadyError | None) -> None:
+        """It serves no more: the process may end by itself, and is ended where it does not."""
+        if unready is not None and not self.work.done:
+            self._count(unready)
+        seat = self._crew.get(worker.attempt)
+        if seat is None:
+            return
+        seat.told = True
+        if seat.gone:
+            self._leave(seat)
+        elif worker.outcome is None:
+            worker.let_go()
+            self._loop_.call_after(f"end:{worker.attempt}", GRACE, lambda: self._stop(seat))
+
+    def _count(self, unready: UnreadyError) -> None:
+        if self._readied != self.work.readied:
+            self._readied, self._failures = self.work.readied, 0
+        self._failures += 1
+        self._failure = unready
+        log.warning("a worker did not become ready: %s", unready)
+
+    def _stop_the_useless(self) -> None:
+        """Those that are to be ended, and those that come up for nothing."""
+        for seat in self._crew.values():
+            if self._terminating and not seat.worker.terminated:
+                seat.worker.terminated = True
+                self._stop(seat)
+            elif not seat.worker.ticket.ready:
+                self._stop(seat)
+
+    def _stop(self, seat: _Seat) -> None:
+        if not seat.stopped and seat.worker.outcome is None:
+            seat.stopped = True
+            seat.pair.stop("stopped", by="its executor")
+
+    # ── What keepers say ────────────────────────────────────────────────────────────────────────
+
+    def _forward(self, seat: _Seat) -> None:
+        if not seat.worker.stderr.forward():
+            self._loop_.unwatch(seat.worker.stderr.fileno())
+
+    def _hear(self, seat: _Seat) -> None:
+        for report in seat.pair.on_readable():
+            match report:
+                case client.Started():
+                    seat.put_away()
+                case client.Ended(outcome=outcome):
+                    self._ended(seat, outcome)
+                    seat.pair.end()
+                case client.Unkillable(pids=pids):
+                    log.warning(
+                        "process %s of a worker cannot be killed; its card is not used again before"
+                        " it is gone",
+                        ", ".join(map(str, pids)),
+                    )
+                case client.Gone():
+                    self._ended(seat, Lost("its keepers were killed"))
+                    self._gone(seat)
+
+    def _ended(self, seat: _Seat, outcome: Outcome) -> None:
+        if seat.worker.outcome is not None:
+            return
+        self._loop_.forget(f"end:{seat.worker.attempt}")
+        seat.worker.log = seat.read_log()
+        self.work.void(seat.worker.ticket)
+        seat.worker.end(outcome)
+
+    def _gone(self, seat: _Seat) -> None:
+        """Nobody but us has its lease any more."""
+        self._loop_.unwatch(seat.pair.fileno())
+        self._loop_.unwatch(seat.worker.stderr.fileno())
+        seat.close()
+        seat.gone = True
+        # Why it never became ready counts before another one is started in its place. A thread
+        # that served may be long in somebody's callback, and is not waited for.
+        if seat.told or seat.worker.ticket.ready:
+            self._leave(seat)
+
+    def _leave(self, seat: _Seat) -> None:
+        worker = seat.worker
+        del self._crew[worker.attempt]
+        self._note_gpus()
+        self.work.leave(worker.ticket)
+        self._free_again(worker.attempt)
+
+    def _free_again(self, attempt: AttemptId) -> None:
+        """The job is over, in a way that spends nothing, and may be asked for again."""
+        self._free.append(attempt.job)
+        self._handle(Asked(Cancel((attempt.job,))))
+        self._handle(Ended(attempt, Interrupted("its executor")))
+
+    def _note_gpus(self) -> None:
+        found = {seat.worker.gpu.uuid: seat.worker.gpu for seat in self._crew.values()}
+        self.gpus = tuple(sorted(found.values(), key=lambda gpu: gpu.index))
+
+    # ── Waking and closing ──────────────────────────────────────────────────────────────────────
+
+    def _poke(self) -> None:
+        with self._waking:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def _deafen(self) -> None:
+        with self._waking:
+            os.close(self._wake)
+            self._wake = -1
+
+    def _close_crew(self) -> None:
+        """Empty, unless something has failed here: then their keepers end them."""
+        for seat in self._crew.values():
+            seat.worker.end(Lost("its executor has failed"))
+            seat.close()
+        self._crew.clear()
+        if self._nursery:
+            self._nursery.close()
+
+    @property
+    def _loop_(self) -> Loop:
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def _demand(self) -> Demand:
+        return Demand(gpus=1, per_gpu=self._plan.per_gpu, cpus=self._plan.cpus)
