@@ -46,7 +46,9 @@ class Cards:
     """The leases this run holds or waits for. Never chooses which card to take.
 
     `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
-    is given back, for those that hold its descriptors as well.
+    is given back, for those that hold its descriptors as well. `lingering`: those may have it for
+    a moment longer, which is no news; else whoever has it is another launcher, be it in this very
+    process.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Cards:
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
+        lingering: bool = True,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
@@ -65,6 +68,7 @@ class Cards:
         self._eyes = eyes
         self._working = working
         self._letting_go = letting_go
+        self._lingering = lingering
         self._scope = scope_of(environ)
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
@@ -145,7 +149,8 @@ class Cards:
         for fd in lease.selectables():
             self._loop.unwatch(fd)
         lease.hand_over()
-        self._given_back.add(uuid)
+        if self._lingering:
+            self._given_back.add(uuid)
         self.say_want()
 
     def holds(self, uuid: str) -> bool:
@@ -178,12 +183,13 @@ class Cards:
         if news == "still":
             return
         self._stop_waiting(uuid)
+        if isinstance(news, Lease):
+            self._handed[uuid] = news
         if uuid in self._returning:
             self._returning.discard(uuid)
             self.acquire(uuid)
             return
-        if isinstance(news, Lease):
-            self._handed[uuid] = news
+        if uuid in self._handed:
             # The core takes it with Acquire while it handles Freed, or has no use for it.
             self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
         self._post(Freed(uuid))

@@ -43,7 +43,8 @@ PASSED_ON = 3
 class Stderr:
     """A pipe that ends at the executor's own standard error, and remembers the last of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, passed_on: bool = True) -> None:
+        self._passed_on = passed_on
         self._read, self.write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read, False)
         self.tail = b""
@@ -62,7 +63,7 @@ class Stderr:
                 return False
             self.tail = (self.tail + data)[-TAIL:]
             with contextlib.suppress(OSError):  # a standard error that is closed, or full
-                while data:
+                while data and self._passed_on:
                     data = data[os.write(2, data) :]
         return False
 
@@ -81,13 +82,16 @@ class Stderr:
 
 @dataclass(eq=False)
 class Worker:
-    """`tell` is called by its thread, once, when it has stopped serving: with why it never became
+    """`streams`: whether the executor's process has a standard output, and a standard error.
+
+    `tell` is called by its thread, once, when it has stopped serving: with why it never became
     ready, or with nothing. `outcome` stands when `ended` is set."""
 
     attempt: AttemptId
     gpu: Gpu
     hello: Message
     most: int | None
+    streams: tuple[bool, bool]
     work: Work
     tell: Callable[[Worker, UnreadyError | None], None]
     ticket: Ticket = field(default_factory=Ticket)
@@ -97,7 +101,7 @@ class Worker:
     log: bytes = b""
 
     def __post_init__(self) -> None:
-        self.stderr = Stderr()
+        self.stderr = Stderr(self.streams[1])
         try:
             ours, self.theirs = socket.socketpair()
         except BaseException:
@@ -165,8 +169,9 @@ class Worker:
     def _hand_streams(self) -> None:
         out = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            with contextlib.suppress(OSError):  # where ours is closed
-                os.dup2(1, out, inheritable=False)
+            if self.streams[0]:
+                with contextlib.suppress(OSError):  # closed since
+                    os.dup2(1, out, inheritable=False)
             socket.send_fds(self.channel.link, [b"F"], [out, self.stderr.write])
         finally:
             os.close(out)

@@ -88,12 +88,14 @@ class GpuExecutor(Executor):
         _at_least_one(simulate=simulate)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        streams = (_is_open(1), _is_open(2))  # before we open anything: the numbers are used again
         environ = as_given(os.environ)
         plan = Plan(
             hello=transfer.message(HELLO, (sys.argv, initializer, initargs), to_worker=True),
             environ=environ,
             env=_checked(env or {}),
             cwd=os.getcwd(),
+            streams=streams,
             per_gpu=per_gpu,
             cpus=cpus,
             wait=wait,
@@ -205,6 +207,14 @@ def _at_least_one(**numbers: int | None) -> None:
             raise TypeError(f"{name}: expected a whole number, found {number!r}")
         if number is not None and number < 1:
             raise ValueError(f"{name}: expected at least 1, found {number}")
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _checked(env: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -88,6 +88,7 @@ class Plan:
     environ: Mapping[str, str] = field(repr=False)
     env: Mapping[str, str | None] = field(repr=False)
     cwd: str
+    streams: tuple[bool, bool] = (True, True)
     per_gpu: int = 1
     cpus: int | None = None
     wait: float | None = None
@@ -225,6 +226,7 @@ class Manager:
             self._pool.eyes(self._loop),
             self._plan.environ,
             working=lambda: bool(self._crew),
+            lingering=False,  # a worker is over when its keepers are gone
         )
         stack.callback(self._cards.close)
         stack.callback(self._close_crew)
@@ -288,7 +290,7 @@ class Manager:
             self._balance()
         elif not self._told_waiting:
             self._told_waiting = True
-            log.warning("waiting for a card: %s", why)
+            log.warning("the executor %s", why)
 
     # ── The core ────────────────────────────────────────────────────────────────────────────────
 
@@ -353,6 +355,7 @@ class Manager:
                 launch.gpus[0],
                 self._plan.hello,
                 self._plan.most_items,
+                self._plan.streams,
                 self.work,
                 self._hear_thread,
             )

@@ -297,11 +297,17 @@ def test_terminating_ends_what_runs_and_cancels_what_waits(tmp_path: Path) -> No
 
 def test_a_ctrl_c_in_a_with_block_ends_its_workers(tmp_path: Path) -> None:
     here = tmp_path / "here"
-    with pytest.raises(KeyboardInterrupt), GpuExecutor(simulate=1) as executor:
-        running = executor.submit(work.appear_and_wait, str(here), str(tmp_path / "never"))
-        work.wait_for(str(here))
-        raise KeyboardInterrupt
-    assert isinstance(running.exception(0), BrokenGpuExecutorError)
+    sent: list[Future[str]] = []
+
+    def interrupted() -> None:
+        with GpuExecutor(simulate=1) as executor:
+            sent.append(executor.submit(work.appear_and_wait, str(here), str(tmp_path / "never")))
+            work.wait_for(str(here))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert isinstance(sent[0].exception(0), BrokenGpuExecutorError)
 
 
 def test_an_executor_gives_all_its_descriptors_and_threads_back() -> None:
