@@ -186,6 +186,7 @@ class Worker:
                 ITEM, (item.function, item.args, item.kwargs), to_worker=True
             )
         except BaseException as error:
+            self.work.begun()
             future.set_exception(error)
             return True
         with contextlib.suppress(OSError):  # the missing answer tells
@@ -194,6 +195,7 @@ class Worker:
         if self._receive() is None:
             self._not_begun(item)
             return False
+        self.work.begun()
         answer = self._receive()
         if answer is None:
             self._died(future)
@@ -213,11 +215,11 @@ class Worker:
     def _not_begun(self, item: Item) -> None:
         """No item is lost with a worker that died while it had nothing to do."""
         self.ended.wait()
-        if self.terminated or item.passed_on >= PASSED_ON:
+        if item.passed_on >= PASSED_ON:
+            self.work.begun()
             self._died(item.future)
             return
-        again: GpuFuture[Any] = item.future
-        again.gpu = None
+        item.future.gpu = None
         if not self.work.put_back(item):
             self._died(item.future)
 

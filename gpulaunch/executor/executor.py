@@ -101,6 +101,7 @@ class GpuExecutor(Executor):
             wait=wait,
             most_items=max_tasks_per_child,
         )
+        _hook()
         self._pid = os.getpid()
         self._starting = threading.Lock()
         self._manager = Manager(_pool(gpus, simulate, environ, share_busy), plan)
@@ -141,7 +142,7 @@ class GpuExecutor(Executor):
     ) -> Iterator[T]:
         """The results of `fn` in the order of the inputs, as `map(fn, *iterables)` gives them.
 
-        `chunksize` inputs travel together as one item, and an exception in one fails the rest of
+        `chunksize` inputs travel together as one item; an exception in one is all that comes of
         its chunk. `timeout` in seconds, for each result counted from this call: TimeoutError.
         `buffersize`: at most so many chunks are submitted ahead of the results that were taken,
         and inputs are read as they are needed; None: all inputs are read at once.
@@ -155,7 +156,7 @@ class GpuExecutor(Executor):
         ahead = chunks if buffersize is None else itertools.islice(chunks, buffersize)
         futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in ahead)
         more = None if buffersize is None else chunks
-        return _flat(_results(weakref.ref(self), fn, futures, more, until))
+        return _flat(_results(self if more else None, fn, futures, more, until))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take nothing more; what was submitted is done, unless `cancel_futures`; cards go back.
@@ -264,7 +265,7 @@ def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T
 
 
 def _results(
-    executor: weakref.ref[GpuExecutor],
+    executor: GpuExecutor | None,
     fn: Callable[..., T],
     futures: deque[GpuFuture[list[T]]],
     more: Iterator[list[tuple[Any, ...]]] | None,
@@ -273,10 +274,9 @@ def _results(
     """`more`: the chunks that are not submitted yet; one is, for each result that is asked for."""
     try:
         while futures:
-            owner = executor() if more is not None else None
-            if more is not None and owner is not None and (chunk := next(more, None)) is not None:
-                futures.append(owner.submit(_run_chunk, fn, chunk))
-            del owner
+            if executor and more and (chunk := next(more, None)) is not None:
+                futures.append(executor.submit(_run_chunk, fn, chunk))
+                del chunk
             yield _result(futures.popleft(), until)
     finally:
         for future in futures:
@@ -307,7 +307,6 @@ def _start(manager: Manager) -> None:
     """Start its thread, once."""
     if manager.thread.ident is not None:
         return
-    _hook()
     _managers.add(manager)
     manager.start(lambda: _managers.discard(manager))
 

@@ -248,6 +248,8 @@ class Manager:
         self._balance()
         while self._inbox:
             self._handle(self._inbox.popleft())
+        if self._terminating:
+            self.work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
         if self._terminating or self.work.done:
             self._stop_the_useless()
         self._mind_the_wait()
@@ -279,6 +281,8 @@ class Manager:
 
     def _mind_the_wait(self) -> None:
         """Only while no look at a card is under way is it known that there is none to be had."""
+        if not self._asked:
+            self._until = None
         if not self._asked or self._launched or self._looking:
             return
         if self._until is None and self._plan.wait is not None:

@@ -64,6 +64,7 @@ class Work:
         self._asked = 0
         self._closed = False
         self._broken: BrokenGpuExecutorError | None = None
+        self._in_hand = 0
         self.readied = 0
         """How many workers have ever become ready."""
 
@@ -120,10 +121,14 @@ class Work:
     # ── Workers' threads ────────────────────────────────────────────────────────────────────────
 
     def take(self, ticket: Ticket) -> Item | None:
-        """The next item, whose future then runs; waits for one. None: the worker is to go."""
+        """The next item, whose future then runs; waits for one. None: the worker is to go.
+
+        To be followed by `begun` or `put_back`: until then the item is nobody's.
+        """
         while item := self._next(ticket):
             if item.begin():
                 return item
+            self.begun()
         return None
 
     def _next(self, ticket: Ticket) -> Item | None:
@@ -139,14 +144,24 @@ class Work:
                     self._news.notify()  # what woke this thread may have been meant for another
                 return None
             item = self._items.popleft()
+            self._in_hand += 1
             call = self._asked > self._short()
         if call:
             self._call()
         return item
 
+    def begun(self) -> None:
+        """What comes of the item that was taken is between its worker and its future."""
+        with self._lock:
+            self._in_hand -= 1
+            call = self._closed
+        if call:
+            self._call()
+
     def put_back(self, item: Item) -> bool:
         """First in the line again: its worker died before it began. False: it is too late."""
         with self._lock:
+            self._in_hand -= 1
             if self._broken:
                 return False
             item.passed_on += 1
@@ -182,9 +197,9 @@ class Work:
 
     @property
     def done(self) -> bool:
-        """Closed, and nothing is left that waits."""
+        """Closed, and nothing is left that waits, or may have to wait again."""
         with self._lock:
-            return self._closed and not self._items
+            return self._closed and not self._items and not self._in_hand
 
     @property
     def serving(self) -> int:

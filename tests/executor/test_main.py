@@ -214,7 +214,8 @@ def test_a_ctrl_c_that_nobody_catches_ends_script_and_workers(tmp_path: Path, in
 # ── Death of the holder ─────────────────────────────────────────────────────────────────────────
 
 HOLDER = """
-import os, sys, time
+import os, sys, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # threads and fork: the point of this
 from gpulaunch import GpuExecutor
 from tests.executor import work
 here = sys.argv[1]
