@@ -211,7 +211,8 @@ class Manager:
             broken.__cause__ = error
             self.work.fail(broken)
         for thread in self.threads - {self.thread}:
-            thread.join()
+            if thread.ident is not None:
+                thread.join()
         self._then()
 
     def _open(self, stack: ExitStack) -> None:

@@ -48,7 +48,8 @@ def message(kind: bytes, value: object, to_worker: bool) -> Message:
         return small
 
     (_ToWorker if to_worker else _FromWorker)(file, PROTOCOL, leave_out).dump(value)
-    return Message(kind, file.getbuffer(), [buffer.raw() for buffer in left_out])
+    # The value shares the file's memory; an open `getbuffer` would not outlive a collection.
+    return Message(kind, file.getvalue(), [buffer.raw() for buffer in left_out])
 
 
 def value_of(message: Message) -> Any:

@@ -21,6 +21,12 @@ def begun(
     script: Path, text: str, *args: object, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     script.write_text(textwrap.dedent(text))
+    return started(script, *args, env=env)
+
+
+def started(
+    script: Path, *args: object, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "error", str(script), *map(str, args)],
         env=environ(env),
@@ -36,6 +42,13 @@ def run(
 ) -> tuple[str, str, int]:
     """Standard output, standard error, and status."""
     process = begun(script, text, *args, env=env)
+    out, err = process.communicate(timeout=120)
+    return out, err, process.returncode
+
+
+def executed(script: Path, *args: object) -> tuple[str, str, int]:
+    """The same of a script that is there."""
+    process = started(script, *args)
     out, err = process.communicate(timeout=120)
     return out, err, process.returncode
 
