@@ -23,7 +23,7 @@ from gpulaunch.engines.single import as_given
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
-from gpulaunch.executor.manager import Manager, Plan
+from gpulaunch.executor.manager import Manager, Plan, launching
 from gpulaunch.executor.work import GpuFuture, Item
 from gpulaunch.gpus.visible import MASK, ORDER
 
@@ -315,7 +315,9 @@ def _start(manager: Manager) -> None:
 def _hook() -> None:
     # As concurrent.futures' own executors do it: before the interpreter waits for other threads.
     threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=launching.acquire, after_in_parent=launching.release, after_in_child=_after_fork
+    )
 
 
 def _abandon(manager: Manager, pid: int) -> None:
@@ -341,6 +343,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
+    launching.release()
     for manager in list(_managers):
         with suppress(OSError):
             manager.close_in_child()

@@ -79,6 +79,9 @@ RETRY = 1.0
 
 log = logging.getLogger("gpulaunch.executor")
 
+launching = threading.RLock()
+"""Held while a worker's descriptors are on their way to where `close_in_child` finds them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -334,7 +337,8 @@ class Manager:
             self._free_again(launch.attempt)
             return
         try:
-            seat = self._begin(launch)
+            with launching:
+                seat = self._crew[launch.attempt] = self._begin(launch)
         except (OSError, GpulaunchError) as error:
             if isinstance(error, OSError) and error.errno in SCARCE:
                 # What is scarce is nobody's failure: again, in a while.
@@ -344,7 +348,6 @@ class Manager:
             self._count(UnreadyError(f"it could not be started: {error}"))
             self._free_again(launch.attempt)
             return
-        self._crew[launch.attempt] = seat
         self._note_gpus()
         self.work.enter(seat.worker.ticket)
         alive = (thread for thread in self.threads if thread.is_alive())

@@ -21,11 +21,12 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any
 
 import cloudpickle
 
-from gpulaunch.executor.channel import LARGE, Buffer, Message
+from gpulaunch.executor.channel import Buffer, Message
 
 PROTOCOL = 5
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
@@ -57,7 +58,19 @@ def value_of(message: Message) -> Any:
     return pickle.loads(message.pickle, buffers=message.buffers)
 
 
-class _ToWorker(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves large tensors out of the pickle, which torch by itself copies into it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is getattr(torch, "Tensor", None):
+            array = _as_array(obj, torch)
+            if array is not None:
+                return as_tensor, (pickle.PickleBuffer(array), obj.dtype, tuple(obj.shape))
+        return super().reducer_override(obj)
+
+
+class _ToWorker(_Pickler):
     """Pickles what is `__main__`'s by value, into the worker's one `__main__`."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -80,7 +93,7 @@ class _ToWorker(cloudpickle.Pickler):  # type: ignore[misc]
         return make, arguments, (setter, inner, values, data), None, None, settle
 
 
-class _FromWorker(cloudpickle.Pickler):  # type: ignore[misc]
+class _FromWorker(_Pickler):
     """Pickles what came from the caller's `__main__` as a reference into it."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -89,6 +102,21 @@ class _FromWorker(cloudpickle.Pickler):  # type: ignore[misc]
             if "<" not in path:
                 return in_main, (path,)
         return super().reducer_override(obj)
+
+
+def _as_array(tensor: Any, torch: Any) -> Any:
+    """The bytes of a large plain tensor in this process's memory; None for any other."""
+    plain = (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.numel() * tensor.element_size() > _INLINE
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not vars(tensor)
+    )
+    try:
+        return tensor.contiguous().view(-1).view(torch.uint8).numpy() if plain else None
+    except (RuntimeError, TypeError):  # no numpy; a kind of tensor that has no such memory
+        return None
 
 
 def _by_value(reduced: object) -> bool:
@@ -126,6 +154,11 @@ def in_main(path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name)
     return found
+
+
+def as_tensor(memory: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor in that memory."""
+    return import_module("torch").frombuffer(memory, dtype=dtype).reshape(shape)
 
 
 def settle(
@@ -177,6 +210,3 @@ def digest(value: object) -> bytes | None:
     except Exception:
         return None
     return sink.hash.digest()
-
-
-__all__ = ["LARGE", "digest", "in_main", "main_globals", "message", "settle", "value_of"]

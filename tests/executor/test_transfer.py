@@ -105,6 +105,42 @@ def test_arrays_travel_both_ways_outside_of_the_pickle() -> None:
         assert executor.submit(np.sum, array).result(60) == array.sum()
 
 
+def test_tensors_travel_outside_of_the_pickle_and_keep_what_they_are() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("numpy")
+    for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64):
+        tensor = torch.zeros(40, 5000).to(dtype)
+        tensor[3, 7] = 1
+        for sent in (tensor, tensor.t(), tensor[:, ::3]):
+            message = transfer.message(RESULT, sent, to_worker=False)
+            assert len(message.pickle) < 1000
+            back = transfer.value_of(through(message))
+            assert (back.dtype, back.shape) == (sent.dtype, sent.shape)
+            assert torch.equal(back, sent)
+            back[0, 0] = 1  # as writable as any
+    tensor = torch.zeros(40, 5000)
+    (buffer,) = transfer.message(RESULT, tensor, to_worker=False).buffers
+    tensor[0, 0] = 1.0
+    assert memoryview(buffer)[3] != 0, "another name for the same memory"
+
+
+def test_other_tensors_travel_as_torch_has_it() -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [
+        torch.tensor(3),
+        torch.zeros(0, 3),
+        torch.zeros(9000, requires_grad=True),
+        torch.nn.Parameter(torch.ones(9000)),
+        torch.eye(100).to_sparse(),
+        torch.zeros(9000, dtype=torch.complex64).conj(),
+    ]
+    for tensor in tensors:
+        back = transfer.value_of(through(transfer.message(RESULT, tensor, to_worker=False)))
+        assert type(back) is type(tensor)
+        assert back.requires_grad == tensor.requires_grad
+        assert torch.equal(back.to_dense(), tensor.to_dense())
+
+
 def test_unchanged_data_has_the_same_digest() -> None:
     data = {"a": [1, 2, {"b": bytearray(10_000)}], "f": work.double}
     before = transfer.digest(data)
