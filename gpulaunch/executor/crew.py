@@ -9,6 +9,8 @@ The thread alone reads and writes the channel. Only the manager speaks to keeper
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import socket
 import threading
@@ -40,12 +42,20 @@ TAIL = 4096
 PASSED_ON = 3
 
 
-class Stderr:
-    """A pipe that ends at the executor's own standard error, and remembers the last of it."""
+class Streams:
+    """The executor's own standard output, and a pipe that ends at its standard error.
 
-    def __init__(self, passed_on: bool = True) -> None:
-        self._passed_on = passed_on
-        self._read, self.write = os.pipe2(os.O_CLOEXEC)
+    `open`: whether its process has the one, and the other. `tail`: the last of what came by.
+    """
+
+    def __init__(self, open: tuple[bool, bool] = (True, True)) -> None:
+        self._out = _standard_output() if open[0] else _nowhere()
+        self._passed_on = open[1]
+        try:
+            self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        except BaseException:
+            os.close(self._out)
+            raise
         os.set_blocking(self._read, False)
         self.tail = b""
 
@@ -67,22 +77,40 @@ class Stderr:
                     data = data[os.write(2, data) :]
         return False
 
-    def sent(self) -> None:
-        """The worker has its end; ours would keep the pipe from ending."""
-        if self.write >= 0:
-            os.close(self.write)
-            self.write = -1
+    def hand_over(self, link: socket.socket) -> None:
+        """To the worker; with our copies, the pipe would not end."""
+        socket.send_fds(link, [b"F"], [self._out, self._write])
+        self._drop()
 
     def close(self) -> None:
-        self.sent()
+        self._drop()
         if self._read >= 0:
             os.close(self._read)
             self._read = -1
 
+    def _drop(self) -> None:
+        for fd in (self._out, self._write):
+            if fd >= 0:
+                os.close(fd)
+        self._out = self._write = -1
+
+
+def _standard_output() -> int:
+    try:
+        return fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return _nowhere()  # closed since
+
+
+def _nowhere() -> int:
+    return os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+
 
 @dataclass(eq=False)
 class Worker:
-    """`streams`: whether the executor's process has a standard output, and a standard error.
+    """`open_streams`: whether the executor's process has a standard output, and a standard error.
 
     `tell` is called by its thread, once, when it has stopped serving: with why it never became
     ready, or with nothing. `outcome` stands when `ended` is set."""
@@ -91,7 +119,7 @@ class Worker:
     gpu: Gpu
     hello: Message
     most: int | None
-    streams: tuple[bool, bool]
+    open_streams: tuple[bool, bool]
     work: Work
     tell: Callable[[Worker, UnreadyError | None], None]
     ticket: Ticket = field(default_factory=Ticket)
@@ -101,11 +129,11 @@ class Worker:
     log: bytes = b""
 
     def __post_init__(self) -> None:
-        self.stderr = Stderr(self.streams[1])
+        self.streams = Streams(self.open_streams)
         try:
             ours, self.theirs = socket.socketpair()
         except BaseException:
-            self.stderr.close()
+            self.streams.close()
             raise
         self.channel = Channel(ours)
         self.thread = threading.Thread(
@@ -120,7 +148,7 @@ class Worker:
 
     def end(self, outcome: Outcome) -> None:
         """Nothing of it is left. What it had sent before can still be read."""
-        self.stderr.forward()
+        self.streams.forward()
         self.outcome = outcome
         self.ended.set()
         self._shut(socket.SHUT_RDWR)
@@ -129,7 +157,7 @@ class Worker:
         """It was never launched."""
         self.theirs.close()
         self.channel.close()
-        self.stderr.close()
+        self.streams.close()
 
     def _shut(self, how: int) -> None:
         with contextlib.suppress(OSError):
@@ -155,9 +183,11 @@ class Worker:
             self.channel.close()
 
     def _greet(self) -> UnreadyError | None:
-        with contextlib.suppress(OSError):
-            self._hand_streams()
-            self.channel.send(self.hello)
+        try:
+            self.streams.hand_over(self.channel.link)
+        except OSError:
+            self._shut(socket.SHUT_RDWR)
+        self._send(self.hello)
         answer = self._receive()
         if answer is not None and answer.kind == READY:
             return None
@@ -165,17 +195,6 @@ class Worker:
             return UnreadyError("its initializer failed", _error_of(answer))
         self.ended.wait()
         return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
-
-    def _hand_streams(self) -> None:
-        out = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            if self.streams[0]:
-                with contextlib.suppress(OSError):  # closed since
-                    os.dup2(1, out, inheritable=False)
-            socket.send_fds(self.channel.link, [b"F"], [out, self.stderr.write])
-        finally:
-            os.close(out)
-            self.stderr.sent()
 
     def _run(self, item: Item) -> bool:
         """True where the worker can take another one."""
@@ -189,8 +208,7 @@ class Worker:
             self.work.begun()
             future.set_exception(error)
             return True
-        with contextlib.suppress(OSError):  # the missing answer tells
-            self.channel.send(message)
+        self._send(message)
         del message
         if self._receive() is None:
             self._not_begun(item)
@@ -202,6 +220,13 @@ class Worker:
             return False
         _settle(future, answer)
         return True
+
+    def _send(self, message: Message) -> None:
+        """The missing answer tells where it cannot be sent."""
+        try:
+            self.channel.send(message)
+        except (OSError, MemoryError):
+            self._shut(socket.SHUT_RDWR)
 
     def _receive(self) -> Message | None:
         """None: nothing will come any more."""
@@ -255,7 +280,7 @@ class Worker:
         return "was lost with those that kept it"
 
     def _said(self) -> str:
-        return (self.log + self.stderr.tail)[-TAIL:].decode("utf-8", "replace").strip()
+        return (self.log + self.streams.tail)[-TAIL:].decode("utf-8", "replace").strip()
 
     def _last_words(self) -> str:
         said = self._said()

@@ -131,7 +131,7 @@ class _Seat:
             self.log = -1
         self.port.close()
         self.pair.close()
-        self.worker.stderr.close()
+        self.worker.streams.close()
 
 
 class Manager:
@@ -146,7 +146,8 @@ class Manager:
         self._told: deque[tuple[Worker, UnreadyError | None]] = deque()
         self._inbox: deque[Event] = deque()
         self._crew: dict[AttemptId, _Seat] = {}
-        self._free = [f"worker-{n}" for n in range(pool.size * plan.per_gpu, 0, -1)]
+        self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
+        self._free: list[str] = []
         self._asked: list[str] = []
         self._looking: set[str] = set()
         self._nursery: Nursery | None = None
@@ -159,7 +160,7 @@ class Manager:
         self._until: float | None = None
         self._failures = self._readied = 0
         self._failure: UnreadyError | None = None
-        self.work = Work(len(self._free), self._poke)
+        self.work = Work(len(self._names), self._poke)
         self.thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
         self.threads: frozenset[threading.Thread] = frozenset({self.thread})
         """All of ours; replaced, never changed, as any thread may look."""
@@ -189,7 +190,7 @@ class Manager:
             seat.port.close()
             seat.worker.channel.close()
             seat.worker.theirs.close()
-            seat.worker.stderr.close()
+            seat.worker.streams.close()
         if self._cards:
             self._cards.close_in_child()
         if self._nursery:
@@ -235,7 +236,7 @@ class Manager:
         stack.callback(self._cards.close)
         stack.callback(self._close_crew)
         # The jobs are there, and none of them waits for a card before it is asked for.
-        jobs = tuple(Job(name, (), demand=self._demand) for name in reversed(self._free))
+        jobs = tuple(Job(name, (), demand=self._demand) for name in self._names)
         self._handle(Asked(Pause("no items yet")))
         self._handle(Submitted(jobs))
         self._handle(Asked(Cancel(None)))
@@ -249,14 +250,18 @@ class Manager:
             self.work.close()
         while self._told:
             self._thread_left(*self._told.popleft())
+        self._take_in()
         self._balance()
-        while self._inbox:
-            self._handle(self._inbox.popleft())
+        self._take_in()
         if self._terminating:
             self.work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
         if self._terminating or self.work.done:
             self._stop_the_useless()
         self._mind_the_wait()
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            self._handle(self._inbox.popleft())
 
     def _finished(self) -> bool:
         return self.work.done and not self._crew and not self._inbox and self._run.finished
@@ -272,9 +277,7 @@ class Manager:
             self._asked.extend(names)
             self._handle(Asked(Retry(names)))
         elif more < 0:
-            names = tuple(self._asked.pop() for _ in range(-more))
-            self._free.extend(names)
-            self._handle(Asked(Cancel(names)))
+            self._handle(Asked(Cancel(tuple(self._asked[more:]))))
 
     def _give_up(self) -> None:
         assert self._failure is not None
@@ -296,7 +299,7 @@ class Manager:
         if self._until is not None and time.monotonic() >= self._until:
             self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
             self._balance()
-        elif not self._told_waiting:
+        elif why and not self._told_waiting:
             self._told_waiting = True
             log.warning("the executor %s", why)
 
@@ -311,10 +314,11 @@ class Manager:
     def _carry_out(self, result: Fact | Instruction) -> None:
         assert self._cards is not None
         match result:
-            case JobSettled(job, "failed", reason) if job in self._asked:
-                self._asked.remove(job)
+            case JobSettled(job, state, reason):
+                if job in self._asked:
+                    self._asked.remove(job)
                 self._free.append(job)
-                if not self._crew:
+                if state == "failed" and not self._crew:
                     self.work.fail(NoCardsForExecutorError(reason))
             case Launch():
                 self._asked.remove(result.attempt.job)
@@ -379,7 +383,7 @@ class Manager:
         worker.theirs.close()
         seat = _Seat(worker, pair, port, directory)
         self._loop_.watch(pair.fileno(), lambda: self._hear(seat))
-        self._loop_.watch(worker.stderr.fileno(), lambda: self._forward(seat))
+        self._loop_.watch(worker.streams.fileno(), lambda: self._forward(seat))
         return seat
 
     def _pair(self, descriptors: list[int]) -> Pair:
@@ -452,8 +456,8 @@ class Manager:
     # ── What keepers say ────────────────────────────────────────────────────────────────────────
 
     def _forward(self, seat: _Seat) -> None:
-        if not seat.worker.stderr.forward():
-            self._loop_.unwatch(seat.worker.stderr.fileno())
+        if not seat.worker.streams.forward():
+            self._loop_.unwatch(seat.worker.streams.fileno())
 
     def _hear(self, seat: _Seat) -> None:
         for report in seat.pair.on_readable():
@@ -484,7 +488,7 @@ class Manager:
     def _gone(self, seat: _Seat) -> None:
         """Nobody but us has its lease any more."""
         self._loop_.unwatch(seat.pair.fileno())
-        self._loop_.unwatch(seat.worker.stderr.fileno())
+        self._loop_.unwatch(seat.worker.streams.fileno())
         seat.close()
         seat.gone = True
         # Why it never became ready counts before another one is started in its place. A thread
@@ -494,16 +498,17 @@ class Manager:
 
     def _leave(self, seat: _Seat) -> None:
         worker = seat.worker
+        if worker.ticket.ready:
+            self._failures = min(self._failures, STARTS - 1)
         del self._crew[worker.attempt]
         self._note_gpus()
         self.work.leave(worker.ticket)
         self._free_again(worker.attempt)
 
     def _free_again(self, attempt: AttemptId) -> None:
-        """The job is over, in a way that spends nothing, and may be asked for again."""
-        self._free.append(attempt.job)
-        self._handle(Asked(Cancel((attempt.job,))))
-        self._handle(Ended(attempt, Interrupted("its executor")))
+        """Its job is over, in a way that spends nothing; settled, it may be asked for again."""
+        self._inbox.append(Asked(Cancel((attempt.job,))))
+        self._inbox.append(Ended(attempt, Interrupted("its executor")))
 
     def _note_gpus(self) -> None:
         found = {seat.worker.gpu.uuid: seat.worker.gpu for seat in self._crew.values()}
