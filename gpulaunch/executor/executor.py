@@ -23,7 +23,8 @@ from gpulaunch.engines.single import as_given
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
-from gpulaunch.executor.manager import Manager, Plan, launching
+from gpulaunch.executor.manager import Manager, launching
+from gpulaunch.executor.seats import Plan
 from gpulaunch.executor.work import GpuFuture, Item
 from gpulaunch.gpus.visible import MASK, ORDER
 

@@ -14,17 +14,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import secrets
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
 
 from gpulaunch.core.events import (
     Acquire,
@@ -56,22 +50,15 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.run import Run
 from gpulaunch.engines.cards import Cards
-from gpulaunch.engines.environment import Place, delta
 from gpulaunch.engines.pool import Pool
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.executor.channel import Message
 from gpulaunch.executor.crew import UnreadyError, Worker
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.executor.seats import GRACE, Plan, Seat, Starter
 from gpulaunch.executor.work import Work
-from gpulaunch.executor.worker import START
-from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
-from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
-from gpulaunch.process.command import Command
 
-GRACE = 10.0
-"""Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
 STARTS = 3
 """So many workers in a row that do not become ready, and no other is started."""
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
@@ -83,74 +70,22 @@ launching = threading.RLock()
 """Held while a worker's descriptors are on their way to where `close_in_child` finds them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every worker is started with. `wait`: seconds for a first card, None for ever."""
-
-    hello: Message
-    environ: Mapping[str, str] = field(repr=False)
-    env: Mapping[str, str | None] = field(repr=False)
-    cwd: str
-    streams: tuple[bool, bool] = (True, True)
-    per_gpu: int = 1
-    cpus: int | None = None
-    wait: float | None = None
-    most_items: int | None = None
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A worker between its launch and its end, and what it holds meanwhile."""
-
-    worker: Worker
-    pair: Pair
-    port: PortLease
-    directory: str
-    log: int = -1
-    stopped: bool = False
-    told: bool = False
-    gone: bool = False
-
-    def put_away(self) -> None:
-        """The files that the keeper was started with, once they are open: no death leaves any."""
-        if self.directory:
-            with suppress(OSError):
-                self.log = os.open(os.path.join(self.directory, "log"), os.O_RDONLY | os.O_CLOEXEC)
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self.directory = ""
-
-    def read_log(self) -> bytes:
-        """What was written before the worker had its streams: why Python did not start."""
-        self.put_away()
-        return os.pread(self.log, 4096, 0) if self.log >= 0 else b""
-
-    def close(self) -> None:
-        self.put_away()
-        if self.log >= 0:
-            os.close(self.log)
-            self.log = -1
-        self.port.close()
-        self.pair.close()
-        self.worker.streams.close()
-
-
 class Manager:
     """`start` it once; it ends by itself when `work` is done and every card is given back."""
 
     def __init__(self, pool: Pool, plan: Plan) -> None:
         self._pool = pool
         self._plan = plan
-        self._id = secrets.token_hex(4)
+        self._starter = Starter(pool, plan)
         self._waking = threading.RLock()
         self._wake = -1
         self._told: deque[tuple[Worker, UnreadyError | None]] = deque()
         self._inbox: deque[Event] = deque()
-        self._crew: dict[AttemptId, _Seat] = {}
+        self._crew: dict[AttemptId, Seat] = {}
         self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
         self._free: list[str] = []
         self._asked: list[str] = []
         self._looking: set[str] = set()
-        self._nursery: Nursery | None = None
         self._loop: Loop | None = None
         self._cards: Cards | None = None
         self._run = Run(pool.gpus, limit=pool.limit)
@@ -193,8 +128,7 @@ class Manager:
             seat.worker.streams.close()
         if self._cards:
             self._cards.close_in_child()
-        if self._nursery:
-            self._nursery.close_in_child()
+        self._starter.close_in_child()
         if self._loop:
             self._loop.close()
         if self._wake >= 0:
@@ -312,7 +246,6 @@ class Manager:
             self._carry_out(result)
 
     def _carry_out(self, result: Fact | Instruction) -> None:
-        assert self._cards is not None
         match result:
             case JobSettled(job, state, reason):
                 if job in self._asked:
@@ -330,9 +263,9 @@ class Manager:
                 pass  # said of a worker that we know to be gone
             case Acquire(gpu):
                 self._looking.add(gpu)
-                self._cards.carry_out(result)
+                self._cards_.carry_out(result)
             case _ if isinstance(result, Instruction):
-                self._cards.carry_out(result)
+                self._cards_.carry_out(result)
 
     # ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -342,7 +275,9 @@ class Manager:
             return
         try:
             with launching:
-                seat = self._crew[launch.attempt] = self._begin(launch)
+                leases = self._cards_.descriptors([gpu.uuid for gpu in launch.gpus])
+                seat = self._starter.begin(launch, leases, self.work, self._hear_thread)
+                self._crew[launch.attempt] = seat
         except (OSError, GpulaunchError) as error:
             if isinstance(error, OSError) and error.errno in SCARCE:
                 # What is scarce is nobody's failure: again, in a while.
@@ -352,66 +287,13 @@ class Manager:
             self._count(UnreadyError(f"it could not be started: {error}"))
             self._free_again(launch.attempt)
             return
+        self._loop_.watch(seat.pair.fileno(), lambda: self._hear(seat))
+        self._loop_.watch(seat.worker.streams.fileno(), lambda: self._forward(seat))
         self._note_gpus()
         self.work.enter(seat.worker.ticket)
         alive = (thread for thread in self.threads if thread.is_alive())
         self.threads = frozenset({*alive, seat.worker.thread})
         seat.worker.thread.start()
-
-    def _begin(self, launch: Launch) -> _Seat:
-        """What a worker holds, all of it or, when something fails, nothing."""
-        assert self._cards is not None
-        with ExitStack() as undo:
-            worker = Worker(
-                launch.attempt,
-                launch.gpus[0],
-                self._plan.hello,
-                self._plan.most_items,
-                self._plan.streams,
-                self.work,
-                self._hear_thread,
-            )
-            undo.callback(worker.discard)
-            port = undo.enter_context(reserve_port())
-            directory = tempfile.mkdtemp(prefix="gpulaunch-")
-            undo.callback(shutil.rmtree, directory, ignore_errors=True)
-            leases = self._cards.descriptors([gpu.uuid for gpu in launch.gpus])
-            pair = self._pair([*leases, worker.theirs.fileno()])
-            undo.callback(pair.close)
-            pair.launch(self._command(launch, worker, port, directory))
-            undo.pop_all()
-        worker.theirs.close()
-        seat = _Seat(worker, pair, port, directory)
-        self._loop_.watch(pair.fileno(), lambda: self._hear(seat))
-        self._loop_.watch(worker.streams.fileno(), lambda: self._forward(seat))
-        return seat
-
-    def _pair(self, descriptors: list[int]) -> Pair:
-        if self._nursery:
-            with suppress(NurseryGoneError):
-                return self._nursery.pair(descriptors)
-            self._nursery.close()
-        self._nursery = Nursery(environ=self._plan.environ)
-        return self._nursery.pair(descriptors)
-
-    def _command(self, launch: Launch, worker: Worker, port: PortLease, directory: str) -> Command:
-        scope = f"executor/{self._id}/{launch.attempt}"
-        place = Place(launch.gpus, self._pool.style, scope, port.port)
-        changes = delta(launch.job, place, self._pool.machine, self._plan.environ, self._plan.env)
-        inode = os.fstat(worker.theirs.fileno()).st_ino
-        # As multiprocessing does: -W, -X, -O and their like hold for workers as well.
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        path = [entry for entry in sys.path if isinstance(entry, str)]
-        return Command(
-            attempt=str(launch.attempt),
-            argv=(sys.executable, *flags, "-c", START, str(inode), *path),
-            log=os.path.join(directory, "log"),
-            end=os.path.join(directory, "end"),
-            cwd=self._plan.cwd,
-            env_set=changes.set,
-            env_unset=tuple(changes.unset),
-            grace=GRACE,
-        )
 
     def _hear_thread(self, worker: Worker, unready: UnreadyError | None) -> None:
         """In the worker's thread."""
@@ -448,18 +330,18 @@ class Manager:
             elif not seat.worker.ticket.ready:
                 self._stop(seat)
 
-    def _stop(self, seat: _Seat) -> None:
+    def _stop(self, seat: Seat) -> None:
         if not seat.stopped and seat.worker.outcome is None:
             seat.stopped = True
             seat.pair.stop("stopped", by="its executor")
 
     # ── What keepers say ────────────────────────────────────────────────────────────────────────
 
-    def _forward(self, seat: _Seat) -> None:
+    def _forward(self, seat: Seat) -> None:
         if not seat.worker.streams.forward():
             self._loop_.unwatch(seat.worker.streams.fileno())
 
-    def _hear(self, seat: _Seat) -> None:
+    def _hear(self, seat: Seat) -> None:
         for report in seat.pair.on_readable():
             match report:
                 case client.Started():
@@ -477,7 +359,7 @@ class Manager:
                     self._ended(seat, Lost("its keepers were killed"))
                     self._gone(seat)
 
-    def _ended(self, seat: _Seat, outcome: Outcome) -> None:
+    def _ended(self, seat: Seat, outcome: Outcome) -> None:
         if seat.worker.outcome is not None:
             return
         self._loop_.forget(f"end:{seat.worker.attempt}")
@@ -485,7 +367,7 @@ class Manager:
         self.work.void(seat.worker.ticket)
         seat.worker.end(outcome)
 
-    def _gone(self, seat: _Seat) -> None:
+    def _gone(self, seat: Seat) -> None:
         """Nobody but us has its lease any more."""
         self._loop_.unwatch(seat.pair.fileno())
         self._loop_.unwatch(seat.worker.streams.fileno())
@@ -496,7 +378,7 @@ class Manager:
         if seat.told or seat.worker.ticket.ready:
             self._leave(seat)
 
-    def _leave(self, seat: _Seat) -> None:
+    def _leave(self, seat: Seat) -> None:
         worker = seat.worker
         if worker.ticket.ready:
             self._failures = min(self._failures, STARTS - 1)
@@ -532,13 +414,17 @@ class Manager:
             seat.worker.end(Lost("its executor has failed"))
             seat.close()
         self._crew.clear()
-        if self._nursery:
-            self._nursery.close()
+        self._starter.close()
 
     @property
     def _loop_(self) -> Loop:
         assert self._loop is not None
         return self._loop
+
+    @property
+    def _cards_(self) -> Cards:
+        assert self._cards is not None
+        return self._cards
 
     @property
     def _demand(self) -> Demand:
