@@ -24,6 +24,7 @@ from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
 from gpulaunch.executor.manager import Manager, launching
+from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
 from gpulaunch.executor.seats import Plan
 from gpulaunch.executor.work import GpuFuture, Item
 from gpulaunch.gpus.visible import MASK, ORDER
@@ -153,11 +154,13 @@ class GpuExecutor(Executor):
         if buffersize is not None and buffersize < 1:
             raise ValueError("buffersize must be None or > 0")
         until = None if timeout is None else time.monotonic() + timeout
-        chunks = _chunks(zip(*iterables), chunksize)  # noqa: B905 - as map: the shortest decides
-        ahead = chunks if buffersize is None else itertools.islice(chunks, buffersize)
-        futures = deque(self.submit(_run_chunk, fn, chunk) for chunk in ahead)
-        more = None if buffersize is None else chunks
-        return _flat(_results(self if more else None, fn, futures, more, until))
+        inputs = chunks(zip(*iterables), chunksize)  # noqa: B905 - as map: the shortest decides
+        ahead = inputs if buffersize is None else itertools.islice(inputs, buffersize)
+        futures: deque[Future[list[T]]] = deque(
+            self.submit(run_chunk, fn, chunk) for chunk in ahead
+        )
+        more = None if buffersize is None else inputs
+        return flat(results(self if more else None, fn, futures, more, until))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take nothing more; what was submitted is done, unless `cancel_futures`; cards go back.
@@ -250,55 +253,6 @@ def _pool(
             f" gpulaunch doctor){notes}"
         )
     return pool
-
-
-# ── Map ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _chunks(inputs: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
-    inputs = iter(inputs)
-    while chunk := list(itertools.islice(inputs, size)):
-        yield chunk
-
-
-def _run_chunk(fn: Callable[..., T], chunk: Sequence[tuple[Any, ...]]) -> list[T]:
-    return [fn(*args) for args in chunk]
-
-
-def _results(
-    executor: GpuExecutor | None,
-    fn: Callable[..., T],
-    futures: deque[GpuFuture[list[T]]],
-    more: Iterator[list[tuple[Any, ...]]] | None,
-    until: float | None,
-) -> Iterator[list[T]]:
-    """`more`: the chunks that are not submitted yet; one is, for each result that is asked for."""
-    try:
-        while futures:
-            if executor and more and (chunk := next(more, None)) is not None:
-                futures.append(executor.submit(_run_chunk, fn, chunk))
-                del chunk
-            yield _result(futures.popleft(), until)
-    finally:
-        for future in futures:
-            future.cancel()
-
-
-def _flat(chunks: Iterator[list[T]]) -> Iterator[T]:
-    """Forgets each result as it gives it."""
-    for chunk in chunks:
-        chunk.reverse()
-        while chunk:
-            yield chunk.pop()
-
-
-def _result(future: Future[T], until: float | None) -> T:
-    """Of a future that nobody else waits for: given up, it is not run."""
-    try:
-        return future.result(None if until is None else until - time.monotonic())
-    finally:
-        future.cancel()
-        del future  # a traceback that holds this frame must not hold what was computed
 
 
 # ── Start, exit, fork ───────────────────────────────────────────────────────────────────────────

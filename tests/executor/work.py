@@ -46,6 +46,10 @@ def count() -> int:
     return int(state["count"])
 
 
+def modules() -> set[str]:
+    return set(sys.modules)
+
+
 def environment(name: str) -> str | None:
     return os.environ.get(name)
 
