@@ -113,7 +113,7 @@ class Starter:
             )
             undo.callback(worker.discard)
             port = undo.enter_context(reserve_port())
-            directory = tempfile.mkdtemp(prefix="gpulaunch-")
+            directory = tempfile.mkdtemp(prefix="gpulaunch-worker-")
             undo.callback(shutil.rmtree, directory, ignore_errors=True)
             pair = self._pair([*leases, worker.theirs.fileno()])
             undo.callback(pair.close)
