@@ -1,6 +1,6 @@
 """Messages between the executor and one worker, over a stream socket, strictly in turn.
 
-    executor ── hello, item, item, end of file ──▶ worker ── ready, taken, result, taken, ... ──▶
+    executor ── hello, item, item, end of file ──▶ worker ── ready, result, result, ... ──▶
 
 A message is a kind, a pickle, and the buffers that the pickle leaves out (protocol 5): those go
 from the sender's memory into the kernel and from there into the memory in which the receiver then
@@ -9,16 +9,18 @@ uses them, and are never copied beside that. Knows nothing of what is in a pickl
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import mmap
 import socket
 import struct
+import termios
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 HELLO, ITEM = b"H", b"C"
-READY, UNREADY, TAKEN, RESULT, ERROR = b"K", b"U", b"T", b"R", b"E"
+READY, UNREADY, RESULT, ERROR = b"K", b"U", b"R", b"E"
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -69,6 +71,16 @@ class Channel:
                 return None
             buffers.append(buffer)
         return Message(kind, pickle, buffers)  # type: ignore[arg-type]
+
+    @property
+    def unread(self) -> bool:
+        """Whether something of what was sent has not been read at the other end."""
+        count = bytearray(4)
+        try:
+            fcntl.ioctl(self.link, termios.TIOCOUTQ, count)  # SIOCOUTQ, unix(7)
+        except OSError:
+            return False
+        return any(count)
 
     def close(self) -> None:
         self.link.close()

@@ -1,6 +1,6 @@
 """One worker as the executor has it: its process, its channel, and the thread that serves it.
 
-    thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ taken ─▶ result ─▶ future) ...
+    thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ result ─▶ future) ...
     manager: began ─▶ ... ─▶ ended (nothing of the process is left; the thread is woken)
 
 The thread alone reads and writes the channel. Only the manager speaks to keepers.
@@ -125,6 +125,7 @@ class Worker:
     ticket: Ticket = field(default_factory=Ticket)
     ended: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
+    unbegun: bool = False
     terminated: bool = False
     log: bytes = b""
 
@@ -149,6 +150,10 @@ class Worker:
     def end(self, outcome: Outcome) -> None:
         """Nothing of it is left. What it had sent before can still be read."""
         self.streams.forward()
+        # Keepers still hold the other end, and with it what their worker has not read. Nothing
+        # may be sent after the look.
+        self._shut(socket.SHUT_WR)
+        self.unbegun = self.unbegun or self.channel.unread
         self.outcome = outcome
         self.ended.set()
         self._shut(socket.SHUT_RDWR)
@@ -205,19 +210,16 @@ class Worker:
                 ITEM, (item.function, item.args, item.kwargs), to_worker=True
             )
         except BaseException as error:
-            self.work.begun()
+            self.work.over()
             future.set_exception(error)
             return True
         self._send(message)
         del message
-        if self._receive() is None:
-            self._not_begun(item)
-            return False
-        self.work.begun()
         answer = self._receive()
         if answer is None:
-            self._died(future)
+            self._lose(item)
             return False
+        self.work.over()
         _settle(future, answer)
         return True
 
@@ -226,6 +228,7 @@ class Worker:
         try:
             self.channel.send(message)
         except (OSError, MemoryError):
+            self.unbegun = True
             self._shut(socket.SHUT_RDWR)
 
     def _receive(self) -> Message | None:
@@ -237,20 +240,14 @@ class Worker:
             self._shut(socket.SHUT_RDWR)
             return None
 
-    def _not_begun(self, item: Item) -> None:
-        """No item is lost with a worker that died while it had nothing to do."""
+    def _lose(self, item: Item) -> None:
+        """The worker is dead. An item that it had not read is lost to nobody."""
         self.ended.wait()
-        if item.passed_on >= PASSED_ON:
-            self.work.begun()
-            self._died(item.future)
+        if not self.unbegun or item.passed_on >= PASSED_ON:
+            self.work.over()
+        elif self.work.put_back(item):
             return
-        item.future.gpu = None
-        if not self.work.put_back(item):
-            self._died(item.future)
-
-    def _died(self, future: GpuFuture[Any]) -> None:
-        self.ended.wait()
-        future.set_exception(self._death())
+        item.future.set_exception(self._death())
 
     def _death(self) -> Exception:
         assert self.outcome is not None

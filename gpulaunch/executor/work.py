@@ -123,12 +123,12 @@ class Work:
     def take(self, ticket: Ticket) -> Item | None:
         """The next item, whose future then runs; waits for one. None: the worker is to go.
 
-        To be followed by `begun` or `put_back`: until then the item is nobody's.
+        To be followed by `over`, before the future is told, or by `put_back`.
         """
         while item := self._next(ticket):
             if item.begin():
                 return item
-            self.begun()
+            self.over()
         return None
 
     def _next(self, ticket: Ticket) -> Item | None:
@@ -150,8 +150,8 @@ class Work:
             self._call()
         return item
 
-    def begun(self) -> None:
-        """What comes of the item that was taken is between its worker and its future."""
+    def over(self) -> None:
+        """What has come of an item that was taken is between its worker and its future."""
         with self._lock:
             self._in_hand -= 1
             call = self._closed

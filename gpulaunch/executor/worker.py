@@ -15,7 +15,7 @@ import types
 from contextlib import suppress
 from typing import NoReturn
 
-from gpulaunch.executor.channel import ERROR, READY, RESULT, TAKEN, UNREADY, Channel, Message
+from gpulaunch.executor.channel import ERROR, READY, RESULT, UNREADY, Channel, Message
 
 # Only names that no file in a working directory can stand for come before `sys.path` is set.
 START = "import sys; sys.path[:] = sys.argv[2:]; from gpulaunch.executor.worker import main; main()"
@@ -52,7 +52,6 @@ def _serve(channel: Channel) -> None:
     from gpulaunch.executor import transfer
 
     while (item := channel.receive()) is not None:
-        _send(channel, Message(TAKEN))
         try:
             function, args, kwargs = transfer.value_of(item)
             del item

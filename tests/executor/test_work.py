@@ -74,13 +74,13 @@ def test_one_who_died_or_left_is_no_help(work: Work) -> None:
     assert work.serving == 0
 
 
-def test_an_item_in_hand_is_nobodys_until_it_is_begun(work: Work, calls: list[None]) -> None:
+def test_an_item_in_hand_may_come_back_until_it_is_over(work: Work, calls: list[None]) -> None:
     work.put(item())
     work.take(entered(work))
     work.close()
     assert not work.done
     calls.clear()
-    work.begun()
+    work.over()
     assert calls, "the manager is told"
     assert work.done
 
