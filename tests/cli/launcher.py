@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
 
@@ -63,6 +63,7 @@ class Launcher:
             capture_output=True,
             timeout=timeout,
             check=False,
+            preexec_fn=goes_along(),
         )
         # Not `text=True`, which would turn carriage returns into new lines.
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -79,6 +80,7 @@ class Launcher:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=goes_along(),
         )
         try:
             yield process

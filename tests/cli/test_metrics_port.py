@@ -185,7 +185,8 @@ def test_a_dry_run_takes_no_port(launcher: Launcher) -> None:
 
 
 def test_a_detached_run_prints_where_and_is_served(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", f"jobs: [{{name: long, run: {UNTIL_STOPPED}}}]")
+    # It is bound to no test: where nobody stops it, it ends by itself.
+    launcher.file("jobs.yaml", f"jobs: [{{name: long, timeout: 5m, run: {UNTIL_STOPPED}}}]")
     result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach", "--metrics-port", "0")
     assert result.status == 0, result.err
     where = address(result.err)

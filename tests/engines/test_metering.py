@@ -26,7 +26,7 @@ from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import Reader, open_metrics
 from gpulaunch.process.client import Ended, Nursery, Started
 from tests.gpus.fake import GIB, FakeDriver
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.conftest import nursery
 from tests.process.support import Slot
 
@@ -339,7 +339,9 @@ def test_a_launcher_that_is_killed_takes_the_sampler_and_its_helper_along(
     tmp_path: Path, fake: FakeDriver
 ) -> None:
     argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "metrics.db"), fake.card(0)]
-    launcher = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=fake.environ)
+    launcher = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env=fake.environ, preexec_fn=goes_along()
+    )
     assert launcher.stdout is not None
     sampler = psutil.Process(int(launcher.stdout.readline()))
     (helper,) = wait_until(sampler.children)

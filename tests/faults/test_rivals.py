@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.launcher import COMMAND, Launcher
+from tests.helpers import goes_along
 
 # Fails if another job has the card's file locked: the file is the card.
 JOB = """
@@ -76,6 +77,7 @@ def test_six_launchers_in_the_same_instant_on_four_cards(tmp_path: Path, shared:
             env=launcher.environ,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for launcher in launchers
     ]
@@ -97,6 +99,7 @@ def test_execs_wait_for_a_card_and_share_none(tmp_path: Path, shared: Path) -> N
             env=launcher.environ,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for _ in range(6)
     ]
@@ -134,6 +137,7 @@ while done < 40:
             [sys.executable, "-c", script, str(uid), pool, str(shared)],
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for uid in (65534, 12345, 65534, 12345, 0, 0)
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.launcher import Launcher
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 
 OBEDIENT = """
     jobs:
@@ -98,6 +98,7 @@ def test_sighup_means_nothing_under_nohup(launcher: Launcher) -> None:
         cwd=launcher.path,
         env=launcher.environ,
         stderr=subprocess.DEVNULL,
+        preexec_fn=goes_along(),
     ) as process:
         launcher.wait_for("attempt_started")
         process.send_signal(signal.SIGHUP)

@@ -21,7 +21,7 @@ import pytest
 
 from gpulaunch.core.model import Exited, Interrupted, TimedOut
 from gpulaunch.process.ends import End, read_end
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.support import children_of, marked, token
 
 GRACE = 0.2  # supervisor.py's
@@ -44,6 +44,7 @@ class Run:
             [sys.executable, str(program), str(folder), nasty, self.mark, str(PAIRS), *modes],
             env={**os.environ, "PYTHONPATH": str(ROOT), "MARK": self.mark},
             start_new_session=True,
+            preexec_fn=goes_along(),
         )
         wait_until((folder / "up").exists)
 
