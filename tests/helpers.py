@@ -33,11 +33,14 @@ def goes_along() -> Callable[[], None]:
     """For `preexec_fn`: the child is killed when the thread that started it is gone.
 
     Where the tests themselves are killed no `finally` runs. Only the child is bound, not what it
-    starts: that is the child's to end, as it is for people.
+    starts: that is the child's to end, as it is for people. Signals that whoever started the tests
+    has ignored (nohup, a script's `&`) mean to it what they mean at a terminal.
     """
     parent = os.getpid()
 
     def bind() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it was gone before the child was bound
             os._exit(1)

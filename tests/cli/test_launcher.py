@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,18 @@ with {starts}:
     (opened,) = launcher.events("run_opened")
     wait_until(lambda: not alive(opened["run"]), 60, "the launcher and its job are gone")
     wait_until(lambda: state_of(opened["pid"]) in ("", "Z"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_the_tests_ignore_is_not_ignored_by_a_launcher(
+    launcher: Launcher, number: int
+) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, grace: 0, run: exec sleep 1000}]")
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
+            launcher.wait_for("attempt_started")
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
+    finally:
+        signal.signal(number, before)
