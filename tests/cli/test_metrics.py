@@ -5,7 +5,6 @@ The pretend driver is told where a job's processes are once they are there.
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -127,26 +126,11 @@ def test_a_torn_database_is_as_good_as_none_and_a_resume_begins_another(
 # ── On the pretend driver ───────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> FakeDriver:
-    return FakeDriver(tmp_path)
-
-
-@pytest.fixture
-def on_cards(tmp_path: Path, driver: FakeDriver) -> Launcher:
-    at = tmp_path / "work"
-    at.mkdir()
-    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
-    launcher = Launcher(at, driver.environ | {"GPULAUNCH_LEASED": f"test/{os.getpid()}"})
-    launcher.file("jobs.yaml", WAITS)
-    return launcher
-
-
-@pytest.mark.xdist_group("pretend-driver")
 def test_a_job_on_a_card_has_its_memory_its_utilisation_and_its_place_proved(
     on_cards: Launcher, driver: FakeDriver
 ) -> None:
     driver.card(0, utilization=50)
+    on_cards.file("jobs.yaml", WAITS)
     with on_cards.begun("run", "jobs.yaml") as process:
         (started,) = on_cards.wait_for("attempt_started")
         driver.process(0, started["pid"], 3 * GIB)
@@ -168,13 +152,13 @@ def test_a_job_on_a_card_has_its_memory_its_utilisation_and_its_place_proved(
     assert "used  a job's GPU memory at most 3 GiB (a), the jobs' cards 50 % utilised" in shown
 
 
-@pytest.mark.xdist_group("pretend-driver")
 @pytest.mark.parametrize(("pin", "status"), [("fail", None), ("warn", 3)])
 def test_a_job_on_a_card_that_is_not_its_own_fails_or_is_named(
     on_cards: Launcher, driver: FakeDriver, pin: str, status: int | None
 ) -> None:
     driver.card(0)
     stranger = driver.card(1)
+    on_cards.file("jobs.yaml", WAITS)
     with on_cards.begun("run", "jobs.yaml", "--gpus", "[0]", "--pin", pin) as process:
         (started,) = on_cards.wait_for("attempt_started")
         driver.process(1, started["pid"], GIB)

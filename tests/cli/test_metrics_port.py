@@ -261,26 +261,21 @@ def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
     assert launcher.states()["after-it"] == "succeeded"
 
 
-@pytest.mark.xdist_group("pretend-driver")
-def test_a_cards_gauges_are_what_the_run_measured(tmp_path: Path) -> None:
-    driver = FakeDriver(tmp_path)
+def test_a_cards_gauges_are_what_the_run_measured(on_cards: Launcher, driver: FakeDriver) -> None:
     uuid = driver.card(0)
     driver.card(1)
-    (tmp_path / "work").mkdir()
-    scope = {"GPULAUNCH_LEASED": f"test/{os.getpid()}"}
-    launcher = Launcher(tmp_path / "work", driver.environ | scope)
 
     def measured(where: str) -> Page | None:
         page = scrape(where)
         return page if "gpulaunch_gpu_temperature_celsius" in page.families else None
 
-    with live(launcher, "run", "jobs.yaml") as (process, where):
+    with live(on_cards, "run", "jobs.yaml") as (process, where):
         page = wait_until(lambda: measured(where), 30)
         for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
             assert len(page.labels(f"gpulaunch_gpu_{name}")) == 2
         total = page.value("gpulaunch_gpu_memory_total_bytes", gpu="0", uuid=uuid)
         assert 0 < page.value("gpulaunch_gpu_memory_used_bytes", gpu="0", uuid=uuid) < total
-        launcher.file("stop", "")
+        on_cards.file("stop", "")
         assert process.wait(30) == 1
 
 

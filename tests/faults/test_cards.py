@@ -1,15 +1,10 @@
-"""Whole runs on the pretend driver: the real NVML path, busy cards, lost ones, slow memory.
-
-Cards of the pretend driver have fixed PCI ids, and a lease is the machine's: one test at a time
-(xdist_group), and never beside a real card's run.
-"""
+"""Whole runs on the pretend driver: the real NVML path, busy cards, lost ones, slow memory."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,22 +12,12 @@ from tests.cli.launcher import Launcher
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
-pytestmark = pytest.mark.xdist_group("pretend-driver")
-
 JOB = "jobs: [{name: a, run: echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $GPULAUNCH_GPU_UUID}]"
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> FakeDriver:
-    return FakeDriver(tmp_path)
-
-
-@pytest.fixture
-def launcher(tmp_path: Path, driver: FakeDriver) -> Launcher:
-    at = tmp_path / "work"
-    at.mkdir()
-    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
-    return Launcher(at, driver.environ | {"GPULAUNCH_LEASED": f"test/{os.getpid()}"})
+def launcher(on_cards: Launcher) -> Launcher:
+    return on_cards
 
 
 def test_a_job_gets_an_nvml_index_and_pci_order(launcher: Launcher, driver: FakeDriver) -> None:

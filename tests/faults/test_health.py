@@ -1,8 +1,4 @@
-"""Whole runs on a pretend driver that announces Xids.
-
-Cards of the pretend driver have fixed PCI ids, and a lease is the machine's: one test at a time
-(xdist_group), and never beside a real card's run.
-"""
+"""Whole runs on a pretend driver that announces Xids."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ from tests.cli.launcher import Launcher
 from tests.gpus.fake import FakeDriver
 from tests.helpers import wait_until
 
-pytestmark = pytest.mark.xdist_group("pretend-driver")
-
 WAITS = """
 jobs:
   - {name: a, grace: 0, run: "touch $GPULAUNCH_GPU_INDEX.up; until [ -e go ]; do sleep 0.02; done"}
@@ -26,18 +20,9 @@ jobs:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> FakeDriver:
-    return FakeDriver(tmp_path)
-
-
-@pytest.fixture
-def launcher(tmp_path: Path, driver: FakeDriver) -> Launcher:
-    at = tmp_path / "work"
-    at.mkdir()
-    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
-    launcher = Launcher(at, driver.environ | {"GPULAUNCH_LEASED": f"test/{os.getpid()}"})
-    launcher.file("jobs.yaml", WAITS)
-    return launcher
+def launcher(on_cards: Launcher) -> Launcher:
+    on_cards.file("jobs.yaml", WAITS)
+    return on_cards
 
 
 def helper_of(pid: int) -> int:
