@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from gpulaunch.cli.status import command as status
 from tests.helpers import goes_along, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
@@ -96,10 +99,11 @@ class Launcher:
         return (self.path / "gpulaunch-runs" / "latest").resolve()
 
     def status(self, run: Path | None = None) -> dict[str, Any]:
-        result = self("status", *([run] if run else []), "--json")
-        assert result.status == 0, result.err
-        status: dict[str, Any] = json.loads(result.out)
-        return status
+        """What `status --json` prints; in this process, since Python starts slowly."""
+        result = CliRunner().invoke(status, [str(run or self.run), "--json"])
+        assert result.exit_code == 0, repr(result.exception)
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
 
     def jobs(self, run: Path | None = None) -> dict[str, dict[str, Any]]:
         return {job["name"]: job for job in self.status(run)["jobs"]}
