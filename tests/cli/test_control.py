@@ -73,7 +73,7 @@ def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         launcher.wait_for("attempt_started")
         assert launcher("wait").status == 1
-        assert process.wait(10) == 1
+        assert process.wait(60) == 1
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000, grace: 1}]")
     with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1") as process:
         wait_until(lambda: launcher.status()["run"]["state"] == "running")

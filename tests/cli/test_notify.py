@@ -123,7 +123,7 @@ def test_ctrl_c_while_the_end_is_told_changes_nothing_but_the_waiting(launcher: 
         with launcher.begun(*RUN) as process:
             (waits,) = launcher.wait_for("noted")
             process.send_signal(signal.SIGINT)
-            assert process.wait(5) == 0
+            assert process.wait(60) == 0
     assert "the run's end waits until notify (http://127.0.0.1/…) is told" in waits["text"]
     assert launcher.status()["run"]["state"] == "succeeded"
     assert notes(launcher)[-1] == "notify (http://127.0.0.1/…) was not told: Ctrl-C came first"
@@ -201,7 +201,7 @@ def test_a_sigkilled_supervisor_leaves_no_sender_behind(launcher: Launcher) -> N
         process.kill()
         process.wait()
     for pid in (launcher.path / "pids").read_text().split():
-        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), 5)
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists())
 
 
 def test_a_pause_is_told_and_the_end_after_it(launcher: Launcher) -> None:

@@ -64,8 +64,8 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
           - {name: killed, run: kill -SEGV $$}
           - {name: absent, run: [no-such-program]}
           - {name: silent, run: 'true', outputs: [result.txt]}
-          - {name: slow, run: sleep 60, timeout: 300ms, grace: 1}
-          - {name: hung, run: sleep 60, idle_timeout: 300ms, grace: 1}
+          - {name: slow, run: sleep 60, timeout: 300ms, grace: 10}
+          - {name: hung, run: sleep 60, idle_timeout: 300ms, grace: 10}
           - {name: five, run: exit 5, success_codes: [0, 5]}
         """,
     )
@@ -85,6 +85,7 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
         "hung": ("failed", None, 15, "idle_timeout"),
         "five": ("succeeded", 5, None, None),
     }
+    assert json.loads(launcher("status", "--json").out) == launcher.status()
     assert "no-such-program" in jobs["absent"]["reason"]
     assert "result.txt" in jobs["silent"]["reason"]
 
