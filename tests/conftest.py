@@ -10,6 +10,11 @@ from tests.cli.launcher import Launcher
 from tests.gpus.fake import FakeDriver, own_leases
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first: no core is left alone with it at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     """gpulaunch in an empty directory."""
