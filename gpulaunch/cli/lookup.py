@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.ledger import CUT_OFF, Ledger
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.liveness import state_of
@@ -25,6 +25,8 @@ class Found:
         self.run = run
         self.state: RunState = state_of(run)
         self.ledger: Ledger = replay(run.events)
+        if self.state == "interrupted":
+            self.ledger.cut_off()
 
     @property
     def id(self) -> str:
@@ -32,7 +34,8 @@ class Found:
 
     def reasons(self) -> dict[str, str]:
         """Why each waiting job waits: the live run knows; of another, why it went no further."""
-        waiting = [job.name for job in self.ledger.jobs.values() if job.state == "waiting"]
+        jobs = self.ledger.jobs.values()
+        waiting = [job.name for job in jobs if job.state == "waiting" and job.reason != CUT_OFF]
         if self.state != "running":
             why = self.ledger.reason or f"the run was {self.state}"
             return dict.fromkeys(waiting, f"not started: {why}")

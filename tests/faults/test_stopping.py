@@ -123,6 +123,9 @@ def test_a_sigkilled_supervisor_leaves_no_process_and_resume_goes_on(launcher: L
     wait_until(lambda: not alive(run), what="everything gone after the grace")
     assert (launcher.path / "asked").exists(), "its keepers gave the job its grace"
     assert launcher.status()["run"]["state"] == "interrupted"
+    job = launcher.jobs()["long"]
+    assert (job["state"], job["reason"]) == ("waiting", "was running when the run was cut off")
+    assert [attempt["state"] for attempt in job["attempts"]] == ["interrupted"]
     launcher.file("jobs.yaml", f"jobs: [{quick}, {{name: long, run: 'true'}}]")
     assert launcher("resume").status == 0
     assert (launcher.path / "ran").read_text() == "quick\n", "what succeeded is not run again"

@@ -36,14 +36,16 @@ def head(board: Board, root: str) -> Text:
 def counts(board: Board, width: int) -> Text:
     """How many jobs are where, behind a bar where there is room for it."""
     known = board.ledger.counts
+    cut_off = board.state == "interrupted" and not board.past
+    said = _SAID | ({"running": "cut off"} if cut_off else {})
     settled = sum(max(0, known[state]) for state in SETTLED)
     total = settled + known["running"] + board.left
     text = Text(" ", no_wrap=True)
     parts = [Text(f"{words.count(settled)} of {words.count(total)}", "bold")]
     for state in _COUNTED:
         if known[state] > 0:
-            said = f"{words.count(known[state])} {_SAID.get(state, state)}"
-            parts.append(Text(said, STYLES[state]))
+            many = f"{words.count(known[state])} {said.get(state, state)}"
+            parts.append(Text(many, STYLES[state]))
     parts.append(Text(f"{words.count(board.left)} left"))
     about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
     about.right_crop(len(" · "))
