@@ -1,4 +1,4 @@
-"""The top lines of the screen: the run, how far it is, what a person should know first. Pure."""
+"""The screen's first lines: the run, how far it is, what to know first; and its last. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from gpulaunch.core.model import SETTLED, JobState
 from gpulaunch.views import words
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar
-from gpulaunch.views.top.rows import STYLES
+from gpulaunch.views.top.rows import STYLES, Filter
 
 BAR = 40
+HINTS = (
+    " ? help  q quit  Enter log  / filter  {e}  c cancel  r retry  p {p}  ← → past  Tab next list"
+)
 _STATES = {"succeeded": "green", "running": "cyan", "failed": "bold red"}
 _SAID: dict[JobState, str] = {"succeeded": "done"}
 _COUNTED: tuple[JobState, ...] = ("succeeded", "failed", "cancelled", "skipped", "running")
@@ -82,3 +85,12 @@ def moment(board: Board, step: int, steps: int) -> Text:
         "reverse",
         no_wrap=True,
     )
+
+
+def hints(all_ended: bool, paused: bool, chosen: Filter) -> Text:
+    """What the keys do now, behind what the lists are narrowed to."""
+    ended = "e failed" if all_ended else "e all ended"
+    text = Text(HINTS.format(e=ended, p="go on" if paused else "pause"), "dim")
+    if not chosen:
+        return text
+    return Text.assemble((f" filter: {words.visible(chosen.text)} (Esc: all) ", "bold"), text)
