@@ -474,8 +474,8 @@ with control.ControlServer(sys.argv[1]) as server:
 # ── Who is alive ────────────────────────────────────────────────────────────────────────────────
 
 
-def mine(run: str) -> list[Any]:
-    return [info for info in live_runs(0.2) if info.id == run]
+def mine(run: str, patience: float = 10.0) -> list[Any]:
+    return [info for info in live_runs(patience) if info.id == run]
 
 
 def test_live_runs_are_listed_with_what_they_say(served: Served) -> None:
@@ -486,7 +486,7 @@ def test_live_runs_are_listed_with_what_they_say(served: Served) -> None:
 
 def test_a_run_that_does_not_answer_is_listed_all_the_same() -> None:
     with ControlServer(some_run()) as server:
-        [info] = mine(server.run)
+        [info] = mine(server.run, 0.2)
         assert (info.pid, info.dir, info.name) == (os.getpid(), None, None)
     assert mine(server.run) == []
 

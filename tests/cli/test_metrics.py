@@ -58,7 +58,7 @@ def test_on_pretend_cards_a_job_has_cpu_time_and_memory_and_nothing_of_a_card(
         live = sampled(launcher)
         assert live["state"] == "running"
         launcher.file("go", "")
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         shown = process.stderr.read()
     done = attempt(launcher)
@@ -84,7 +84,7 @@ def test_a_resumed_run_goes_on_in_the_same_database(launcher: Launcher) -> None:
             launcher.wait_for("attempt_started", number)
             sampled(launcher, number=number)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 143
+            assert process.wait(60) == 143
     attempts = launcher.jobs()["a"]["attempts"]
     assert all(each["peak_resident"] for each in attempts)
     assert [entry.name for entry in launcher.run.glob("metrics.db*")] == ["metrics.db"]
@@ -109,7 +109,7 @@ def test_a_torn_database_is_as_good_as_none_and_a_resume_begins_another(
         launcher.wait_for("attempt_started")
         sampled(launcher)
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
     database = launcher.run / "metrics.db"
     database.write_bytes(b"\0" * 5000)
     assert attempt(launcher)["peak_resident"] is None
@@ -117,7 +117,7 @@ def test_a_torn_database_is_as_good_as_none_and_a_resume_begins_another(
         launcher.wait_for("attempt_started", 2)
         sampled(launcher, number=2)
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
     assert database.with_name("metrics.db.aside").read_bytes() == b"\0" * 5000
     (note,) = launcher.events("noted")
     assert "metrics.db.aside" in note["text"]
@@ -202,4 +202,4 @@ def test_the_database_is_a_plain_one_that_other_programs_can_read(launcher: Laun
             assert database.execute("SELECT job, number FROM attempt").fetchall() == [("a", 1)]
         database.close()
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)

@@ -102,7 +102,7 @@ def test_a_live_run_is_told_as_it_is_and_ends_with_its_metrics(launcher: Launche
         assert on_cards == {attempt["gpus"][0]["uuid"]: 1}
         assert not [name for name in page.families if "memory" in name or "utilization" in name]
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
     assert not reachable(where)
 
 
@@ -128,7 +128,7 @@ def test_a_resumed_run_counts_on(launcher: Launcher) -> None:
         assert after[1]["succeeded"] == 2
         assert after[1].get("interrupted", 0) + after[1].get("lost", 0) == 1
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_run_that_is_alive_keeps_the_port_it_has(launcher: Launcher) -> None:
         assert "changes nothing for a run that is alive" in result.err
         assert reachable(where)
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 def test_a_run_that_is_alive_is_why_it_cannot_go_on_and_not_its_own_port(
@@ -231,7 +231,7 @@ def test_a_run_that_is_alive_is_why_it_cannot_go_on_and_not_its_own_port(
             assert result.status == 5, result.err
             assert "alive" in result.err
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 def test_jobs_do_not_hold_the_port(launcher: Launcher) -> None:
@@ -244,7 +244,7 @@ def test_jobs_do_not_hold_the_port(launcher: Launcher) -> None:
         (inode,) = [row[9] for row in rows if row[1].endswith(port) and row[3] == "0A"]
         assert f"socket:[{inode}]" not in held + ours
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
@@ -257,7 +257,7 @@ def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
         os.kill(server, 9)
         wait_until(lambda: not reachable(where))
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
     assert launcher.states()["after-it"] == "succeeded"
 
 
@@ -276,7 +276,7 @@ def test_a_cards_gauges_are_what_the_run_measured(on_cards: Launcher, driver: Fa
         total = page.value("gpulaunch_gpu_memory_total_bytes", gpu="0", uuid=uuid)
         assert 0 < page.value("gpulaunch_gpu_memory_used_bytes", gpu="0", uuid=uuid) < total
         on_cards.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
 
 
 def test_a_thousand_scrapes_change_nothing_in_a_run_of_five_hundred_jobs(

@@ -48,7 +48,8 @@ CAT = "{run: 'cat >> told', every: 2}"
 
 
 def test_a_command_is_told_of_failures_and_of_the_end(launcher: Launcher) -> None:
-    job_file(launcher, CAT, "name: bad, run: echo no card here; exit 3", "name: ok, run: sleep 1")
+    ok = "name: ok, run: 'until [ -e told ]; do sleep 0.02; done'"
+    job_file(launcher, CAT, "name: bad, run: echo no card here; exit 3", ok)
     result = launcher(*RUN)
     assert result.status == 1, result.err
     first, last = told(launcher)
@@ -134,7 +135,7 @@ def test_a_stopped_run_tells_so_and_its_resume_tells_its_own_end(launcher: Launc
     with launcher.begun(*RUN) as process:
         launcher.wait_for("attempt_started")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     (stopped,) = told(launcher)
     assert (stopped["event"], stopped["run"]["state"]) == ("finish", "stopped")
     assert stopped["run"]["exit_status"] == 130

@@ -60,7 +60,7 @@ def test_a_busy_card_is_named_and_taken_when_it_comes_free(
         assert f"pid {os.getpid()}" in launcher.jobs()["a"]["reason"]
         driver.no_processes()
         driver.card(0, used=0)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_exec_leaves_no_child_and_no_descriptor_but_the_lease(
@@ -109,7 +109,7 @@ def test_a_card_serves_the_next_job_only_when_its_memory_is_back(
         wait_until(lambda: [e for e in launcher.events("gpu_changed") if e["state"] == "draining"])
         assert not (launcher.path / "second").exists()
         driver.card(0, used=0)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_one_lost_card_leaves_the_others_in_use(launcher: Launcher, driver: FakeDriver) -> None:
