@@ -125,11 +125,11 @@ def test_wait_is_for_a_card_and_not_for_jobs_without_one(launcher: Launcher) -> 
         "jobs.yaml",
         """
         jobs:
-          - {name: prep, gpus: 0, run: sleep 1.5}
+          - {name: prep, gpus: 0, run: sleep 2.5}
           - {name: card, needs: [prep], run: 'true'}
         """,
     )
-    assert launcher("run", "jobs.yaml", "--simulate", "1", "--wait", "200ms").status == 0
+    assert launcher("run", "jobs.yaml", "--simulate", "1", "--wait", "2s").status == 0
 
 
 def test_retry_of_a_live_run_only_says_what_it_would_do_on_dry_run(launcher: Launcher) -> None:

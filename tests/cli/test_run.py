@@ -369,9 +369,13 @@ def test_detach_prints_the_run_directory_and_goes_on(launcher: Launcher) -> None
 
 
 def test_a_detached_run_does_not_mind_a_closed_terminal(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; echo done}]")
+    # It is bound to no test: where nobody lets it go on, it ends by itself.
+    waits = "until [ -e go ]; do sleep 0.02; done; echo done"
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, timeout: 5m, run: '{waits}'}}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--detach").status == 0
     os.kill(launcher.wait_for("run_opened")[0]["pid"], signal.SIGHUP)
+    assert launcher("ps").status == 0  # a whole command later
+    launcher.file("go", "")
     assert launcher("wait").status == 0
     assert launcher.log("a") == "done\n"
 

@@ -136,12 +136,13 @@ def test_a_card_whose_call_hangs_is_set_aside(launcher: Launcher, driver: FakeDr
         "jobs.yaml",
         """
         jobs:
-          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3]}, run: "sleep 0.3; echo $GPULAUNCH_GPU_INDEX"}
+          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3]}, run: "until [ -e go ]; do sleep 0.02; done"}
         """,
     )
     with launcher.begun("run", "jobs.yaml") as process:
         launcher.wait_for("attempt_started", 2)
         driver.card(1, hang="memory")
+        launcher.file("go", "")
         assert process.wait(60) == 0
     asides = [e for e in launcher.events("gpu_changed") if e["state"] == "aside"]
     assert len(asides) == 1
