@@ -303,7 +303,7 @@ def test_the_lease_outlives_the_engine_as_long_as_the_job_lives(make: Make) -> N
     one, other = make("one"), make("other")
     gpu = one.gpus[0]
     one.hold(gpu)
-    one.launch(sh("trap '' TERM; sleep 100", grace=0.5), gpu)
+    one.launch(sh("trap '' TERM; sleep 100", grace=2.0), gpu)
     one.expect(Started)
     other.engine.carry_out(Acquire(gpu.uuid))
     other.expect(Refused)
