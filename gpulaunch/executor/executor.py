@@ -63,7 +63,7 @@ class GpuExecutor(Executor):
 
     Functions and classes of `__main__` need no `if __name__` guard: a worker does not import it,
     and keeps one set of its globals for all calls. What a worker prints goes where this process
-    prints. Large arrays and CPU tensors travel outside of the pickle; bring others back by `.cpu()`.
+    prints. Large arrays and CPU tensors travel outside of the pickle; bring others by `.cpu()`.
     Workers start from the environment and working directory of this call.
 
     At the interpreter's exit pending work is done first, unless a Ctrl-C ended the program. A
