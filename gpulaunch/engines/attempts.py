@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2s
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
@@ -33,6 +34,7 @@ from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
+SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
@@ -84,6 +86,7 @@ class Attempts:
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._addresses: dict[str, str] = {}
+        self._untidied: deque[AttemptId] = deque()
 
     @property
     def on_cards(self) -> bool:
@@ -129,7 +132,6 @@ class Attempts:
             stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
-            self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
             return _Live(launch, pair, place, ports)
 
@@ -155,6 +157,7 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
+        self._tidy()
         if self._nursery:
             self._nursery.close()
 
@@ -162,7 +165,15 @@ class Attempts:
 
     def _pair(self, leases: tuple[str, ...]) -> Pair:
         if self._idle[leases]:
-            return self._idle[leases].pop()
+            return self._idle[leases].pop(0)  # the one that has rested longest has a spare child
+        return self._bear(leases)
+
+    def _bear(self, leases: tuple[str, ...]) -> Pair:
+        pair = self._born(leases)
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        return pair
+
+    def _born(self, leases: tuple[str, ...]) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
@@ -181,11 +192,20 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        leases = tuple(gpu.uuid for gpu in live.launch.gpus)
+        leases = _leases(live)
         if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
             self._dismiss(live.pair)
         else:
             self._idle[leases].append(live.pair)
+
+    def _bear_another(self, leases: tuple[str, ...]) -> None:
+        """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
+
+        Only below an attempt that runs, and so holds these leases.
+        """
+        if not self._idle[leases] and any(_leases(live) == leases for live in self._live.values()):
+            with suppress(OSError, GpulaunchError):
+                self._idle[leases].append(self._bear(leases))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -197,6 +217,9 @@ class Attempts:
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
+                    if live.launch.gpus and _was_short(report):
+                        again = partial(self._bear_another, _leases(live))
+                        self._loop.call_after(f"pair:{live.launch.gpus[0].uuid}", SOON, again)
                     if _found_no_room(report.outcome):
                         self._postpone(live.launch)
                         continue
@@ -261,8 +284,14 @@ class Attempts:
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
         self._let_go(live)
-        tidy(self._context.run, attempt)
+        self._untidied.append(attempt)
+        # Removing a directory costs as much as all else here: the next attempt comes first.
+        self._loop.call_after("tidy", 0.0, self._tidy)
         return live
+
+    def _tidy(self) -> None:
+        while self._untidied:
+            tidy(self._context.run, self._untidied.popleft())
 
     def _let_go(self, live: _Live) -> None:
         self._end_readiness(live)
@@ -313,6 +342,16 @@ def _found_no_room(outcome: Outcome) -> bool:
         and outcome.error.startswith("cannot lay out")
         and (full in outcome.error)
     )
+
+
+def _leases(live: _Live) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in live.launch.gpus)
+
+
+def _was_short(ended: client.Ended) -> bool:
+    if ended.started is None or ended.ended is None:
+        return False
+    return ended.ended.mono - ended.started.mono < SHORT
 
 
 def _short(attempt: AttemptId) -> str:

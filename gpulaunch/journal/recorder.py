@@ -101,5 +101,11 @@ _DERIVED = (AttemptEnded, JobSettled)
 def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
     """Point `results/JOB` to what the job's successful attempt left, if it left anything."""
     attempts = ledger.jobs[job].attempts
-    if attempts and os.path.isdir(run.out(attempts[-1].id)):
-        run.link_result(attempts[-1].id)
+    if not attempts:
+        return
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(run.out(attempts[-1].id)) as left,
+    ):
+        if any(True for _ in left):  # an empty one is removed, sooner or later
+            run.link_result(attempts[-1].id)
