@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outco
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.prepare import prepare, tidy, wants_port
+from gpulaunch.engines.prepare import Outs, prepare, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -86,7 +86,7 @@ class Attempts:
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._addresses: dict[str, str] = {}
-        self._untidied: deque[AttemptId] = deque()
+        self._outs = Outs()
 
     @property
     def on_cards(self) -> bool:
@@ -126,7 +126,13 @@ class Attempts:
             ports = [stack.enter_context(reserve_port()) for _ in range(count)]
             place = self._place(launch, ports)
             command = prepare(
-                launch.job, launch.attempt, place, context.machine, context.base, context.run
+                launch.job,
+                launch.attempt,
+                place,
+                context.machine,
+                context.base,
+                context.run,
+                self._outs,
             )
             pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
             stack.callback(self._dismiss, pair)
@@ -157,7 +163,7 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
-        self._tidy()
+        self._outs.close()
         if self._nursery:
             self._nursery.close()
 
@@ -284,14 +290,8 @@ class Attempts:
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
         self._let_go(live)
-        self._untidied.append(attempt)
-        # Removing a directory costs as much as all else here: the next attempt comes first.
-        self._loop.call_after("tidy", 0.0, self._tidy)
+        self._outs.over(live.place.out)
         return live
-
-    def _tidy(self) -> None:
-        while self._untidied:
-            tidy(self._context.run, self._untidied.popleft())
 
     def _let_go(self, live: _Live) -> None:
         self._end_readiness(live)

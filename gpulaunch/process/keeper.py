@@ -53,7 +53,7 @@ END_SIZE = 8192
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
-SPARE_AFTER = 0.005  # seconds of rest: whoever starts the next attempt comes first
+SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
 SUPERVISOR_GONE = "the supervisor is gone"
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -492,7 +492,7 @@ class Inner:
             if self.attempt:
                 self.attempt.stop("interrupted", SUPERVISOR_GONE, now=False)
         elif message["do"] == "launch":
-            self.attempt = Attempt(self, fds[0])
+            self.attempt = Attempt(self, message, fds[0])
         elif message["do"] == "end":
             self.leaving = True
         elif self.attempt and message["attempt"] == self.attempt.id:
@@ -500,7 +500,7 @@ class Inner:
 
 
 def read_spec(fd: int) -> dict[str, object]:
-    """What is to be run. The position is left alone: two processes read this file."""
+    """The whole of a command. The position is left alone: two processes read this file."""
     data, size = b"", os.fstat(fd).st_size
     while len(data) < size:
         data += os.pread(fd, size - len(data), len(data))
@@ -516,12 +516,15 @@ RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking
 
 
 class Attempt:
-    """One start of a job, from the fork to the proof that nothing of it is left."""
+    """One start of a job, from the fork to the proof that nothing of it is left.
 
-    def __init__(self, keeper: Inner, file: int) -> None:
+    `spec` is what the keeper goes by; the rest of the command is in `file`, for its child.
+    """
+
+    def __init__(self, keeper: Inner, spec: dict[str, object], file: int) -> None:
         self.keeper = keeper
+        self.spec = spec
         self.file = file
-        self.spec = spec = read_spec(file)
         self.id = str(spec["attempt"])
         self.phase = RUNNING
         self.over = False
@@ -771,7 +774,7 @@ class Attempt:
         elif self.timeout and now >= self.started[0] + self.timeout:
             self.stop("timeout", "", now=False)
         elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
-            self.idle_at = None if self.ask(look_at_log, self.spec) else now + 1.0
+            self.idle_at = None if self.ask(look_at_log, self.file) else now + 1.0
 
     def judge_silence(self, log: list[int]) -> None:
         """Ended for silence, or a later look. `log` is its size and time of change (ns).
@@ -844,9 +847,11 @@ class Attempt:
             self.conclude([])
         elif now >= self.check_limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
-            self.conclude([f"{shown_raw(path)} {words}" for path in raws(self.spec["outputs"])])
+            self.conclude(
+                [f"{shown_raw(path)} {words}" for path in raws(read_spec(self.file)["outputs"])]
+            )
         elif self.helper is None and now >= self.check_at:
-            asked = self.ask(look_for_outputs, self.spec, self.since)
+            asked = self.ask(look_for_outputs, self.file, self.since)
             self.check_at = math.inf if asked else now + 1.0
 
     def drop_helper(self) -> None:
@@ -1318,15 +1323,15 @@ class Helper:
         return True
 
 
-def look_at_log(spec: dict[str, object]) -> dict[str, list[int]]:
-    seen = os.stat(raw(spec["log"]))
+def look_at_log(file: int) -> dict[str, list[int]]:
+    seen = os.stat(raw(read_spec(file)["log"]))
     return {"log": [seen.st_size, seen.st_mtime_ns]}
 
 
-def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]]:
+def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
     """What is missing, in words where the path alone would mislead."""
     missing = []
-    for path in raws(spec["outputs"]):
+    for path in raws(read_spec(file)["outputs"]):
         fault = fault_of_pattern(path, since)
         if fault is not None:
             missing.append(shown_raw(path) + fault)
