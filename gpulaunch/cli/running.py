@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
-from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,6 +28,7 @@ from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
 from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.expected import expect, expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.engines import strict
@@ -42,11 +43,11 @@ from gpulaunch.errors import (
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
-from gpulaunch.journal.earlier import durations
+from gpulaunch.journal.earlier import RUNS, durations_of
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
-from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
+from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of, runs_of
 from gpulaunch.notify.looking import Looking
 from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan, load, load_text
@@ -94,6 +95,9 @@ Begun: TypeAlias = Callable[[], None]
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     plan = _explained(plan, options)
+    before = runs_before(job_file)
+    earlier = durations_of(before)
+    plan = replace(plan, jobs=expect(plan.jobs, earlier))
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
     with looking_at(plan) as looking:
@@ -104,8 +108,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
-    before = None if job_file is None else newest_of(job_file, Path.cwd())
-    with Served(options, before) as served, held_signals():
+    with Served(options, before[0] if before else None) as served, held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {_short(run.path)}", options)
         submitted = Submitted(tuple(jobs))
@@ -124,10 +127,14 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         def supervised(begun: Begun) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
                 _describe(session, plan, job_file)
-                earlier = partial(durations, before)
                 return _supervise(session, server, journal, options, begun, served, earlier)
 
         return _here_or_detached(run, options, supervised)
+
+
+def runs_before(job_file: Path | None) -> list[RunDir]:
+    """Earlier runs of this file, newest first: how long its jobs took then is expected again."""
+    return [] if job_file is None else list(islice(runs_of(job_file, Path.cwd()), RUNS))
 
 
 def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
@@ -254,7 +261,7 @@ def _go_on(
         manifest.name,
         pool,
         plan.limits,
-        Submitted(chosen.jobs, chosen.requeue, chosen.left),
+        Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
         ledger,
         left=[attempt.id for attempt in ledger.open_attempts()],
         notify=plan.notify,
@@ -410,11 +417,11 @@ def _supervise(
     options: Options,
     begun: Begun,
     served: Served,
-    earlier: Callable[[], Mapping[str, float]] = dict,
+    earlier: Mapping[str, float] | None = None,
 ) -> int:
     """Drive the run to its end and show it; returns the exit status.
 
-    `earlier`: how long jobs took in an earlier run of the same file, in seconds by name.
+    `earlier`: how long jobs took in earlier runs of the same file, in seconds by name.
     """
     session = replace(
         session,
