@@ -33,7 +33,6 @@ import ctypes
 import errno
 import fcntl
 import gc
-import glob
 import json
 import math
 import os
@@ -44,8 +43,8 @@ import stat
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `typing` itself would be a tenth of what every fork copies
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -1340,6 +1339,8 @@ def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
 
 def fault_of_pattern(pattern: bytes, since: int) -> str | None:
     """None for a good output; of a pattern, one good match is enough."""
+    import glob  # in the helper alone
+
     fault = ""
     paths = [pattern] if os.path.lexists(pattern) else glob.iglob(pattern, recursive=True)
     for path in paths:
