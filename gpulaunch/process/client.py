@@ -281,7 +281,7 @@ def _for_the_child(command: Command) -> bytes:
 
 def _code(text: str) -> str:
     """The bytes that the kernel is to see, a character each: any name survives JSON."""
-    return os.fsencode(text).decode("latin-1")
+    return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
 def _coded(texts: Sequence[str]) -> list[str]:
