@@ -77,6 +77,8 @@ def wants_port(job: Job) -> bool:
 
 def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     """Absolute patterns, in which only what the user wrote as one is one."""
+    if not job.outputs:
+        return ()
     plain = {name: glob.escape(value) for name, value in values.items()}
     return tuple(os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs)
 
@@ -119,6 +121,7 @@ class Outs:
 
     def __init__(self) -> None:
         self._empty: deque[str] = deque()
+        self._kept = 0
         self._fresh: tuple[int, int, int] | None = None
 
     def make(self, path: str) -> None:
@@ -137,7 +140,11 @@ class Outs:
         with suppress(OSError), os.scandir(path) as entries:
             as_made = next(entries, None) is None and _ownership(path) == self._fresh
             if as_made and not os.listxattr(path):
-                self._empty.append(path)
+                # Away at once, under a name that no job has: nothing is to be seen there.
+                self._kept += 1
+                spare = os.path.join(os.path.dirname(path), f".spare-{self._kept}")
+                os.rename(path, spare)
+                self._empty.append(spare)
                 return
         self._remove(path)
 
