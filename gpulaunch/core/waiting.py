@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import AttemptId, Demand, Job
 
-Key: TypeAlias = tuple[int, float, int]
+Key: TypeAlias = tuple[int, float, float, int]
 Place: TypeAlias = Literal["settled", "blocked", "delayed", "idle", "asking", "ready", "running"]
 """Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
@@ -40,7 +40,7 @@ class Node:
     job: Job
     order: int
     place: Place = "blocked"
-    key: Key = (0, 0.0, 0)
+    key: Key = (0, 0.0, 0.0, 0)
     blockers: int = UNCOUNTED
     overtaken: int = 0
     lacking: str = ""
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def own_key(self) -> Key:
-        return (-self.job.priority, -self.job.cost, self.order)
+        return (-self.job.priority, -self.job.cost, -self.job.expected, self.order)
 
 
 def is_extra(node: Node) -> bool:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2s
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
@@ -18,7 +19,7 @@ from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outco
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.prepare import prepare, tidy, wants_port
+from gpulaunch.engines.prepare import Outs, prepare, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -33,6 +34,7 @@ from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
+SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
@@ -84,6 +86,7 @@ class Attempts:
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._addresses: dict[str, str] = {}
+        self._outs = Outs()
 
     @property
     def on_cards(self) -> bool:
@@ -123,13 +126,18 @@ class Attempts:
             ports = [stack.enter_context(reserve_port()) for _ in range(count)]
             place = self._place(launch, ports)
             command = prepare(
-                launch.job, launch.attempt, place, context.machine, context.base, context.run
+                launch.job,
+                launch.attempt,
+                place,
+                context.machine,
+                context.base,
+                context.run,
+                self._outs,
             )
             pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
             stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
-            self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
             return _Live(launch, pair, place, ports)
 
@@ -155,6 +163,7 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
+        self._outs.close()
         if self._nursery:
             self._nursery.close()
 
@@ -162,7 +171,15 @@ class Attempts:
 
     def _pair(self, leases: tuple[str, ...]) -> Pair:
         if self._idle[leases]:
-            return self._idle[leases].pop()
+            return self._idle[leases].pop(0)  # the one that has rested longest has a spare child
+        return self._bear(leases)
+
+    def _bear(self, leases: tuple[str, ...]) -> Pair:
+        pair = self._born(leases)
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        return pair
+
+    def _born(self, leases: tuple[str, ...]) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
@@ -181,11 +198,20 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        leases = tuple(gpu.uuid for gpu in live.launch.gpus)
+        leases = _leases(live)
         if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
             self._dismiss(live.pair)
         else:
             self._idle[leases].append(live.pair)
+
+    def _bear_another(self, leases: tuple[str, ...]) -> None:
+        """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
+
+        Only below an attempt that runs, and so holds these leases.
+        """
+        if not self._idle[leases] and any(_leases(live) == leases for live in self._live.values()):
+            with suppress(OSError, GpulaunchError):
+                self._idle[leases].append(self._bear(leases))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -197,6 +223,9 @@ class Attempts:
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
+                    if live.launch.gpus and _was_short(report):
+                        again = partial(self._bear_another, _leases(live))
+                        self._loop.call_after(f"pair:{live.launch.gpus[0].uuid}", SOON, again)
                     if _found_no_room(report.outcome):
                         self._postpone(live.launch)
                         continue
@@ -261,7 +290,7 @@ class Attempts:
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
         self._let_go(live)
-        tidy(self._context.run, attempt)
+        self._outs.over(live.place.out)
         return live
 
     def _let_go(self, live: _Live) -> None:
@@ -313,6 +342,16 @@ def _found_no_room(outcome: Outcome) -> bool:
         and outcome.error.startswith("cannot lay out")
         and (full in outcome.error)
     )
+
+
+def _leases(live: _Live) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in live.launch.gpus)
+
+
+def _was_short(ended: client.Ended) -> bool:
+    if ended.started is None or ended.ended is None:
+        return False
+    return ended.ended.mono - ended.started.mono < SHORT
 
 
 def _short(attempt: AttemptId) -> str:
