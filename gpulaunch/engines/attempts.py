@@ -10,14 +10,16 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2s
+from typing import TypeAlias
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
+from gpulaunch.engines.preloads import Preloads, Waiting
 from gpulaunch.engines.prepare import prepare, tidy, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
@@ -31,6 +33,7 @@ from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
+Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
@@ -44,6 +47,7 @@ class _Live:
     pair: Pair
     place: Place
     ports: list[PortLease]
+    server: Nursery | None = None
     readiness: Readiness | None = None
 
 
@@ -80,9 +84,14 @@ class Attempts:
         self._metering = metering
         self._nursery: Nursery | None = None
         self._pairs = 0
-        self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
+        self._preloads = Preloads(
+            context.run, context.base, loop, context.warn, self._served, self._server_gone
+        )
+        # By what they hold, and by the preload server that bore them.
+        self._idle: defaultdict[Kept, list[Pair]] = defaultdict(list)
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
+        self._unserved: list[AttemptId] = []
         self._addresses: dict[str, str] = {}
 
     @property
@@ -95,6 +104,10 @@ class Attempts:
     def launch(self, launch: Launch) -> None:
         try:
             self._live[launch.attempt] = self._begin(launch)
+        except Waiting:
+            tidy(self._context.run, launch.attempt)
+            self._postponed[launch.attempt] = launch
+            self._unserved.append(launch.attempt)
         except OSError as error:
             if error.errno in SCARCE:
                 self._postpone(launch)
@@ -115,6 +128,18 @@ class Attempts:
 
         self._loop.call_after(f"launch:{attempt}", RETRY, again)
 
+    def _served(self) -> None:
+        """A preload server begins to serve, or is gone: launch what waited for it."""
+        waited, self._unserved = self._unserved, []
+        for attempt in waited:
+            if launch := self._postponed.pop(attempt, None):
+                self.launch(launch)
+
+    def _server_gone(self, server: Nursery) -> None:
+        for kept in [kept for kept in self._idle if kept[1] is server]:
+            for pair in self._idle.pop(kept):
+                self._dismiss(pair)
+
     def _begin(self, launch: Launch) -> _Live:
         """What an attempt holds, all of it or, when something fails, nothing."""
         context = self._context
@@ -125,13 +150,17 @@ class Attempts:
             command = prepare(
                 launch.job, launch.attempt, place, context.machine, context.base, context.run
             )
-            pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
+            seat = self._preloads.seat(launch.job, command)
+            server = seat.server if seat else None
+            if seat:
+                command = replace(command, main=seat.main)
+            pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus), server)
             stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
             self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
-            return _Live(launch, pair, place, ports)
+            return _Live(launch, pair, place, ports, server)
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
@@ -141,8 +170,8 @@ class Attempts:
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
-        for leases in [leases for leases in self._idle if gpu in leases]:
-            for pair in self._idle.pop(leases):
+        for kept in [kept for kept in self._idle if gpu in kept[0]]:
+            for pair in self._idle.pop(kept):
                 self._dismiss(pair)
 
     def close(self) -> None:
@@ -155,18 +184,22 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
+        self._preloads.close()
         if self._nursery:
             self._nursery.close()
 
     # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
 
-    def _pair(self, leases: tuple[str, ...]) -> Pair:
-        if self._idle[leases]:
-            return self._idle[leases].pop()
+    def _pair(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+        if self._idle[leases, server]:
+            return self._idle[leases, server].pop()
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
             held = self._lend(leases)
+            if server:
+                with suppress(NurseryGoneError):  # its jobs start cold
+                    return server.pair(held, alive.fileno())
             if self._nursery:
                 with suppress(NurseryGoneError):
                     return self._nursery.pair(held, alive.fileno())
@@ -181,11 +214,11 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        leases = tuple(gpu.uuid for gpu in live.launch.gpus)
-        if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
+        kept = (tuple(gpu.uuid for gpu in live.launch.gpus), live.server)
+        if not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD:
             self._dismiss(live.pair)
         else:
-            self._idle[leases].append(live.pair)
+            self._idle[kept].append(live.pair)
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -194,6 +227,10 @@ class Attempts:
             match report:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
+                case client.StartedCold(why=why):
+                    self._context.warn(
+                        self._of(pair).launch.attempt.job, f"preload: starts cold: {why}"
+                    )
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
