@@ -60,23 +60,25 @@ Words: TypeAlias = Sequence[str]
 def forkable(argv: Words, cwd: str, env: Mapping[str, str], by_shell: bool) -> Forkable:
     """`by_shell`: the last of `argv` is a script for the shell before it. Raises Cold."""
     extra: dict[str, str] = {}
+    exec_ = False
     if by_shell:
-        argv, extra = _simple(argv, env)
+        argv, extra, exec_ = _simple(argv, env)
     for name in _REFUSED:
         if {**env, **extra}.get(name):
             raise Cold(f"{name} is set")
     finder = _Finder(cwd, {**env, **extra})
     place = finder.program(argv[0])
     if by_shell:
-        extra = {**extra, **_of_shell({**env, **extra}, cwd, place)}
+        extra |= _of_shell({**env, **extra}, cwd) | ({} if exec_ else {"_": place})
     return finder.forkable(argv, place, extra)
 
 
 # ── The shell's part ────────────────────────────────────────────────────────────────────────────
 
 
-def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The words of a script that is one command, and the variables that it sets for it."""
+def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, str], bool]:
+    """The words of a script that is one command, the variables that it sets for it, and whether it
+    begins with `exec`."""
     if tuple(argv[:-1]) != PLAIN_SHELL:
         raise Cold(f"a shell of its own ({argv[0]}) runs it")
     if any(name.startswith("BASH_FUNC_") for name in env):
@@ -84,16 +86,18 @@ def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, s
     script = argv[-1].strip()
     if not _SIMPLE.fullmatch(script):
         raise Cold("a shell has to run it: it is more than one command of plain words")
-    words = [word for word in _split(script)]
+    words = _split(script)
     extra: dict[str, str] = {}
+    exec_ = False
     while words and _ASSIGNED.match(words[0][0]):
         name, _, value = words.pop(0)[1].partition("=")
         extra[name] = value
     if words and words[0][0] == "exec" and not extra:
         words.pop(0)
+        exec_ = True
     if not words or words[0][1].startswith("-"):
         raise Cold("it is no command of a program")
-    return [word for _, word in words], extra
+    return [word for _, word in words], extra, exec_
 
 
 def _split(script: str) -> list[tuple[str, str]]:
@@ -102,7 +106,7 @@ def _split(script: str) -> list[tuple[str, str]]:
     return [(word, "".join(shlex.split(word))) for word in typed]
 
 
-def _of_shell(env: Mapping[str, str], cwd: str, place: str) -> dict[str, str]:
+def _of_shell(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     """What bash sets for a command that it replaces itself by."""
     here = env.get("PWD", "")
     try:
@@ -111,7 +115,6 @@ def _of_shell(env: Mapping[str, str], cwd: str, place: str) -> dict[str, str]:
         stays = False
     level = env.get("SHLVL", "0")
     return {
-        "_": place,
         "PWD": here if stays else os.path.realpath(cwd),
         "SHLVL": level if level.isdigit() else "0",
     }
@@ -150,6 +153,8 @@ class _Finder:
             return self.of_python(self.interpreter(python), python, words, name, extra)
         if head.startswith(b"#!"):
             python, shown, options = self.shebang(place, head)
+            if not options and os.path.basename(shown) == shown:  # env has replaced itself
+                name = shown
             return self.of_python(python, shown, [*options, place, *argv[1:]], name, extra)
         raise Cold(f"{name} is no program of Python")
 

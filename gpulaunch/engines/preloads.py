@@ -194,7 +194,9 @@ def in_words(target: tuple[str, ...], ready: Ready) -> str:
 
 
 def _key(found: Forkable, job: Job, command: Command, env: Mapping[str, str]) -> Key:
-    cards = len(command.env_set.get("CUDA_VISIBLE_DEVICES", "").split(",")) if job.demand.gpus else 0
+    cards = (
+        len(command.env_set.get("CUDA_VISIBLE_DEVICES", "").split(",")) if job.demand.gpus else 0
+    )
     relative = [found.python, found.target[0], *env.get("PYTHONPATH", "/").split(":")]
     here = command.cwd if any(path[:1] != "/" for path in relative) else ""
     return (found.python, found.start, found.target, job.preload, here, cards)
@@ -220,4 +222,3 @@ def _fresh(folder: os.PathLike[str], number: int) -> str:
     while os.path.lexists(path := os.path.join(folder, f"{number}.log")):
         number += 1
     return path
-

@@ -79,7 +79,9 @@ News: TypeAlias = Ready | Refused | Vanished
 class PreloadServer(Nursery):
     """One interpreter that imports once. `log` is a file that does not exist yet: what it says."""
 
-    def __init__(self, preload: Preload, log: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, preload: Preload, log: str, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._said = _memory_file("preload")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         base = _inherited() if environ is None else environ
@@ -144,5 +146,3 @@ def _spec(preload: Preload, log: str, base: Mapping[str, str]) -> bytes:
 
 def _codes(environ: Mapping[str, str]) -> dict[str, str]:
     return {_code(name): _code(value) for name, value in environ.items()}
-
-

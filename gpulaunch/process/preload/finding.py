@@ -20,10 +20,9 @@ if False:  # For the type checker: the job's interpreter imports as little as it
     from typing import Iterator
 
 MOST_FILES = 100
-BEGIN_CUDA = {
-    name: "it initialises CUDA when it is imported"
-    for name in ("bitsandbytes", "xformers", "deepspeed")
-}
+BEGIN_CUDA = dict.fromkeys(
+    ("bitsandbytes", "xformers", "deepspeed"), "it initialises CUDA when it is imported"
+)
 STANDARD = tuple(
     {
         os.path.realpath(path) + os.sep

@@ -28,11 +28,9 @@ import os
 import sys
 
 if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any, Callable, Iterator
+    from typing import Any, Callable
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NAME = 1, 36, 15
-PR_SET_MM, PR_SET_MM_MAP = 35, 14
-CUDA_ERROR_NOT_INITIALIZED = 3
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ROOM = "GPULAUNCH_ROOM"
 ROOM_SIZE = 4096
 MOST_SAID = 64 << 10
@@ -43,7 +41,7 @@ class Refused(Exception):
     """Why jobs are not forked from here, in words."""
 
 
-def load(path):  # type: ignore[no-untyped-def]
+def load(path: str) -> Any:
     """A module that is in nobody's sys.modules."""
     import types
 
@@ -221,45 +219,50 @@ class Server:
         self.own_error: BaseException | None = None
         self.nursery: Any = None
         self.keeper = load(os.path.join(os.path.dirname(FOLDER), "keeper.py"))
-        self.finding = load(os.path.join(FOLDER, "finding.py"))
+        parts = ("finding", "reads", "safety", "birth")
+        self.finding, self.reading, self.safety, self.birth = (
+            load(os.path.join(FOLDER, f"{name}.py")) for name in parts
+        )
         self.handlers: dict[Any, Any] = {}
         self.changed: dict[bytes, bytes | None] = {}
         self.local: dict[str, tuple[int, int]] = {}
         self.said = b""
-        self.seeds: dict[str, Any] = {}
+        self.sets: set[str] = set()
+        self.seeded: Any = None
+        self.coerced = b""
 
     # ── Before it serves ────────────────────────────────────────────────────────────────────────
 
     def prepare(self, import_own: Callable[[], None]) -> None:
         """Import, look whether it is safe to fork, and say so. Raises Refused, and what not."""
-        import random
         import time
 
         spec = self.spec
-        self.environment = mended_environment(spec)
-        watched = tools()
-        before = set(descriptors())
-        drawn = random.getstate()
+        self.mend_environment()
+        watched = self.safety.tools()
+        before = set(self.safety.descriptors())
+        drawn = self.birth.seeds()
         began = time.monotonic()
-        with Reads() as reads:
+        with self.reading.Reads() as reads:
             try:
                 import_own()
             except BaseException as problem:
                 self.own_error = problem
             path = beside_script(spec["target"])
-            refuse_shadowed(path, self.early)
+            why = self.safety.shadowed(path, self.early)
+            if why:
+                raise Refused(why)
             sys.path[:0] = path
-            try:
-                modules, left_out = self.import_all()
-            finally:
-                if path and sys.path[:1] == path:
-                    del sys.path[0]
+            modules, left_out = self.import_all()
+            self.sets = self.finding.sets(spec["target"])
+            if path and sys.path[:1] == path:
+                del sys.path[0]
         self.changed = reads.changed()
         flush()
         self.check(watched, before, reads.names)
-        self.local = local_files(path)
-        if random.getstate() != drawn:  # seeded by an import; a fork would draw anew
-            self.seeds["random"] = random.getstate()
+        self.local = self.safety.local_files(path)
+        if self.birth.seeds() != drawn:
+            self.seeded = self.birth.seeds()
         with open(raw(spec["log"]), "rb") as file:
             self.said = file.read(MOST_SAID)
         self.settle()
@@ -269,6 +272,19 @@ class Server:
             reads=sorted(os.fsencode(name).decode("latin-1") for name in reads.names),
             seconds=time.monotonic() - began,
         )
+
+    def mend_environment(self) -> None:
+        """Take out what led here, so that imports see the job's environment."""
+        given = raw_dict(self.spec["env"])
+        # As the interpreter itself sets it in a C locale (PEP 538).
+        if b"LC_CTYPE" not in given:
+            self.coerced = os.environb.get(b"LC_CTYPE", b"")
+        os.environ.pop(ROOM, None)
+        theirs = self.spec["python_path"]
+        if theirs is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environb[b"PYTHONPATH"] = raw(theirs)
 
     def import_all(self) -> tuple[list[str], dict[str, str]]:
         import importlib
@@ -293,37 +309,33 @@ class Server:
                 modules.append(name)
         if not modules:
             reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-            raise Refused(f"nothing to import was found in {found.where}" + f" ({reasons})" * bool(reasons))
+            raise Refused(
+                f"nothing to import was found in {found.where}" + f" ({reasons})" * bool(reasons)
+            )
         return modules, left_out
 
     def check(self, watched: dict[str, Any], before: set[int], reads: set[str]) -> None:
         """Raises Refused where a fork of this process would not be what a cold start is."""
-        keeper, spec = self.keeper, self.spec
-        for name, was in watched.items():
-            if tools()[name] is not was:
-                raise Refused(f"an import replaces {name}")
-        for name in self.finding.sets(spec["target"]):
-            if name in reads or name.startswith(tuple(spec["early"])):
-                raise Refused(f"the script itself sets {name}, which imports read: set it in env:")
+        spec = self.spec
         own = sorted(reads & set(spec["own"]))
         if own:
             raise Refused(f"an import reads {own[0]}, which every attempt has its own")
-        keeper.opened.update(set(descriptors()) - before)
-        for fd in sorted(keeper.opened):
-            why = why_not_shared(fd, tuple(spec["cards"]))
-            if why:
-                raise Refused(why)
-        if keeper.children():
+        for name in self.sets:
+            if name in reads or name.startswith(tuple(spec["early"])):
+                raise Refused(f"the script itself sets {name}, which imports read: set it in env:")
+        self.keeper.opened.update(set(self.safety.descriptors()) - before)
+        if self.keeper.children():
             raise Refused("an import left a process running")
-        why = after_a_fork() or driver_in_use()
+        why = self.safety.why_not(self.keeper.opened, tuple(spec["cards"]), watched)
         if why:
             raise Refused(why)
-        tasks = os.listdir("/proc/self/task")
-        if len(tasks) > 1:
-            raise Refused(f"imports left {len(tasks) - 1} threads running ({thread_names(tasks)})")
 
     def settle(self) -> None:
-        """From an interpreter to a nursery."""
+        """From an interpreter to a nursery.
+
+        What is there now is frozen: no collection of a job copies its memory. Not so `__main__`,
+        or what the script leaves in it would not be finalised at the end.
+        """
         import gc
         import signal
 
@@ -341,7 +353,8 @@ class Server:
         self.nursery = keeper.Nursery(self.control)
         self.nursery.environment = raw_dict(self.spec["base"])
         gc.collect()
-        gc.freeze()
+        with LeftOutOfCollection(sys.modules["__main__"], sys.modules["__main__"].__dict__):
+            gc.freeze()
 
     def tell(self, **words: object) -> None:
         """It serves from here on; the guard need not watch any longer."""
@@ -366,7 +379,9 @@ class Server:
 
     # ── The job's last steps ────────────────────────────────────────────────────────────────────
 
-    def go_on_as_job(self, spec: dict[str, Any], inner: Any, environment: dict[bytes, bytes]) -> None:
+    def go_on_as_job(
+        self, spec: dict[str, Any], inner: Any, environment: dict[bytes, bytes]
+    ) -> None:
         """In the forked child, whose streams, directory and isolation are the job's already.
 
         Raises Born. Returns where the job has to start cold after all, having said why.
@@ -380,16 +395,17 @@ class Server:
         main = spec["main"]
         environment.update(raw_dict(main["env"]))
         argv = [raw(word) for word in main["argv"]]
-        self.show(main, argv, environment)
+        room = b"%s=%s" % (ROOM.encode(), b" " * ROOM_SIZE)
+        self.birth.show(self.keeper, room, raw(main["name"]), argv, environment)
         self.replace_environment(environment)
         sys.argv[1:] = [os.fsdecode(raw(word)) for word in main["args"]]
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[:] = [os.fsdecode(word) for word in argv]
-        self.reseed()
+        self.birth.reseed(self.seeded)
         for number, handler in self.handlers.items():
             if handler not in (None, signal.SIG_DFL):
                 signal.signal(number, handler)
-        refresh_multiprocessing()
+        self.birth.refresh_multiprocessing()
         written = 0
         while written < len(self.said):
             written += os.write(1, self.said[written:])
@@ -401,38 +417,9 @@ class Server:
 
     def why_stale(self) -> str:
         for path, seen in self.local.items():
-            if stamp(path) != seen:
+            if self.safety.stamp(path) != seen:
                 return f"{path} is not the file any more that was imported"
         return ""
-
-    def show(self, main: dict[str, Any], argv: list[bytes], environment: dict[bytes, bytes]) -> None:
-        """What /proc shows of the process: the job's name, command line and environment."""
-        import ctypes
-
-        self.keeper.libc.prctl(PR_SET_NAME, ctypes.c_char_p(raw(main["name"])[:15]), 0, 0, 0)
-        line = b"\0".join(argv) + b"\0"
-        shown = b"".join(n + b"=" + v + b"\0" for n, v in environment.items())
-        if not show_anew(self.keeper, line, shown):
-            self.overwrite(line, environment)
-
-    def overwrite(self, line: bytes, environment: dict[bytes, bytes]) -> None:
-        """For kernels that cannot show other memory: what fits, into the room made at the start.
-
-        Of the environment, what tells the launcher whose process this is.
-        """
-        import ctypes
-
-        start, end, env_start, env_end = (int(n) for n in self.keeper.stat_fields("self")[45:49])
-        if 0 < start < end:
-            ctypes.memset(start, 0, end - start)
-            ctypes.memmove(start, line, min(len(line), end - start - 1))
-        if 0 < env_start < env_end:
-            at = ctypes.string_at(env_start, env_end - env_start).find(ROOM.encode() + b"=")
-            ours = [n + b"=" + v for n, v in environment.items() if n.startswith(b"GPULAUNCH_")]
-            text = b"\0".join(ours) + b"\0"
-            if at >= 0 and len(text) < ROOM_SIZE:
-                ctypes.memset(env_start + at, 0, ROOM_SIZE)
-                ctypes.memmove(env_start + at, text, len(text))
 
     def replace_environment(self, environment: dict[bytes, bytes]) -> None:
         if self.coerced and not {b"LC_ALL", b"LC_CTYPE"} & environment.keys():
@@ -445,121 +432,24 @@ class Server:
         os.environb.clear()
         os.environb.update(environment)
 
-    @property
-    def coerced(self) -> bytes:
-        """LC_CTYPE as the interpreter itself set it in a C locale (PEP 538)."""
-        return self.environment.get(b"LC_CTYPE", b"") if b"LC_CTYPE" not in raw_dict(self.spec["env"]) else b""
 
-    def reseed(self) -> None:
-        """Two jobs draw different numbers, as after cold starts, unless an import has seeded."""
-        if "random" in self.seeds:
-            sys.modules["random"].setstate(self.seeds["random"])
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None and not seeded_by_number(numpy.get_state()):
-            numpy.seed()
-        torch = sys.modules.get("torch")
-        # Torch draws 64 bits for a seed of its own; what people choose is smaller.
-        if torch is not None and getattr(torch, "initial_seed", int)() >= 1 << 32:
-            torch.default_generator.seed()
+class LeftOutOfCollection:
+    """The collector does not know these objects meanwhile, and so does not freeze them."""
 
+    def __init__(self, *objects: object) -> None:
+        import ctypes
+        import gc
 
-def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
-    """Have /proc show this memory as the command line and the environment. False: it cannot.
+        self.api = ctypes.pythonapi
+        self.objects = [ctypes.py_object(one) for one in objects if gc.is_tracked(one)]
 
-    PR_SET_MM_MAP (prctl(2)) wants every bound of the address space at once, and no privilege.
-    """
-    import ctypes
-
-    fields = [int(number) for number in keeper.stat_fields("self")[23:49]]
-    memory = ctypes.create_string_buffer(line + environment, len(line) + len(environment))
-    at = ctypes.addressof(memory)
-    sbrk = ctypes.CDLL(None).sbrk
-    sbrk.restype = ctypes.c_void_p
-    sbrk.argtypes = [ctypes.c_ssize_t]
-    bounds = (ctypes.c_uint64 * 13)(
-        fields[0], fields[1], fields[19], fields[20], fields[21], sbrk(0) or 0, fields[2],
-        at, at + len(line), at + len(line), at + len(memory), 0, 0xFFFFFFFF << 32,
-    )  # fmt: skip
-    size = ctypes.c_ulong(ctypes.sizeof(bounds))
-    if keeper.libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(bounds), size, 0):
-        return False
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # the kernel reads it as long as we live
-    return True
-
-
-# ── What imports read, opened, changed ──────────────────────────────────────────────────────────
-
-
-class Reads:
-    """Which variables Python code reads meanwhile, by name; and what it sets.
-
-    A copy of the whole environment (for a child process) reads none; a loop that takes some of it
-    reads those.
-    """
-
-    def __enter__(self) -> Reads:
-        self.whole: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
-        self.before = dict(self.whole)
-        self.seen: set[bytes] = set()
-        self.batch: set[bytes] = set()
-        self.pending: set[bytes] = set()
-        os.environ._data = os.environb._data = Recording(self)  # type: ignore[attr-defined]
-        return self
+    def __enter__(self) -> None:
+        for one in self.objects:
+            self.api.PyObject_GC_UnTrack(one)
 
     def __exit__(self, *_: object) -> None:
-        data = os.environ._data  # type: ignore[attr-defined]
-        self.after = {name: dict.__getitem__(data, name) for name in dict.keys(data)}
-        self.whole.clear()
-        self.whole.update(self.after)
-        os.environ._data = os.environb._data = self.whole  # type: ignore[attr-defined]
-        self.seen |= self.batch
-
-    def iterates(self, names: set[bytes]) -> None:
-        self.seen |= self.batch
-        self.batch, self.pending = set(), names
-
-    def read(self, name: bytes) -> None:
-        if name not in self.pending:
-            self.seen.add(name)
-            return
-        self.pending.discard(name)
-        self.batch.add(name)
-        if not self.pending:
-            self.batch.clear()
-
-    @property
-    def names(self) -> set[str]:
-        return {os.fsdecode(name) for name in self.seen}
-
-    def changed(self) -> dict[bytes, bytes | None]:
-        names = self.before.keys() | self.after.keys()
-        return {n: self.after.get(n) for n in names if self.before.get(n) != self.after.get(n)}
-
-
-class Recording(dict):  # type: ignore[type-arg]
-    def __init__(self, reads: Reads) -> None:
-        super().__init__(reads.whole)
-        self.reads = reads
-
-    def __getitem__(self, name: bytes) -> Any:
-        self.reads.read(name)
-        return super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.reads.iterates(set(super().keys()))
-        return super().__iter__()
-
-
-def mended_environment(spec: dict[str, Any]) -> dict[bytes, bytes]:
-    """Takes out what led here, so that imports see the job's environment. As it was before."""
-    was = dict(os.environb)
-    os.environ.pop(ROOM, None)
-    theirs = spec["python_path"]
-    if theirs is None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environb[b"PYTHONPATH"] = raw(theirs)
-    return was
+        for one in self.objects:
+            self.api.PyObject_GC_Track(one)
 
 
 def beside_script(target: list[str]) -> list[str]:
@@ -576,159 +466,6 @@ def beside_script(target: list[str]) -> list[str]:
     if not script.endswith(".py") and zipfile.is_zipfile(script):
         return [script]
     return [os.path.dirname(os.path.realpath(script))]
-
-
-def refuse_shadowed(path: list[str], early: frozenset[str]) -> None:
-    """A file beside the script that has the name of a module of Python's own which only we needed.
-
-    A cold start would import that file. Raises Refused.
-    """
-    ours = {name for name in sys.modules if "." not in name} - early
-    for place in path:
-        names = os.listdir(place) if os.path.isdir(place) else []
-        for name in names:
-            package = os.path.isfile(os.path.join(place, name, "__init__.py"))
-            if name.partition(".")[0] in ours and (name.endswith((".py", ".so")) or package):
-                raise Refused(f"{os.path.join(place, name)} stands before Python's own module")
-
-
-def tools() -> dict[str, Any]:
-    """What the keepers stand on. Libraries that replace it (gevent, eventlet) are not for them."""
-    import json
-    import select
-    import signal
-    import socket
-    import time
-
-    found: dict[str, Any] = {"select.poll": select.poll, "socket.socket": socket.socket}
-    for name in ("fork", "kill", "waitpid", "waitid", "pipe", "read", "write", "close", "open"):
-        found["os." + name] = getattr(os, name)
-    for name in ("sleep", "monotonic", "time"):
-        found["time." + name] = getattr(time, name)
-    for name in ("signal", "pthread_sigmask", "set_wakeup_fd"):
-        found["signal." + name] = getattr(signal, name)
-    for name in ("dumps", "loads"):
-        found["json." + name] = getattr(json, name)
-    return found
-
-
-def descriptors() -> list[int]:
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            os.fstat(int(name))
-        except OSError:  # that of the listing
-            continue
-        found.append(int(name))
-    return found
-
-
-def why_not_shared(fd: int, cards: tuple[str, ...]) -> str:
-    try:
-        path = os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return ""
-    if path.startswith(cards):
-        return f"an import opened {path}: it uses the card"
-    if path.startswith("socket:"):
-        return "an import left a connection open"
-    if path.startswith("anon_inode:"):
-        kind = path.partition(":")[2].strip("[]")
-        return f"an import left an {kind} descriptor open"
-    return ""
-
-
-def after_a_fork() -> str:
-    """What torch says of itself in a forked child; handlers that stop threads at forks have run."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            native = getattr(sys.modules.get("torch"), "_C", None)
-            for device in ("cuda", "xpu", "mtia"):
-                bad = getattr(native, f"_{device}_isInBadFork", None)
-                if bad is not None and bad():
-                    os.write(write, device.upper().encode())
-                    break
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as file:
-        device = file.read().decode()
-    os.waitpid(pid, 0)
-    return f"an import initialised {device}" if device else ""
-
-
-def driver_in_use() -> str:
-    """libcuda is mapped by libraries that only link to it; only the driver tells if it was begun."""
-    with open("/proc/self/maps", "rb") as file:
-        if not any(b"libcuda.so" in line for line in file):
-            return ""
-    import ctypes
-
-    try:
-        code = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
-    except (OSError, AttributeError):
-        return ""
-    return "" if code == CUDA_ERROR_NOT_INITIALIZED else "an import initialised CUDA's driver"
-
-
-def thread_names(tasks: list[str]) -> str:
-    names = set()
-    for task in tasks:
-        if int(task) != os.getpid():
-            try:
-                with open(f"/proc/self/task/{task}/comm") as file:
-                    names.add(file.read().strip())
-            except OSError:
-                continue
-    return ", ".join(sorted(names))
-
-
-def local_files(path: list[str]) -> dict[str, tuple[int, int]]:
-    """The files beside the script that were imported: people edit them while a run goes on."""
-    if not path:
-        return {}
-    found = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(path[0] + os.sep):
-            if "site-packages" not in file and not file.startswith((sys.prefix, sys.base_prefix)):
-                found[file] = stamp(file)
-    return found
-
-
-def stamp(path: str) -> tuple[int, int]:
-    try:
-        seen = os.stat(path)
-    except OSError:
-        return -1, -1
-    return seen.st_mtime_ns, seen.st_size
-
-
-def seeded_by_number(state: Any) -> bool:
-    """Whether a legacy state of numpy comes from `seed(N)`: its words then follow by a formula.
-
-    Source: Knuth's initialisation of MT19937 (init_genrand).
-    """
-    try:
-        key = [int(word) for word in state[1][:3]]
-    except (TypeError, IndexError, ValueError):
-        return False
-    return all(
-        key[i] == (1812433253 * (key[i - 1] ^ (key[i - 1] >> 30)) + i) & 0xFFFFFFFF for i in (1, 2)
-    )
-
-
-def refresh_multiprocessing() -> None:
-    """What it took down of the process when it was imported."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is None:
-        return
-    process.ORIGINAL_DIR = os.path.abspath(os.getcwd())  # type: ignore[attr-defined]
-    current = process._current_process  # type: ignore[attr-defined]
-    key = process.AuthenticationString(os.urandom(32))  # type: ignore[attr-defined]
-    current._config["authkey"] = key
 
 
 def flush() -> None:
