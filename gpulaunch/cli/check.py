@@ -30,6 +30,7 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.cli.running import Options, looking_at, pool_for, warn_of, warn_of_telling
     from gpulaunch.engines.pool import open_pool
+    from gpulaunch.engines.preload_words import told
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
@@ -44,4 +45,6 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    for line in told(plan.jobs, os.environ):
+        say(line)
     echo_plan(plan, plan.jobs, pool, as_json, found)

@@ -32,6 +32,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.engines import strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
+from gpulaunch.engines.preload_words import without
 from gpulaunch.errors import (
     JobFileError,
     NoCardsError,
@@ -77,6 +78,7 @@ class Options:
     only: Sequence[str] = ()
     detach: bool = False
     explain: bool = False
+    no_preload: bool = False
     changed: bool = False
     recorded: bool = False
     metrics_port: int | None = None
@@ -93,7 +95,7 @@ Begun: TypeAlias = Callable[[], None]
 
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
-    plan = _explained(plan, options)
+    plan = _for_this_start(plan, options)
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
     with looking_at(plan) as looking:
@@ -227,7 +229,7 @@ def _go_on(
     manifest = run.read_manifest()
     refuse_elsewhere(run)
     ledger = replay(run.events)
-    plan = _explained(_plan_again(run, manifest, options), options)
+    plan = _for_this_start(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs)
     to_run = [job for job in chosen.jobs if job.name not in chosen.left]
     with looking_at(plan) as looking:
@@ -307,11 +309,13 @@ def _here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _explained(plan: Plan, options: Options) -> Plan:
-    """`--explain` holds for this start alone: neither file nor digest knows of it."""
-    if not options.explain:
-        return plan
-    return replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+def _for_this_start(plan: Plan, options: Options) -> Plan:
+    """`--explain` and `--no-preload` hold for this start alone: neither file nor digest knows."""
+    if options.explain:
+        plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+    if options.no_preload:
+        plan = replace(plan, jobs=without(plan.jobs))
+    return plan
 
 
 def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]:

@@ -70,6 +70,22 @@ def sets(target: list[str]) -> set[str]:
     }
 
 
+def beside_script(target: list[str]) -> list[str]:
+    """What the interpreter will put first on sys.path for the script or `-m`; none where told."""
+    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
+        return []
+    if target[0] == "-m":
+        return [os.getcwd()]
+    script = os.path.join(os.getcwd(), target[0])
+    if os.path.isdir(script):
+        return [script]
+    import zipfile
+
+    if not script.endswith(".py") and zipfile.is_zipfile(script):
+        return [script]
+    return [os.path.dirname(os.path.realpath(script))]
+
+
 # ── Files ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -236,3 +252,18 @@ def texts(nodes: list[ast.AST] | list[ast.expr]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+
+
+def main() -> None:
+    """For `gpulaunch check`: what would be imported, as JSON."""
+    import json
+
+    target = sys.argv[1:]
+    sys.path[:1] = beside_script(target)
+    found = find(target)
+    said = {"where": found.where, "modules": found.modules, "left_out": found.left_out}
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -121,7 +121,7 @@ def after_a_fork() -> str:
 
 
 def driver_in_use() -> str:
-    """libcuda is mapped by libraries that only link to it; only the driver tells if it was begun."""
+    """libcuda is mapped by libraries that only link to it; the driver tells if it was begun."""
     with open("/proc/self/maps", "rb") as file:
         if not any(b"libcuda.so" in line for line in file):
             return ""

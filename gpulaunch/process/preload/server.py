@@ -213,6 +213,7 @@ class Server:
         self, spec: dict[str, Any], report: int, control: int, early: frozenset[str]
     ) -> None:
         self.spec = spec
+        self.target = [os.fsdecode(raw(word)) for word in spec["target"]]
         self.report = report
         self.control = control
         self.early = early
@@ -248,13 +249,13 @@ class Server:
                 import_own()
             except BaseException as problem:
                 self.own_error = problem
-            path = beside_script(spec["target"])
+            path = self.finding.beside_script(self.target)
             why = self.safety.shadowed(path, self.early)
             if why:
                 raise Refused(why)
             sys.path[:0] = path
             modules, left_out = self.import_all()
-            self.sets = self.finding.sets(spec["target"])
+            self.sets = self.finding.sets(self.target)
             if path and sys.path[:1] == path:
                 del sys.path[0]
         self.changed = reads.changed()
@@ -297,7 +298,7 @@ class Server:
                 except BaseException as problem:
                     raise Refused(f"import {name} fails: {in_words(problem)}") from None
             return list(named), {}
-        found = self.finding.find(self.spec["target"])
+        found = self.finding.find(self.target)
         modules: list[str] = []
         left_out: dict[str, str] = dict(found.left_out)
         for name in found.modules:
@@ -450,22 +451,6 @@ class LeftOutOfCollection:
     def __exit__(self, *_: object) -> None:
         for one in self.objects:
             self.api.PyObject_GC_Track(one)
-
-
-def beside_script(target: list[str]) -> list[str]:
-    """What the interpreter will put first on sys.path for the script or `-m`; none where told."""
-    if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
-        return []
-    if target[0] == "-m":
-        return [os.getcwd()]
-    script = os.path.join(os.getcwd(), os.fsdecode(raw(target[0])))
-    if os.path.isdir(script):
-        return [script]
-    import zipfile
-
-    if not script.endswith(".py") and zipfile.is_zipfile(script):
-        return [script]
-    return [os.path.dirname(os.path.realpath(script))]
 
 
 def flush() -> None:
