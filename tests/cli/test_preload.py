@@ -199,10 +199,10 @@ def servers(launcher: Launcher) -> list[int]:
             parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
             guarded = Path(f"/proc/{parent}/comm").read_text() == "keeper-preload\n"
             own = Path(f"/proc/{name}/comm").read_text()
-            if guarded and own != "keeper-outer\n" and name.isdigit():
-                if mark in Path(f"/proc/{name}/environ").read_bytes():
-                    found.append(int(name))
-        except OSError:
+            whole = Path(f"/proc/{name}/environ").read_bytes()
+            if guarded and own != "keeper-outer\n" and mark in whole:
+                found.append(int(name))
+        except OSError:  # it ended meanwhile, or is no process
             continue
     return found
 

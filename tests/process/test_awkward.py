@@ -1,8 +1,9 @@
 """Awkward programs behave forked as they do cold: an empty difference.
 
-Each program of `awkward/` runs twice under the same keepers, on the oldest and on the newest Python
-that is here: executed, and forked from a server that has imported a good part of the standard
-library. Log, status and leftovers must be equal. GPULAUNCH_TEST_PYTHONS=all: on every one.
+Each program of `awkward/` runs twice under the same keepers: executed, and forked from a server
+that has imported a good part of the standard library. Log, status and leftovers must be equal. On
+the oldest and the newest Python that is here, the rarer ways to be started on the newest alone;
+GPULAUNCH_TEST_PYTHONS=all: everything on every one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ from tests.explain.support import ALL, ENDS
 from tests.process.preloaded import Twice, in_shell, twice
 
 HERE = Path(__file__).with_name("awkward")
-PYTHONS = ALL if os.environ.get("GPULAUNCH_TEST_PYTHONS") == "all" else ENDS
+EVERY = os.environ.get("GPULAUNCH_TEST_PYTHONS") == "all"
+PYTHONS = ALL if EVERY else ENDS
+NEWEST = ALL if EVERY else ALL[-1:]
 # What programs import most, and what looks at the process when it is imported.
 MODULES = (
     "json", "logging", "random", "asyncio", "unittest", "decimal", "multiprocessing.pool",
@@ -42,19 +46,32 @@ ENDINGS = [case for case in ENDINGS if case != "other"]
 STATES = sorted(set(re.findall(r'case == "([a-z-]+)"', (HERE / "state.py").read_text())))
 
 
-@pytest.fixture(scope="module", params=PYTHONS, ids=lambda path: Path(path).parents[1].name)
-def python(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def version(python: str) -> str:
+    return Path(python).parents[1].name
 
 
 @pytest.fixture(scope="module")
-def bench(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
-    folder = tmp_path_factory.mktemp("awkward")
-    shutil.copytree(HERE, folder / "awkward")
-    for name, text in TEXTS.items():
-        (folder / "awkward" / f"{name}.py").write_bytes(text)
-    with twice(folder, MODULES, {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "3"}) as bench:
-        yield bench
+def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Twice]]:
+    """A bench for each interpreter."""
+    with ExitStack() as stack:
+        found = {}
+        for python in PYTHONS:
+            folder = tmp_path_factory.mktemp("awkward")
+            shutil.copytree(HERE, folder / "awkward")
+            for name, text in TEXTS.items():
+                (folder / "awkward" / f"{name}.py").write_bytes(text)
+            environ = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "3"}
+            found[python] = stack.enter_context(twice(folder, MODULES, environ))
+        yield found
+
+
+@pytest.fixture
+def bench(benches: dict[str, Twice], python: str) -> Twice:
+    return benches[python]
+
+
+everywhere = pytest.mark.parametrize("python", PYTHONS, ids=version)
+on_the_newest = pytest.mark.parametrize("python", NEWEST, ids=version)
 
 
 def alike(
@@ -72,66 +89,80 @@ def alike(
     return cold.log
 
 
+@everywhere
 @pytest.mark.parametrize("case", ENDINGS)
 def test_it_ends_alike(bench: Twice, python: str, case: str) -> None:
     assert "begins" in alike(bench, python, "ends.py", case)
 
 
+@everywhere
 @pytest.mark.parametrize("case", STATES)
 def test_it_finds_the_same_state(bench: Twice, python: str, case: str) -> None:
     assert alike(bench, python, "state.py", case)
 
 
+@everywhere
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_it_starts_processes_alike(bench: Twice, python: str, method: str) -> None:
     assert alike(bench, python, "processes.py", method, leftovers=False).endswith("\n5\n")
 
 
+@on_the_newest
 @pytest.mark.parametrize("name", [*TEXTS, "inside", "annotations", "future"])
 def test_its_text_is_read_alike(bench: Twice, python: str, name: str) -> None:
     assert alike(bench, python, f"{name}.py") or name == "nothing"
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["who.py"],
-        ["who.py", "a b", "", "--", "-x", "ä"],
-        ["./who.py", "x"],
-        ["../awkward/who.py"],
-        ["-u", "who.py"],
-        ["-OO", "ends.py", "assert"],
-        ["-W", "error", "who.py"],
-        ["-Werror", "ends.py", "warned"],
-        ["-X", "faulthandler", "-bs", "who.py"],
-        ["-Xutf8", "state.py", "locale"],
-        ["beside/script.py", "1"],
-        ["shadow/script.py"],
-        ["folder", "x"],
-        ["-m", "package", "x"],
-        ["-m", "package.tool", "x"],
-        ["-m", "who", "x"],
-        ["-m", "json.tool", "/nowhere"],
-        ["-m", "no_such_module"],
-        ["-m", "package.nothing"],
-    ],
-    ids=" ".join,
-)
+WAYS = [
+    ["./who.py", "a b", "", "--", "-x", "ä"],
+    ["beside/script.py", "1"],
+    ["folder", "x"],
+    ["-m", "package.tool", "x"],
+]
+RARE_WAYS = [
+    ["who.py"],
+    ["../awkward/who.py"],
+    ["-u", "who.py"],
+    ["-OO", "ends.py", "assert"],
+    ["-W", "error", "who.py"],
+    ["-Werror", "ends.py", "warned"],
+    ["-X", "faulthandler", "-bs", "who.py"],
+    ["-Xutf8", "state.py", "locale"],
+    ["shadow/script.py"],
+    ["-m", "package", "x"],
+    ["-m", "who", "x"],
+    ["-m", "json.tool", "/nowhere"],
+    ["-m", "no_such_module"],
+    ["-m", "package.nothing"],
+]
+
+
+@everywhere
+@pytest.mark.parametrize("argv", WAYS, ids=" ".join)
 def test_it_is_started_alike(bench: Twice, python: str, argv: list[str]) -> None:
     assert alike(bench, python, *argv)
 
 
+@on_the_newest
+@pytest.mark.parametrize("argv", RARE_WAYS, ids=" ".join)
+def test_it_is_started_alike_in_rarer_ways(bench: Twice, python: str, argv: list[str]) -> None:
+    assert alike(bench, python, *argv)
+
+
+@on_the_newest
 def test_in_development_mode(bench: Twice, python: str) -> None:
     if "/3.8." in python:
         pytest.skip("Python 3.8 cannot fork there, and the server says so")
     assert "dev_mode=True" in alike(bench, python, "-X", "dev", "who.py")
 
 
+@on_the_newest
 def test_by_an_absolute_path_from_elsewhere(bench: Twice, python: str) -> None:
     script = bench.folder / "awkward" / "beside" / "script.py"
     assert "neighbour.py" in alike(bench, python, str(script), cwd=bench.folder)
 
 
+@on_the_newest
 def test_through_links(bench: Twice, python: str) -> None:
     place = bench.folder / "awkward"
     (place / "link.py").symlink_to("beside/script.py")
@@ -140,12 +171,14 @@ def test_through_links(bench: Twice, python: str) -> None:
     assert "neighbour.py" in alike(bench, python, "elsewhere/link.py", cwd=bench.folder)
 
 
+@on_the_newest
 def test_from_an_archive(bench: Twice, python: str) -> None:
     with zipfile.ZipFile(bench.folder / "awkward" / "app.zip", "w") as archive:
         archive.write(HERE / "folder" / "__main__.py", "__main__.py")
     assert "of a folder" in alike(bench, python, "app.zip", "x")
 
 
+@on_the_newest
 @pytest.mark.parametrize(
     "script",
     ["{python} who.py 'a b' \"c d\" e\\ f", "exec {python} who.py", "MINE='x y' {python} who.py"],
@@ -156,6 +189,7 @@ def test_as_a_simple_command_of_the_shell(bench: Twice, python: str, script: str
     assert alike(bench, environment, shell=True)
 
 
+@on_the_newest
 def test_as_a_console_script(bench: Twice, python: str) -> None:
     program = bench.folder / "awkward" / "tool"
     program.write_text(f"#!{python} -u\n" + (HERE / "who.py").read_text())
@@ -167,6 +201,7 @@ def test_as_a_console_script(bench: Twice, python: str) -> None:
     assert "tool" in alike(bench, str(program), "fold")
 
 
+@on_the_newest
 def test_what_is_found_in_the_path_is_the_same(python: str, tmp_path: Path) -> None:
     shutil.copytree(HERE, tmp_path / "awkward")
     places = f"{tmp_path}/awkward:{Path(python).parent}:/usr/bin:/bin"
@@ -180,6 +215,7 @@ def test_what_is_found_in_the_path_is_the_same(python: str, tmp_path: Path) -> N
         assert alike(bench, "python3 who.py", shell=True)
 
 
+@on_the_newest
 def test_with_buffers(python: str, tmp_path: Path) -> None:
     """Without PYTHONUNBUFFERED: what is flushed when, and what is lost."""
     shutil.copytree(HERE, tmp_path / "awkward")
@@ -191,6 +227,7 @@ def test_with_buffers(python: str, tmp_path: Path) -> None:
             alike(bench, python, "ends.py", case)
 
 
+@on_the_newest
 def test_in_a_virtual_environment(python: str, tmp_path: Path) -> None:
     shutil.copytree(HERE, tmp_path / "awkward")
     venv = tmp_path / "venv"
@@ -203,6 +240,7 @@ def test_in_a_virtual_environment(python: str, tmp_path: Path) -> None:
         assert f"{venv} {venv}" in log
 
 
+@everywhere
 def test_two_jobs_draw_different_numbers(bench: Twice, python: str) -> None:
     script = bench.folder / "awkward" / "draws.py"
     script.write_text("import random, uuid, tempfile\nprint(random.random(), uuid.uuid4())\n")
@@ -210,6 +248,7 @@ def test_two_jobs_draw_different_numbers(bench: Twice, python: str) -> None:
     assert len(logs) == 3
 
 
+@everywhere
 def test_the_suite_would_see_a_difference(bench: Twice, python: str) -> None:
     script = bench.folder / "awkward" / "differs.py"
     script.write_text("import sys\nprint('decimal' in sys.modules)\n")
