@@ -38,6 +38,7 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.core.expected import expect
     from gpulaunch.engines.pool import open_pool
+    from gpulaunch.engines.preload_words import told
     from gpulaunch.journal.earlier import durations_of
     from gpulaunch.spec import load
 
@@ -54,4 +55,6 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    for line in told(plan.jobs, os.environ):
+        say(line)
     echo_plan(plan, plan.jobs, pool, as_json, found)

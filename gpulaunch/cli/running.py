@@ -35,6 +35,7 @@ from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.engines.preload_words import without
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
@@ -55,7 +56,7 @@ Begun: TypeAlias = Callable[[], None]
 
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
-    plan = explained(plan, options)
+    plan = for_this_start(plan, options)
     before = runs_before(job_file)
     earlier = durations_of(before)
     plan = replace(plan, jobs=expect(plan.jobs, earlier))
@@ -128,11 +129,13 @@ def refuse_unfinished(job_file: Path) -> None:
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def explained(plan: Plan, options: Options) -> Plan:
-    """`--explain` holds for this start alone: neither file nor digest knows of it."""
-    if not options.explain:
-        return plan
-    return replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+def for_this_start(plan: Plan, options: Options) -> Plan:
+    """`--explain` and `--no-preload` hold for this start alone: neither file nor digest knows."""
+    if options.explain:
+        plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+    if options.no_preload:
+        plan = replace(plan, jobs=without(plan.jobs))
+    return plan
 
 
 def here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int]) -> int:
