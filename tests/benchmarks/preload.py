@@ -43,9 +43,7 @@ def measure(python: str, modules: Sequence[str], count: int) -> dict[str, object
         (folder / "script.py").write_text(SCRIPT.format(modules=", ".join(modules)))
         env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ONE_THREAD
         found = forkable([python, "script.py"], name, env, False)
-        preload = Preload(
-            found.python, found.start, found.target, name, env, tuple(modules), EARLY
-        )
+        preload = Preload(found.python, found.start, found.target, name, env, tuple(modules), EARLY)
         with PreloadServer(preload, f"{name}/imports", env) as server, Nursery(environ=env) as cold:
             ready = news_of(server, 600)
             assert isinstance(ready, Ready), ready
