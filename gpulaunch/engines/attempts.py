@@ -254,9 +254,10 @@ class Attempts:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
                 case client.StartedCold(why=why):
-                    self._context.warn(
-                        self._of(pair).launch.attempt.job, f"preload: starts cold: {why}"
-                    )
+                    live = self._of(pair)
+                    self._context.warn(live.launch.attempt.job, f"preload: starts cold: {why}")
+                    if live.server:
+                        self._preloads.forget(live.server)
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)

@@ -151,6 +151,8 @@ class _Finder:
             words = [place, *argv[1:]]
             name = os.path.basename(python)
             return self.of_python(self.interpreter(python), python, words, name, extra)
+        if head.startswith(b"#!") and _PYTHON.fullmatch(name):
+            raise Cold(f"{place} is a script that looks for a Python: name one with python:")
         if head.startswith(b"#!"):
             python, shown, options = self.shebang(place, head)
             if not options and os.path.basename(shown) == shown:  # env has replaced itself

@@ -6,6 +6,7 @@ Asks the jobs' own interpreter, in a process of its own, what a script imports; 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,9 @@ def told(jobs: Sequence[Job], base: Mapping[str, str]) -> Iterator[str]:
 
 
 def _of(job: Job, base: Mapping[str, str]) -> str:
+    home = job.venv or job.conda or job.python
+    if home and not os.path.exists(home):  # a job that it needs may make it
+        return f"what it imports cannot be seen before {home} is there"
     # The run's own shims are not made yet; what they lead to is known.
     place = Place(gpus=(), style="index", scope="", master_port=1, run_dir="/run-dir")
     own = {name: value if value is None else _plain(value) for name, value in job.env.items()}

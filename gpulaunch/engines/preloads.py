@@ -20,6 +20,7 @@ from gpulaunch.engines.environment import CACHES, CHOSEN
 from gpulaunch.engines.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.process.client import Nursery
 from gpulaunch.process.command import Command, Main
 from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused
 
@@ -102,6 +103,12 @@ class Preloads:
                 self._note(job.name, f"preload: starts cold: {cold}")
             return None
 
+    def forget(self, server: Nursery) -> None:
+        """What it imported has changed since: the next job has another one started."""
+        for kind in self._kinds.values():
+            for one in [one for one in kind.servers if one.process is server]:
+                self._drop(kind, one)
+
     def close(self) -> None:
         for kind in self._kinds.values():
             for server in kind.servers:
@@ -161,9 +168,7 @@ class Preloads:
             self._note(job.name, in_words(kind.forkable.target, news))
         else:
             served = server.state == "serves"
-            self._end(server)
-            kind.servers.remove(server)
-            self._gone(server.process)
+            self._drop(kind, server)
             if isinstance(news, Refused):
                 kind.cold = news.why
             else:
@@ -171,6 +176,11 @@ class Preloads:
                 again = served and kind.starts < STARTS
                 kind.cold = "" if again else "its preload server ended"
         self._news()
+
+    def _drop(self, kind: _Kind, server: _Server) -> None:
+        self._end(server)
+        kind.servers.remove(server)
+        self._gone(server.process)
 
     def _end(self, server: _Server) -> None:
         if server.state != "over":

@@ -178,6 +178,32 @@ def test_explain_reports_in_forked_jobs(launcher: Launcher) -> None:
     assert notes(launcher)[0].startswith("preload: torch for script.py")
 
 
+def test_a_library_of_ones_own_that_is_edited_meanwhile_is_imported_anew(
+    launcher: Launcher,
+) -> None:
+    """The first job edits it: the second starts cold, the third is forked from the new one."""
+    launcher.file("lab/own.py", "VALUE = 1\n")
+    launcher.environ["PYTHONPATH"] += os.pathsep + str(launcher.path / "lab")
+    launcher.file(
+        "script.py",
+        """
+        import sys, own
+        print(own.VALUE)
+        if sys.argv[1] == "1":
+            with open(own.__file__, "w") as file:
+                file.write("VALUE = 'another'")
+        """,
+    )
+    text = """
+        defaults: {preload: [own]}
+        jobs: [{name: a, foreach: {values: [1, 2, 3]}, run: [PYTHON, script.py, "{{item}}"]}]
+    """
+    run(launcher, text, cards=1)
+    assert logs(launcher, ["a-1", "a-2", "a-3"]) == ["1", "another", "another"]
+    kinds = [note.split()[1] for note in notes(launcher)]
+    assert kinds == ["own", "starts", "own"]
+
+
 # ── Servers and what ends them ──────────────────────────────────────────────────────────────────
 
 LONG = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -167,6 +168,26 @@ def test_torch_is_asked_in_a_forked_child_whether_cuda_was_begun(bench: Bench) -
     news = bench.news(bench.library("torch", native))
     assert news == Refused("an import initialised CUDA")
     assert isinstance(bench.news(bench.library("torch", native.replace("!= ME", "== 0"))), Ready)
+
+
+DRIVER = """
+static int begun;
+int cuInit(unsigned flags) { begun = 1; return 0; }
+int cuDeviceGetCount(int *count) { if (!begun) return 3; *count = 1; return 0; }
+"""
+
+
+def test_a_driver_that_is_only_mapped_is_told_from_one_that_was_begun(bench: Bench) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to build a pretend libcuda with")
+    library = bench.folder / "libcuda.so.1"
+    source = bench.script(DRIVER, "cuda.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    bench.env["LD_LIBRARY_PATH"] = str(bench.folder)
+    mapped = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1')"
+    assert isinstance(bench.news(bench.library("mapped", mapped)), Ready)
+    assert bench.refusal(mapped + "; cuda.cuInit(0)") == "an import initialised CUDA's driver"
 
 
 def test_what_replaces_the_keepers_tools_is_not_for_them(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 
 if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any
+    from typing import Any, Callable
 
 CUDA_ERROR_NOT_INITIALIZED = 3
 
@@ -146,18 +146,10 @@ def thread_names(tasks: list[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def local_files(path: list[str]) -> dict[str, tuple[int, int]]:
-    """The files beside the script that were imported: people edit them while a run goes on."""
-    if not path:
-        return {}
-    found = {}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.startswith(path[0] + os.sep):
-            continue
-        if "-packages" not in file and not file.startswith((sys.prefix, sys.base_prefix)):
-            found[file] = stamp(file)
-    return found
+def local_files(installed: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
+    """The imported files that are people's own, who edit them while a run goes on."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {file: stamp(file) for file in files if isinstance(file, str) and not installed(file)}
 
 
 def stamp(path: str) -> tuple[int, int]:

@@ -142,7 +142,8 @@ class Guard:
         if "refused" in answer:
             self.give_up(str(answer["refused"]))
         self.keeper.prctl(PR_SET_CHILD_SUBREAPER, 0)
-        self.channel.send({"is": "ready", **answer})
+        # Not as keepers send: without this word, the supervisor would wait for ever.
+        self.channel.socket.send(json.dumps({"is": "ready", **answer}).encode())
         self.channel.socket.close()
         os.close(self.report)
         # What goes wrong from here on is the server's supervisor's to see, by its end of file.
@@ -261,7 +262,7 @@ class Server:
         self.changed = reads.changed()
         flush()
         self.check(watched, before, reads.names)
-        self.local = self.safety.local_files(path)
+        self.local = self.safety.local_files(self.finding.installed)
         if self.birth.seeds() != drawn:
             self.seeded = self.birth.seeds()
         with open(raw(spec["log"]), "rb") as file:
