@@ -138,6 +138,8 @@ class Journal:
         for fact, at in facts:
             self._pending.append(encode(self._next, fact, at))
             self._next += 1
+            if len(self._pending) >= _BATCH_LINES and self.failure is None:
+                self.retry()  # all lines of a long list at once would be tens of megabytes
         return self.retry()
 
     def retry(self) -> bool:
