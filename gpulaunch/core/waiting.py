@@ -76,7 +76,9 @@ class Node:
 
     @property
     def own_key(self) -> Key:
-        return (-self.job.priority, -self.job.cost, -self.job.expected, self.order)
+        job = self.job
+        # Not -0.0, which would be another number for every job.
+        return (-job.priority, 0.0 - job.cost or 0.0, 0.0 - job.expected or 0.0, self.order)
 
 
 def is_extra(node: Node) -> bool:

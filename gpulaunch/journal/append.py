@@ -139,7 +139,10 @@ class Journal:
             self._pending.append(encode(self._next, fact, at))
             self._next += 1
             if len(self._pending) >= _BATCH_LINES and self.failure is None:
-                self.retry()  # all lines of a long list at once would be tens of megabytes
+                # All lines of a long list at once, and again until the sync, would be tens of
+                # megabytes.
+                self.retry()
+                self.sync()
         return self.retry()
 
     def retry(self) -> bool:
