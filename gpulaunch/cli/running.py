@@ -35,7 +35,6 @@ from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.engines.preload_words import without
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
@@ -134,7 +133,7 @@ def for_this_start(plan: Plan, options: Options) -> Plan:
     if options.explain:
         plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
     if options.no_preload:
-        plan = replace(plan, jobs=without(plan.jobs))
+        plan = replace(plan, jobs=tuple(replace(job, preload=()) for job in plan.jobs))
     return plan
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text
@@ -82,8 +81,3 @@ def _found(found: Forkable, cwd: str, environ: Mapping[str, str]) -> str:
     for name, why in said["left_out"].items():
         text += f"; leaves out {name}: {why}"
     return text
-
-
-def without(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """The same jobs, every one to be started cold."""
-    return tuple(replace(job, preload=()) if job.preload else job for job in jobs)

@@ -28,7 +28,7 @@ class Done:
     log: str
 
 
-def news_of(server: PreloadServer, seconds: float = 60.0) -> News:
+def news_of(server: PreloadServer, seconds: float = 120.0) -> News:
     assert select.select([server], [], [], seconds)[0], "no word of the server"
     return server.on_readable()
 
@@ -52,7 +52,8 @@ class Twice:
 
     def run(self, slot: Slot, argv: Sequence[str], cwd: Path, found: Forkable | None) -> Done:
         main = found.main if found else None
-        ended = slot.run(*argv, cwd=str(cwd), main=main)
+        slot.launch(*argv, cwd=str(cwd), main=main)
+        ended = slot.expect(Ended, 120)
         said = [report for report in slot.reports if isinstance(report, StartedCold)]
         assert not said, said
         return Done(

@@ -19,7 +19,7 @@ from gpulaunch.engines.forkable import EARLY, forkable
 from gpulaunch.process.client import Ended, Gone, Started, StartedCold
 from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused, Vanished
 from tests.explain.support import ALL
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.preloaded import news_of
 from tests.process.support import Slot, children_of, marked, token
 
@@ -95,7 +95,7 @@ class Bench:
 
     def run(self, slot: Slot, *args: str, **limits: object) -> Ended:
         self.launch(slot, *args, **limits)
-        return slot.expect(Ended)
+        return slot.expect(Ended, 120)
 
     def launch(self, slot: Slot, *args: str, **limits: object) -> None:
         argv = [self.python, "script.py", *args]
@@ -441,6 +441,7 @@ def _supervisor(folder: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
         [sys.executable, "-c", SUPERVISOR, str(folder), *argv],
         env={**os.environ, "PYTHONPATH": str(root), "MARK": mark},
         start_new_session=True,
+        preexec_fn=goes_along(),
     )
     try:
         yield process
