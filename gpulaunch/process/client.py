@@ -156,6 +156,12 @@ class Nursery:
             self._process.returncode = 0
         self._said.close()
 
+    def close_in_child(self) -> None:
+        """In a forked child, to which the nursery is no child: give up the copy of its socket."""
+        self._socket.close()
+        self._said.close()
+        self._process.returncode = 0
+
     def __enter__(self) -> Nursery:
         return self
 
