@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.cli.options import as_json, job_file
+from gpulaunch.cli.options import Options, as_json, job_file
 
 
 @click.command("check")
@@ -28,17 +28,17 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     \b
     gpulaunch check jobs.yaml
     """
-    from gpulaunch.cli.output import echo_plan, say
-    from gpulaunch.cli.running import (
-        Options,
+    from gpulaunch.cli.beforehand import (
         looking_at,
         pool_for,
         runs_before,
         warn_of,
         warn_of_telling,
     )
+    from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.core.expected import expect
     from gpulaunch.engines.pool import open_pool
+    from gpulaunch.engines.preload_words import told
     from gpulaunch.journal.earlier import durations_of
     from gpulaunch.spec import load
 
@@ -55,4 +55,6 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
+    for line in told(plan.jobs, os.environ):
+        say(line)
     echo_plan(plan, plan.jobs, pool, as_json, found)

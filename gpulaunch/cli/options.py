@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,32 @@ class Duration(click.ParamType[float]):
         if not parts or _PART.sub("", value).strip():
             self.fail(f"expected a time such as 90, 30s or 1h30m, found {value!r}", param, ctx)
         return float(sum(float(number) * _UNITS[unit or "s"] for number, unit in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said. `wait` in seconds; `only`: patterns of job names."""
+
+    gpus: str | None = None
+    simulate: int | None = None
+    share_busy: bool = False
+    run_dir: Path | None = None
+    dry_run: bool = False
+    fail_fast: bool = False
+    max_failures: int | None = None
+    breaker: int = 10
+    pin: str = "fail"
+    wait: float | None = None
+    quiet: bool = False
+    no_progress: bool = False
+    as_json: bool = False
+    only: Sequence[str] = ()
+    detach: bool = False
+    explain: bool = False
+    no_preload: bool = False
+    changed: bool = False
+    recorded: bool = False
+    metrics_port: int | None = None
 
 
 DURATION = Duration()
@@ -94,6 +121,7 @@ def run_options(command: F) -> F:
             click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
             click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
             click.option("--explain", is_flag=True, help="Report Python's uncaught device errors."),
+            click.option("--no-preload", is_flag=True, help="Start every job cold."),
             click.option(
                 "--metrics-port",
                 type=click.IntRange(0, 65535),

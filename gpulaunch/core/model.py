@@ -105,8 +105,9 @@ class Job:
 
     `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
-    and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known. `digest`
-    changes when, and only when, what would be run changes.
+    and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
+    `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
+    script imports). `digest` changes when, and only when, what would be run changes.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Job:
     isolation: Literal["env", "strict"] = "env"
     inherit_ranks: bool = False
     explain: bool = False
+    preload: tuple[str, ...] = ()
     digest: str = ""
 
 

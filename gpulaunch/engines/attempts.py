@@ -10,15 +10,17 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2s
+from typing import TypeAlias
 
 from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
+from gpulaunch.engines.preloads import Preloads, Waiting
 from gpulaunch.engines.prepare import Outs, prepare, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
@@ -32,6 +34,7 @@ from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
+Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
 SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
@@ -46,6 +49,7 @@ class _Live:
     pair: Pair
     place: Place
     ports: list[PortLease]
+    server: Nursery | None = None
     readiness: Readiness | None = None
 
 
@@ -82,9 +86,14 @@ class Attempts:
         self._metering = metering
         self._nursery: Nursery | None = None
         self._pairs = 0
-        self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
+        self._preloads = Preloads(
+            context.run, context.base, loop, context.warn, self._served, self._server_gone
+        )
+        # By what they hold, and by the preload server that bore them.
+        self._idle: defaultdict[Kept, list[Pair]] = defaultdict(list)
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
+        self._unserved: list[AttemptId] = []
         self._addresses: dict[str, str] = {}
         self._outs = Outs()
 
@@ -98,6 +107,10 @@ class Attempts:
     def launch(self, launch: Launch) -> None:
         try:
             self._live[launch.attempt] = self._begin(launch)
+        except Waiting:
+            self._outs.over(str(self._context.run.out(launch.attempt)))
+            self._postponed[launch.attempt] = launch
+            self._unserved.append(launch.attempt)
         except OSError as error:
             if error.errno in SCARCE:
                 self._postpone(launch)
@@ -118,6 +131,18 @@ class Attempts:
 
         self._loop.call_after(f"launch:{attempt}", RETRY, again)
 
+    def _served(self) -> None:
+        """A preload server begins to serve, or is gone: launch what waited for it."""
+        waited, self._unserved = self._unserved, []
+        for attempt in waited:
+            if launch := self._postponed.pop(attempt, None):
+                self.launch(launch)
+
+    def _server_gone(self, server: Nursery) -> None:
+        for kept in [kept for kept in self._idle if kept[1] is server]:
+            for pair in self._idle.pop(kept):
+                self._dismiss(pair)
+
     def _begin(self, launch: Launch) -> _Live:
         """What an attempt holds, all of it or, when something fails, nothing."""
         context = self._context
@@ -134,12 +159,16 @@ class Attempts:
                 context.run,
                 self._outs,
             )
-            pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
+            seat = self._preloads.seat(launch.job, command)
+            server = seat.server if seat else None
+            if seat:
+                command = replace(command, main=seat.main)
+            pair = self._pair((tuple(gpu.uuid for gpu in launch.gpus), server))
             stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
             stack.pop_all()
-            return _Live(launch, pair, place, ports)
+            return _Live(launch, pair, place, ports, server)
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
@@ -149,8 +178,8 @@ class Attempts:
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
-        for leases in [leases for leases in self._idle if gpu in leases]:
-            for pair in self._idle.pop(leases):
+        for kept in [kept for kept in self._idle if gpu in kept[0]]:
+            for pair in self._idle.pop(kept):
                 self._dismiss(pair)
 
     def close(self) -> None:
@@ -164,26 +193,30 @@ class Attempts:
             self._let_go(live)
         self._live.clear()
         self._outs.close()
+        self._preloads.close()
         if self._nursery:
             self._nursery.close()
 
     # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
 
-    def _pair(self, leases: tuple[str, ...]) -> Pair:
-        if self._idle[leases]:
-            return self._idle[leases].pop(0)  # the one that has rested longest has a spare child
-        return self._bear(leases)
+    def _pair(self, kept: Kept) -> Pair:
+        if self._idle[kept]:
+            return self._idle[kept].pop(0)  # the one that has rested longest has a spare child
+        return self._bear(*kept)
 
-    def _bear(self, leases: tuple[str, ...]) -> Pair:
-        pair = self._born(leases)
+    def _bear(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+        pair = self._born(leases, server)
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _born(self, leases: tuple[str, ...]) -> Pair:
+    def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
             held = self._lend(leases)
+            if server:
+                with suppress(NurseryGoneError):  # its jobs start cold
+                    return server.pair(held, alive.fileno())
             if self._nursery:
                 with suppress(NurseryGoneError):
                     return self._nursery.pair(held, alive.fileno())
@@ -198,20 +231,20 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        leases = _leases(live)
-        if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
+        kept = _kept(live)
+        if not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD:
             self._dismiss(live.pair)
         else:
-            self._idle[leases].append(live.pair)
+            self._idle[kept].append(live.pair)
 
-    def _bear_another(self, leases: tuple[str, ...]) -> None:
+    def _bear_another(self, kept: Kept) -> None:
         """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
 
         Only below an attempt that runs, and so holds these leases.
         """
-        if not self._idle[leases] and any(_leases(live) == leases for live in self._live.values()):
+        if not self._idle[kept] and any(_kept(live) == kept for live in self._live.values()):
             with suppress(OSError, GpulaunchError):
-                self._idle[leases].append(self._bear(leases))
+                self._idle[kept].append(self._bear(*kept))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -220,11 +253,16 @@ class Attempts:
             match report:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
+                case client.StartedCold(why=why):
+                    live = self._of(pair)
+                    self._context.warn(live.launch.attempt.job, f"preload: starts cold: {why}")
+                    if live.server:
+                        self._preloads.forget(live.server)
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
                     if live.launch.gpus and _was_short(report):
-                        again = partial(self._bear_another, _leases(live))
+                        again = partial(self._bear_another, _kept(live))
                         self._loop.call_after(f"pair:{live.launch.gpus[0].uuid}", SOON, again)
                     if _found_no_room(report.outcome):
                         self._postpone(live.launch)
@@ -344,8 +382,8 @@ def _found_no_room(outcome: Outcome) -> bool:
     )
 
 
-def _leases(live: _Live) -> tuple[str, ...]:
-    return tuple(gpu.uuid for gpu in live.launch.gpus)
+def _kept(live: _Live) -> Kept:
+    return tuple(gpu.uuid for gpu in live.launch.gpus), live.server
 
 
 def _was_short(ended: client.Ended) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gpulaunch.core.events import (
     Acquire,
@@ -46,7 +47,9 @@ class Cards:
     """The leases this run holds or waits for. Never chooses which card to take.
 
     `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
-    is given back, for those that hold its descriptors as well.
+    is given back, for those that hold its descriptors as well. `lingering`: those may have it for
+    a moment longer, which is no news; else whoever has it is another launcher, be it in this very
+    process.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Cards:
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
+        lingering: bool = True,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
@@ -65,6 +69,7 @@ class Cards:
         self._eyes = eyes
         self._working = working
         self._letting_go = letting_go
+        self._lingering = lingering
         self._scope = scope_of(environ)
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
@@ -98,25 +103,29 @@ class Cards:
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 
     def acquire(self, uuid: str) -> None:
-        gpu = self._gpus[uuid]
         self._returning.discard(uuid)
-        lease = self._handed.pop(uuid, None)
-        while lease is None:
-            try:
-                lease = take(gpu.key, self._scope)
-            except Held as held:
-                if uuid in self._given_back and held.holder.pid == os.getpid():
-                    # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
-                    self._returning.add(uuid)
-                if self._wait_for(uuid):
-                    if uuid not in self._returning:
-                        self._post(Refused(uuid, Elsewhere(str(held.holder))))
-                    return
+        lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+        if isinstance(lease, Held):
+            if uuid in self._given_back and lease.holder.pid == os.getpid():
+                # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
+                self._returning.add(uuid)
+            else:
+                self._post(Refused(uuid, Elsewhere(str(lease.holder))))
+            return
         self._stop_waiting(uuid)
         self._given_back.discard(uuid)
         self._leases[uuid] = lease
         self.say_want()
-        self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
+        self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+
+    def _take_or_wait(self, uuid: str) -> Lease | Held:
+        """The card's lease; else who holds it, while we wait to be told that it is let go."""
+        while True:
+            try:
+                return take(self._gpus[uuid].key, self._scope)
+            except Held as held:
+                if self._wait_for(uuid):
+                    return held
 
     def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
         if self._leases.get(uuid) is not lease:
@@ -145,7 +154,8 @@ class Cards:
         for fd in lease.selectables():
             self._loop.unwatch(fd)
         lease.hand_over()
-        self._given_back.add(uuid)
+        if self._lingering:
+            self._given_back.add(uuid)
         self.say_want()
 
     def holds(self, uuid: str) -> bool:
@@ -174,14 +184,22 @@ class Cards:
         return True
 
     def _woken(self, uuid: str, waiter: Waiter) -> None:
-        news = waiter.on_readable()
+        news: Lease | Held | str = waiter.on_readable()
         if news == "still":
             return
         self._stop_waiting(uuid)
         if uuid in self._returning:
+            if isinstance(news, Lease):
+                self._handed[uuid] = news
             self._returning.discard(uuid)
             self.acquire(uuid)
             return
+        if news == "perhaps":
+            # Only the clock woke us: a card that is held as before is no news for anybody.
+            with suppress(OSError):  # descriptors are scarce: that is for acquire to say
+                news = self._take_or_wait(uuid)
+            if isinstance(news, Held):
+                return
         if isinstance(news, Lease):
             self._handed[uuid] = news
             # The core takes it with Acquire while it handles Freed, or has no use for it.
@@ -275,6 +293,15 @@ class Cards:
         for uuid in list(self._handed):
             self._drop_handed(uuid)
         self._eyes.close()
+
+    def close_in_child(self) -> None:
+        """In a forked child: give up its copies, without a word to anybody."""
+        for lease in (*self._leases.values(), *self._handed.values()):
+            lease.close()
+        for waiter in self._waiters.values():
+            waiter.close()
+        if self._gathering is not None:
+            self._gathering.close()
 
     def close(self) -> None:
         self.settle()

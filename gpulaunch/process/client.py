@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.process.command import Command
+from gpulaunch.process.command import Command, Main
 from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -69,7 +69,15 @@ class Gone:
     attempt: str | None
 
 
-Report: TypeAlias = Started | Ended | Unkillable | Gone
+@dataclass(frozen=True, slots=True)
+class StartedCold:
+    """It was to go on in its server's interpreter, and is executed instead; `why` in words."""
+
+    attempt: str
+    why: str
+
+
+Report: TypeAlias = Started | StartedCold | Ended | Unkillable | Gone
 
 
 class Nursery:
@@ -148,6 +156,12 @@ class Nursery:
             self._process.returncode = 0
         self._said.close()
 
+    def close_in_child(self) -> None:
+        """In a forked child, to which the nursery is no child: give up the copy of its socket."""
+        self._socket.close()
+        self._said.close()
+        self._process.returncode = 0
+
     def __enter__(self) -> Nursery:
         return self
 
@@ -225,6 +239,8 @@ class Pair:
             # The outer keeper, which sweeps when the inner one was killed, knows no attempt.
             if attempt := message["attempt"] or self._attempt:
                 yield Unkillable(attempt, tuple(message["pids"]))
+        elif message["is"] == "cold":
+            yield StartedCold(message["attempt"], message["why"])
         else:
             yield self._ended(end_from(message["end"]))
 
@@ -268,6 +284,7 @@ def _for_the_keeper(command: Command) -> dict[str, object]:
 
 def _for_the_child(command: Command) -> bytes:
     spec = {
+        "attempt": command.attempt,
         "argv": _coded(command.argv),
         "env_set": {_code(name): _code(value) for name, value in command.env_set.items()},
         "env_unset": _coded(command.env_unset),
@@ -275,8 +292,18 @@ def _for_the_child(command: Command) -> bytes:
         "log": _code(command.log),
         "outputs": _coded(command.outputs),
         "hidden": None if command.hidden is None else _coded(command.hidden),
+        "main": None if command.main is None else _main(command.main),
     }
     return json.dumps(spec).encode()
+
+
+def _main(main: Main) -> dict[str, object]:
+    return {
+        "argv": _coded(main.argv),
+        "args": _coded(main.args),
+        "name": _code(main.name),
+        "env": {_code(name): _code(value) for name, value in main.env.items()},
+    }
 
 
 def _code(text: str) -> str:

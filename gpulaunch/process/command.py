@@ -9,6 +9,20 @@ from gpulaunch.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
+class Main:
+    """How a program of Python shows and finds itself that goes on in a server's interpreter.
+
+    `argv` is its whole command line, the interpreter first; `args` are what of it comes behind the
+    script. `name` is the process's. `env`: what the shell that is left out would have set.
+    """
+
+    argv: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    name: str = "python"
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One attempt's program and its limits.
 
@@ -18,6 +32,7 @@ class Command:
     glob patterns, looked at after an exit with one of `success_codes`; a path that exists is
     itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that are absent for it, in namespaces of its own; None: neither.
+    `main` counts on a pair of a preload server alone: there it takes the place of executing `argv`.
     """
 
     attempt: str
@@ -33,6 +48,7 @@ class Command:
     outputs: tuple[str, ...] = ()
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
+    main: Main | None = None
 
     def __post_init__(self) -> None:
         if not self.argv:

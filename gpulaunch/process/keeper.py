@@ -78,6 +78,16 @@ SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Born(BaseException):
+    """A job that goes on in this interpreter, without an exec, is on its way out of our frames."""
+
+
+# For preload/server.py, whose interpreter is the jobs' own: what jobs keep open because imports
+# opened it, and what makes a forked child its job (raises Born; or returns: it is to exec).
+opened: set[int] = set()
+go_on_as_job: Callable[[dict[str, object], Inner, dict[bytes, bytes]], None] | None = None
+
+
 # ── The kernel ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -257,12 +267,17 @@ class Nursery:
             os.close(write)
             raise
         if pid == 0:
+            born = False
             try:
                 outer(fds, alive, write, self.environment)
+            except Born:
+                born = True
+                raise
             except BaseException:
                 sys.excepthook(*sys.exc_info())
             finally:
-                os._exit(70)
+                if not born:
+                    os._exit(70)
         os.close(write)
         inner = int(os.read(birth, 32) or 0)
         os.close(birth)
@@ -340,7 +355,7 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
     """Holds everything the inner keeper holds, and waits for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    close_all_but({0, 1, 2, birth, *fds})
+    close_all_but({0, 1, 2, birth, *fds} | opened)
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     channel = Channel(fds[0])
@@ -350,13 +365,18 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
     if inner == 0:
         os.close(watched)
         os.close(birth)
+        born = False
         try:
             Inner(channel, watch, leases, environment).serve()
+        except Born:
+            born = True
+            raise
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            Sweep(channel).to_the_end()
-            os._exit(0)
+            if not born:
+                Sweep(channel).to_the_end()
+                os._exit(0)
     os.close(watch)
     os.write(birth, b"%d" % inner)
     os.close(birth)
@@ -931,6 +951,8 @@ class Spare:
             on_failure.callback(os.close, read)
             pid = os.fork()
             if pid == 0:
+                on_failure.close()
+                stack.pop_all()  # a job that goes on here leaves by this way, its files its own
                 become_job(keeper, me, theirs, write)
             os.set_blocking(read, False)
             on_failure.pop_all()
@@ -963,12 +985,14 @@ class Spare:
 
 def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> None:
     """In the forked child: never returns. What goes wrong goes in words into the pipe."""
+    born = False
     try:
         settle_in(parent)
         for fd in keeper.leases:
             os.set_inheritable(fd, True)
         environment = dict(keeper.environment)
-        spec = await_spec(link)
+        with link:
+            spec = await_spec(link)
         stdio(raw(spec["log"]))
         if spec["hidden"] is not None:
             isolate(raws(spec["hidden"]))
@@ -978,13 +1002,19 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
         changes = spec["env_set"]
         assert isinstance(changes, dict)
         environment.update((raw(name), raw(value)) for name, value in changes.items())
+        if go_on_as_job is not None and spec.get("main"):
+            go_on_as_job(spec, keeper, environment)
         execute(raws(spec["argv"]), environment)
+    except Born:
+        born = True
+        raise
     except Refusal as problem:
         os.write(pipe, str(problem).encode("utf-8", "replace"))
     except BaseException as problem:
         os.write(pipe, f"{type(problem).__name__}: {problem}".encode("utf-8", "replace"))
     finally:
-        os._exit(127)
+        if not born:
+            os._exit(127)
 
 
 def await_spec(link: socket.socket) -> dict[str, object]:

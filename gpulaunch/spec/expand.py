@@ -250,6 +250,7 @@ class Entry:
             visible=resolved.get("visible", "index"),
             isolation=resolved.get("isolation", "env"),
             explain=resolved.get("explain", False),
+            preload=resolved.get("preload", ()),
             inherit_ranks=resolved.get("inherit_ranks", False),
         )
         return _with_digest(job)
