@@ -214,8 +214,9 @@ class Admission:
         for card in self._cards:
             self._cards.look_later(card, node.job.demand)
             due = card.state == "occupied" and card.not_before <= self._desk.now.mono
-            allowed = not card.drained and self._cards.held() < self._cards.limit
-            if node.lacking == "room" and due and allowed:
+            if node.lacking != "room" or not due or card.drained:
+                continue
+            if self._cards.held() < self._cards.limit:
                 self._claim([card], node.job.demand)
 
     def _let_go(self) -> bool:
