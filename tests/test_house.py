@@ -23,6 +23,7 @@ HEAVY = (
     "asyncio",
     "apprise",
     "requests",
+    "jinja2",
 )
 
 

@@ -23,6 +23,7 @@ import click
 from gpulaunch import errors
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
+from gpulaunch.cli.reporting import reported
 from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
@@ -446,8 +447,9 @@ def _supervise(
     finally:
         view.close(ledger)
         served.close()
-    if not options.as_json:
-        show_summary(ledger, session.run)
+    with reported(ledger, session.run, options):
+        if not options.as_json:
+            show_summary(ledger, session.run)
     if ledger.exit_status == errors.NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:

@@ -25,7 +25,8 @@ from gpulaunch.core.model import (
 class RunOpened:
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
-    `boot` is the kernel's boot id: monotonic times are comparable within one boot only.
+    `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
+    at most so many of the cards are held at once, None: all.
     """
 
     run: str
@@ -37,13 +38,15 @@ class RunOpened:
     pid: int
     gpus: tuple[Gpu, ...]
     simulated: bool = False
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobAdded:
     """A job that the file holds. The same name again: its definition as read by a resume.
 
-    `gpus` is how many cards it needs; `service`: it is a server beside the jobs.
+    `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
+    `service`: it is a server beside the jobs.
     """
 
     name: str
@@ -53,6 +56,7 @@ class JobAdded:
     params: Mapping[str, str] = field(default_factory=dict)
     cost: float = 0.0
     service: bool = False
+    gpu_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)

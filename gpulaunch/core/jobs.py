@@ -80,6 +80,7 @@ class Jobs:
                 dict(job.params),
                 job.cost,
                 job.service is not None,
+                job.demand.gpu_memory,
             )
             if not _same(ledger.jobs.get(job.name), fact):
                 self._desk.fact(fact)
@@ -417,12 +418,14 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
     if record is None or record.vanished:
         return False
-    return (record.group, record.gpus, record.digest, record.cost, record.service) == (
+    own = (record.group, record.gpus, record.digest, record.cost, record.service)
+    return (*own, record.gpu_memory) == (
         fact.group,
         fact.gpus,
         fact.digest,
         fact.cost,
         fact.service,
+        fact.gpu_memory,
     ) and dict(record.params) == dict(fact.params)
 
 

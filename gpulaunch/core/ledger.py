@@ -72,6 +72,7 @@ class JobRecord:
     params: Mapping[str, str] = field(default_factory=dict)
     cost: float = 0.0
     service: bool = False
+    gpu_memory: int = 0
     state: JobState = "waiting"
     reason: str = ""
     settled: Instant | None = None
@@ -215,6 +216,7 @@ class Ledger:
         job.vanished = False
         job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
         job.params, job.cost, job.service = fact.params, fact.cost, fact.service
+        job.gpu_memory = fact.gpu_memory
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)
