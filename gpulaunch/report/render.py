@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch import __version__
-from gpulaunch.report.page import Page
+from gpulaunch.report.model import Page
 from gpulaunch.report.say import percent
 from gpulaunch.views import words
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import quote
 
-from gpulaunch.core.model import RunState
+from gpulaunch.core.model import AttemptId, RunState
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.liveness import state_of
@@ -26,7 +26,8 @@ from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import History, Period, period, read_history, spans
 from gpulaunch.report.lanes import lanes
-from gpulaunch.report.page import Measures, page
+from gpulaunch.report.model import Measures
+from gpulaunch.report.page import page
 from gpulaunch.report.render import render
 from gpulaunch.report.tails import tails
 from gpulaunch.views.summary import next_command
@@ -58,7 +59,7 @@ def report(
     attempts = history.attempts()
     zone = zone or _zone(when.start)
     address = _address(run.logs, beside or run.path)
-    ends = tails(attempts, when, lambda who, lines, window: read_tail(run.log(who), lines, window))
+    ends = tails(attempts, when, lambda who, *how: _tail(run, who, *how))
     logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
     split = spans(history, when)
     told = page(
@@ -71,6 +72,14 @@ def report(
         history, when, rows, split, measures.curves, measures.uses, ends, offset, address
     )
     return render(told, drawn, zone)
+
+
+def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]:
+    """Nothing of a job whose name is no file's: a journal may be anybody's."""
+    try:
+        return read_tail(run.log(who), lines, window)
+    except ValueError:
+        return ()
 
 
 def _measures(run: RunDir, history: History, when: Period) -> Measures:

@@ -204,6 +204,10 @@ def test_it_is_dark_where_that_is_wanted_and_light_on_paper(page: Page) -> None:
     assert paper() == "rgb(255, 255, 255)"
     assert colours(page, 0) & light[1] > colours(page, 0) & dark[1]
     expect(page.locator(".zoom")).to_be_hidden()
+    places = (
+        "[...document.querySelectorAll('.lane .plots')].map((e) => e.getBoundingClientRect().x)"
+    )
+    assert len(set(page.evaluate(places))) == 1, "the axis stays over the lanes"
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 

@@ -14,7 +14,8 @@ from gpulaunch.report.curves import curve_of
 from gpulaunch.report.drawing import drawing
 from gpulaunch.report.groups import fits, groups_of, label
 from gpulaunch.report.lanes import lanes
-from gpulaunch.report.page import Measures, Page, page
+from gpulaunch.report.model import Measures, Page
+from gpulaunch.report.page import page
 from tests.views.history import START, History
 
 GIB = 1 << 30

@@ -14,6 +14,7 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.errors import UsageError
+from gpulaunch.journal.codec import encode
 from gpulaunch.report.render import ASSETS
 from gpulaunch.report.write import report, write
 from tests.report import night
@@ -133,6 +134,15 @@ def test_a_run_without_samples_manifest_or_logs_is_told_as_well(tmp_path: Path) 
     assert not data["tails"]
     assert not any("curve" in lane for lane in data["lanes"])
     assert "Utilisation" not in parsed.said
+
+
+def test_a_job_whose_name_leads_elsewhere_has_no_log(tmp_path: Path) -> None:
+    made = night.write(tmp_path / "run", History(1).open().jobs("a"), measured=False)
+    run = History(1).open().jobs("../../secret").start("../../secret", 0).fail("../../secret")
+    (tmp_path / "secret.1.log").write_text("not yours")
+    lines = (encode(number, *dated) for number, dated in enumerate(run.facts, 1))
+    made.events.write_bytes(b"".join(lines))
+    assert "not yours" not in report(made, "failed", 0.0)
 
 
 def test_a_torn_last_line_is_left_out_and_damage_is_refused(tmp_path: Path) -> None:
