@@ -116,11 +116,21 @@ def colours(page: Page, lane: int) -> set[tuple[int, ...]]:
     return {tuple(map(int, each.split(","))) for each in found}
 
 
+def colour(page: Page, name: str) -> tuple[int, ...]:
+    """One of the style's own."""
+    style = "getComputedStyle(document.documentElement)"
+    value = str(page.evaluate(f"{style}.getPropertyValue('--{name}')")).strip()
+    return (*bytes.fromhex(value.removeprefix("#")), 255)
+
+
 def test_it_opens_with_a_lane_for_each_card_and_one_for_the_rest(page: Page) -> None:
     expect(page.locator("h1")).to_contain_text("nanobodies")
     names = [text.splitlines()[0] for text in page.locator(".lane .name").all_inner_texts()]
     assert names == ["GPU 0", "GPU 1", "GPU 2", "GPU 3", "No card"]
-    assert all(len(colours(page, lane)) > 3 for lane in range(5)), "something is drawn in each"
+    folds, relaxes, failed = (colour(page, name) for name in ("g0", "g2", "bad"))
+    assert all(folds in colours(page, lane) for lane in range(4))
+    assert relaxes in colours(page, 4)
+    assert all(failed in colours(page, lane) for lane in range(4))
     expect(page.locator(".lane canvas")).to_have_count(1 + 5 + 4)  # axis, lanes, curves
     expect(page.locator("#legend")).to_contain_text("fold-*")
 
@@ -262,6 +272,6 @@ def test_ten_thousand_attempts_open(browser: Browser, tmp_path: Path) -> None:
     path.write_text(text)
     with opened(browser, path) as page:
         expect(page.locator("#found")).to_have_text("10,000 attempts")
-        assert len(colours(page, 7)) > 3
+        assert colour(page, "bad") in colours(page, 7), "the thinnest bar is seen"
         page.get_by_label("Find").fill("fold-09876")
         expect(page.locator("#list tbody tr")).to_have_count(1)
