@@ -88,7 +88,7 @@ def tiles(
     busy = busy_share(rows)
     if busy is not None:
         hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
-        text = f"{hours:,.1f}" if hours < 100 else f"{hours:,.0f}"
+        text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
         kind = "simulated " if history.simulated else ""
         said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
     means = [curve.mean for curve in measures.curves.values() if curve.mean is not None]

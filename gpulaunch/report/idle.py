@@ -70,6 +70,7 @@ class CardTimes:
         self._spans: dict[str, list[Span]] = {}
         self._open: dict[str, tuple[float, Cause]] = {}
         self._on: dict[str, set[AttemptId]] = {}
+        self._left: dict[str, float] = {}
         self._idle_leases: set[str] = set()
         self._in_vain: set[str] = set()
         self._waiting: set[str] = set()
@@ -96,10 +97,7 @@ class CardTimes:
                 self._count(ledger.jobs[attempt.job], ledger)
                 self._look(gpus, ledger)
             case f.AttemptEnded(attempt):
-                gpus = ledger.attempt(attempt).gpus
-                for gpu in gpus:
-                    self._on[gpu].discard(attempt)
-                self._look(gpus, ledger)
+                self._end(attempt, ledger)
             case f.GpuChanged(gpu, state):
                 self._change(gpu, state)
                 self._look(ledger.gpus if self._limit is not None else (gpu,), ledger)
@@ -141,6 +139,16 @@ class CardTimes:
         self._idle_leases.clear()
         self._in_vain.clear()
         self._look(self._open, ledger)
+
+    def _end(self, attempt: AttemptId, ledger: Ledger) -> None:
+        """A job left its cards when its keeper says, and not when the run came to hear of it."""
+        record = ledger.attempt(attempt)
+        ended = record.ended.utc if record.ended else self._now
+        for gpu in record.gpus:
+            self._on[gpu].discard(attempt)
+            self._left[gpu] = max(self._left.get(gpu, 0.0), ended)
+            if not self._on[gpu]:
+                self._turn(gpu, min(self._left[gpu], self._now), self._cause(gpu, ledger))
 
     def _change(self, gpu: str, state: str) -> None:
         if state == "leased":

@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Instant, Interrupted
+from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
 from gpulaunch.report import fold
 from gpulaunch.report.idle import CAUSES, totals
 from gpulaunch.report.say import LONG, SHORT
@@ -39,6 +39,17 @@ def test_two_jobs_that_share_a_card_count_its_time_once() -> None:
     run = History(1).open().jobs("a", "b").start("a", 0).pass_(10).start("b", 0).pass_(10)
     run.succeed("a").pass_(10).succeed("b")
     assert causes(run) == {"busy": 30}
+
+
+def test_a_job_left_its_card_when_its_keeper_says() -> None:
+    """The run may hear of it late, and the card's time is not its own until then."""
+    run = History(1).open().jobs("a", "b").start("a", 0).start("b", 0).pass_(60)
+    first, last = run.now, run.pass_(20).now
+    for name, ended in (("b", last), ("a", first)):
+        attempt = AttemptId(name, 1)
+        run.pass_(5).add(f.AttemptEnded(attempt, Exited(0), None, False, ended=ended))
+        run.add(f.JobSettled(name, "succeeded"))
+    assert causes(run) == {"busy": 80, "nothing_left": 10}
 
 
 def test_a_card_that_nobody_asks_for_has_nothing_ready_then_nothing_left() -> None:

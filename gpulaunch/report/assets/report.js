@@ -427,7 +427,7 @@ function fill() {
     return row;
   }));
   const many = list.rows.length.toLocaleString("en");
-  $("found").textContent = list.rows.length === COUNT ? `${many} attempts` : `${many} of ${COUNT.toLocaleString("en")} attempts`;
+  $("found").textContent = list.rows.length === COUNT ? `${many} attempt${COUNT === 1 ? "" : "s"}` : `${many} of ${COUNT.toLocaleString("en")} attempts`;
   $("where").textContent = list.rows.length > PAGE ? `${from + 1} to ${from + some.length} of ${many}` : "";
   document.querySelector(".pager").hidden = list.rows.length <= PAGE;
   const [back, on] = document.querySelectorAll("[data-page]");
