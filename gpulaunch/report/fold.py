@@ -85,12 +85,16 @@ class Period:
         return self.end - self.start
 
 
-def period(history: History, state: RunState, now: float) -> Period:
-    """A run that lives ends now; one whose supervisor is gone ended with its last fact."""
+def period(history: History, state: RunState, now: float, seen: float | None = None) -> Period:
+    """A run that lives ends now; one whose supervisor is gone, with the last that is known of it:
+    a fact, or when it was last `seen` alive."""
     ledger = history.ledger
+    state = ledger.state if ledger.closed else state  # it has ended since its caller looked
     start = history.times.began or now
     last = ledger.last.utc if ledger.last else start
     end = now if state == "running" else last
+    if state == "interrupted":
+        end = max(end, min(seen or end, now))
     ends = [one.ended.utc for one in history.attempts() if one.ended]
     return Period(state, start, max(start, end, history.times.reached, *ends))
 

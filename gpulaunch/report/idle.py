@@ -71,6 +71,7 @@ class CardTimes:
         self._open: dict[str, tuple[float, Cause]] = {}
         self._on: dict[str, set[AttemptId]] = {}
         self._left: dict[str, float] = {}
+        self._cut_off: dict[str, set[AttemptId]] = {}
         self._idle_leases: set[str] = set()
         self._in_vain: set[str] = set()
         self._waiting: set[str] = set()
@@ -96,8 +97,8 @@ class CardTimes:
                 self._in_vain.difference_update(gpus)
                 self._count(ledger.jobs[attempt.job], ledger)
                 self._look(gpus, ledger)
-            case f.AttemptEnded(attempt):
-                self._end(attempt, ledger)
+            case f.AttemptEnded():
+                self._end(fact, ledger)
             case f.GpuChanged(gpu, state):
                 self._change(gpu, state)
                 self._look(ledger.gpus if self._limit is not None else (gpu,), ledger)
@@ -124,13 +125,14 @@ class CardTimes:
         }
 
     def _take_up(self, fact: f.RunOpened, before: float, ledger: Ledger) -> None:
-        """A supervisor comes. Between the last one's last word and now, nobody used the cards."""
+        """A supervisor comes. Between the last one's last word and now nobody used the cards, but
+        the jobs that were on them then: when those ended is still to be heard."""
         assert self.began is not None
         self._limit = fact.limit
         known = [*self._open]
         for gpu in known:
             self._turn(gpu, before, "away")
-            self._on[gpu].clear()
+            self._cut_off[gpu], self._on[gpu] = self._on[gpu], set()
         for gpu in ledger.gpus:
             if gpu not in self._open:
                 self._spans[gpu], self._on[gpu] = [], set()
@@ -140,15 +142,25 @@ class CardTimes:
         self._in_vain.clear()
         self._look(self._open, ledger)
 
-    def _end(self, attempt: AttemptId, ledger: Ledger) -> None:
+    def _end(self, fact: f.AttemptEnded, ledger: Ledger) -> None:
         """A job left its cards when its keeper says, and not when the run came to hear of it."""
-        record = ledger.attempt(attempt)
-        ended = record.ended.utc if record.ended else self._now
-        for gpu in record.gpus:
-            self._on[gpu].discard(attempt)
+        ended = fact.ended.utc if fact.ended else self._now
+        for gpu in ledger.attempt(fact.attempt).gpus:
+            if fact.ended and fact.attempt in self._cut_off.get(gpu, ()):
+                self._mend(gpu, ended)
+            self._on[gpu].discard(fact.attempt)
             self._left[gpu] = max(self._left.get(gpu, 0.0), ended)
             if not self._on[gpu]:
                 self._turn(gpu, min(self._left[gpu], self._now), self._cause(gpu, ledger))
+
+    def _mend(self, gpu: str, ended: float) -> None:
+        """A job that was cut off was on the card until then, although no supervisor was."""
+        spans = self._spans[gpu]
+        at = next((n for n in reversed(range(len(spans))) if spans[n].cause == "away"), None)
+        if at is not None and spans[at].start < ended:
+            start, end = spans[at].start, spans[at].end
+            until = min(ended, end)
+            spans[at : at + 1] = [*_span(start, until, "busy"), *_span(until, end, "away")]
 
     def _change(self, gpu: str, state: str) -> None:
         if state == "leased":

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from gpulaunch.journal.codec import now
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.metrics.read import open_metrics
+from gpulaunch.metrics.read import Reader, open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
 from gpulaunch.report.fold import History, Period, period, read_history, spans
@@ -34,13 +34,17 @@ from gpulaunch.views.summary import next_command
 from gpulaunch.views.tail import read_tail
 
 
-def write(run: RunDir, output: Path | None = None) -> Path:
-    """Write the run's report as it stands now; returns where it is.
+def write(run: RunDir, output: Path | None = None, over: bool = False) -> Path:
+    """Write the run's report as it stands now; returns where it is. `over`: it has ended, though
+    its supervisor is still there and the journal may not say so.
 
     Raises UsageError where there is no run or the file cannot be written, DamagedJournalError.
     """
     target = Path(os.path.abspath(output or run.report))
-    text = report(run, state_of(run), now().utc, target.parent)
+    state = state_of(run)
+    if over and state == "running":
+        state = "interrupted"
+    text = report(run, state, now().utc, target.parent)
     _replace(target, text.encode())
     return target
 
@@ -54,8 +58,12 @@ def report(
 ) -> str:
     """The page. `at`: now, in seconds since 1970 (UTC); `beside`: the directory it will lie in."""
     history = read_history(run)
-    when = period(history, state, at)
-    measures = _measures(run, history, when)
+    with ExitStack() as stack:
+        reader = open_metrics(run.metrics)
+        if reader is not None:
+            stack.enter_context(reader)
+        when = period(history, state, at, reader.last_seen() if reader else None)
+        measures = _measures(reader, history, when)
     attempts = history.attempts()
     zone = zone or _zone(when.start)
     address = _address(run.logs, beside or run.path)
@@ -64,7 +72,7 @@ def report(
     split = spans(history, when)
     told = page(
         history, when, split, measures, ends, logs, manifest_rows(run, history),
-        next_command(state, history.ledger, os.fspath(run.path)),
+        next_command(when.state, history.ledger, os.fspath(run.path)),
     )  # fmt: skip
     offset = zone.utcoffset(None).total_seconds()
     rows = lanes(attempts, history.cards, when)
@@ -82,12 +90,10 @@ def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]
         return ()
 
 
-def _measures(run: RunDir, history: History, when: Period) -> Measures:
-    reader = open_metrics(run.metrics)
+def _measures(reader: Reader | None, history: History, when: Period) -> Measures:
     if reader is None:
         return Measures({}, {})
-    with reader:
-        return Measures(reader.uses(), curves(reader, history.cards, when))
+    return Measures(reader.uses(), curves(reader, history.cards, when))
 
 
 def _zone(utc: float) -> timezone:
@@ -168,7 +174,7 @@ def main() -> None:
 
 def _attempt(argv: Sequence[str]) -> str:
     try:
-        write(RunDir(Path(argv[0])))
+        write(RunDir(Path(argv[0])), over=True)
     except GpulaunchError as error:
         return str(error)
     except Exception as error:  # the run is over, and in good order: no traceback ends it

@@ -112,6 +112,16 @@ def test_between_two_starts_nobody_used_the_cards() -> None:
     assert causes(run) == {"busy": 30, "away": 1000, "nothing_left": 5}
 
 
+def test_a_job_that_outlived_its_supervisor_was_on_its_card_until_it_ended() -> None:
+    run = History(2).open().jobs("a", "wide").start("a", 0).pass_(30).add(f.Noted("the last word"))
+    end = run.pass_(600).now
+    run.pass_(400).open()
+    cut = Interrupted("its supervisor was gone")
+    run.add(f.AttemptEnded(AttemptId("a", 1), cut, None, False, ended=end)).pass_(5)
+    assert causes(run) == {"busy": 630, "away": 400, "nothing_ready": 5}
+    assert causes(run, "GPU-1")["away"] == 1000
+
+
 def test_a_closed_run_and_a_card_that_came_later_were_away() -> None:
     run = History(1).open().jobs("a").pass_(10).add(f.RunClosed("stopped")).pass_(50)
     run.pool = History(2).pool

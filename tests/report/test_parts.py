@@ -89,6 +89,18 @@ def test_every_kind_of_end_is_drawn_as_what_it_is() -> None:
         }
 
 
+def test_a_run_that_was_cut_off_lasted_as_long_as_it_was_seen() -> None:
+    run = History(1).open().jobs("a").start("a", 0)
+    history, (start, now) = fold.of(run.facts), (run.now.utc, run.now.utc + 9000)
+    assert fold.period(history, "interrupted", now).end == start
+    assert fold.period(history, "interrupted", now, seen=start + 3600).seconds == 3600
+    assert fold.period(history, "interrupted", now, seen=now + 99).end == now
+    assert fold.period(history, "running", now, seen=start + 3600).end == now
+    run.add(f.RunClosed("failed"))
+    ended = fold.period(fold.of(run.facts), "running", now)
+    assert (ended.state, ended.end) == ("failed", start), "it ended while somebody looked"
+
+
 # ── Groups ──────────────────────────────────────────────────────────────────────────────────────
 
 
