@@ -138,6 +138,7 @@ def _opened(session: Session) -> RunOpened:
         pid=os.getpid(),
         gpus=session.pool.gpus,
         simulated=session.pool.simulated,
+        limit=session.pool.limit,
     )
 
 

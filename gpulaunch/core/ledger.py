@@ -76,6 +76,7 @@ class JobRecord:
     cost: float = 0.0
     service: bool = False
     expected: float = 0.0
+    gpu_memory: int = 0
     state: JobState = "waiting"
     reason: str = ""
     settled: Instant | None = None
@@ -232,6 +233,7 @@ class Ledger:
         job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
         job.params, job.cost, job.service = fact.params, fact.cost, fact.service
         job.expected = fact.expected
+        job.gpu_memory = fact.gpu_memory
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)
