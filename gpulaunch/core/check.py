@@ -12,6 +12,7 @@ from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
+from gpulaunch.core.residents import Residents
 from gpulaunch.core.waiting import WAITING
 
 
@@ -60,16 +61,32 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         recorded = ledger.gpus[card.gpu.uuid]
         assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
         assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
-        at_rest = card.state not in ("asking", "draining", "aside") and not card.attempts
+        at_rest = card.state not in ("asking", "draining", "aside")
+        at_rest = at_rest and not card.attempts and not card.residents
         assert not (card.doomed and at_rest), f"{name} is to be set aside, and is {card.state}"
         demands = list(card.attempts.values())
         assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
+        demands += card.residents.values()
         if len(demands) > 1:
             shares = {demand.per_gpu for demand in demands}
             assert len(shares) == 1, f"{name} is shared by unlike jobs: {shares}"
             assert len(demands) <= min(shares), f"{name} carries {len(demands)} jobs"
         promised = sum(demand.gpu_memory for demand in demands)
         assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
+
+
+def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
+    """No worker is idle: each has an attempt, or is being ended, on a card that is still ours."""
+    on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.residents}
+    by_workers = {(uuid, resident.id) for resident in residents for uuid in resident.gpus}
+    assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
+    for resident in residents:
+        assert resident.ending, f"the worker of {resident.id} is idle"
+        states = {card.state for card in resident.cards}
+        assert states <= {"leased"}, f"the worker of {resident.id} is on a card that is {states}"
+    for card in cards:
+        recorded = ledger.gpus[card.gpu.uuid].workers
+        assert recorded >= set(card.residents), f"GPU {card.gpu.index}: recorded {recorded}"
 
 
 def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
@@ -93,7 +110,9 @@ def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
             continue
         name = f"GPU {card.gpu.index}"
         assert card.claims, f"{name} is leased and idle, and nobody's claim is on it"
-        pending = any(c.state in ("asking", "draining") and c.claims for c in cards)
+        pending = any(
+            (c.state in ("asking", "draining") or c.residents) and c.claims for c in cards
+        )
         gathering = admission.gathering.granted and admission.reserving is not None
         assert pending or gathering, f"{name} is kept idle without the right to gather"
     if admission.focus is not None:
