@@ -27,6 +27,8 @@ from gpulaunch.process.command import Command, Task
 from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
+SERVE = Path(__file__).with_name("serve.py")
+"""A worker's own side: what a command with a task starts."""
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
