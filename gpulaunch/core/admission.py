@@ -8,7 +8,8 @@ answer to an Acquire or for the end of a Drain, or by the one job that may gathe
 
 A worker that an attempt has left goes to the next job of its key before its cards go to another
 one of the same priority; what overtakes so is counted as everywhere, so that a job that waits long
-enough has the cards reserved. A worker that no job takes in a pass is ended.
+enough has the cards reserved. A worker that no job takes in a pass is ended, unless jobs for it are
+still to come and no other job waits for cards.
 """
 
 from __future__ import annotations
@@ -257,7 +258,17 @@ class Admission:
         idle = [card for card in self._cards if card.idle and not card.claims]
         for card in idle:
             self._cards.release(card)
-        return self._residents.end_idle() or bool(idle)
+        return self._residents.end_idle(self._are_to_come) or bool(idle)
+
+    def _are_to_come(self, demand: Demand) -> bool:
+        """Jobs for the same worker are waiting for something else, and no job waits for cards."""
+        if self._closed() or self.focus is not None or self.reserving is not None:
+            return False
+        if any(node.lacking in ("cards", "room") for node in self.blocked):
+            return False
+        alike = [known for known in self._jobs.demands if known.same_seat(demand)]
+        running = sum(live.demand.same_seat(demand) for live in self._attempts)
+        return sum(self._jobs.demands[known] for known in alike) > running
 
     # ── A job overtaken too often ───────────────────────────────────────────────────────────────
 

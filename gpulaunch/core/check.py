@@ -75,18 +75,20 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
 
 
-def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
-    """No worker is idle: each has an attempt, or is being ended, on a card that is still ours."""
+def check_workers(ledger: Ledger, cards: Cards, residents: Residents, now: float) -> None:
+    """A worker without an attempt is on cards that are ours, and is being ended; or it waits, not
+    for long, while nobody wants them."""
     on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.residents}
     by_workers = {(uuid, resident.id) for resident in residents for uuid in resident.gpus}
     assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
     for resident in residents:
-        assert resident.ending, f"the worker of {resident.id} is idle"
+        waits = now < resident.until and resident.may_stay
+        assert resident.ending or waits, f"the worker of {resident.id} is idle"
         states = {card.state for card in resident.cards}
         assert states <= {"leased"}, f"the worker of {resident.id} is on a card that is {states}"
-    for card in cards:
-        recorded = ledger.gpus[card.gpu.uuid].workers
-        assert recorded >= set(card.residents), f"GPU {card.gpu.index}: recorded {recorded}"
+        for card in resident.cards if resident.ending else ():
+            recorded = ledger.gpus[card.gpu.uuid].workers
+            assert resident.id in recorded, f"GPU {card.gpu.index}: recorded {recorded}"
 
 
 def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
@@ -103,7 +105,7 @@ def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> 
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
 
 
-def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
+def check_idle(cards: Cards, jobs: Jobs, residents: Residents, admission: Admission) -> None:
     """No leased card is idle but for one that waits with a claim; none beside a job that fits."""
     for card in cards:
         if not card.idle:
@@ -121,5 +123,9 @@ def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
         demand = node.job.demand
         if not demand.gpus or node is admission.reserving or admission.obstacle(node):
             continue
+        assert residents.fit(demand) is None, f"{node.name} waits beside a worker of its key"
         fits = sum(suits_now(card, demand) for card in cards)
+        idle = any(not resident.ending for resident in residents)
+        waits = node in admission.blocked and node.lacking == "cards"
+        assert not (idle and waits), f"{node.name} waits for cards beside an idle worker"
         assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"

@@ -111,7 +111,7 @@ class Why:
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
             return f"is busy with {attempt.job}{more} ({words.clock(now.mono - since)})"
         if card.residents:
-            return f"waits until the worker of {next(iter(card.residents)).job} has ended"
+            return f"still has the worker of {next(iter(card.residents)).job}"
         if card.drained:
             return "was given back by a person (drain)"
         match card.state:

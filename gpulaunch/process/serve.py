@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 ANSWERS = 3
 HIGH = 64
 LONGEST_ANSWER = 65536
+READS = 64
+"""Of 64 KiB, at most in a row: more than a pipe holds, and no program can keep answers waiting."""
 
 # Errors after which a process is not trusted with another item: the device's context is gone, or
 # its memory is full of what the failed item left.
@@ -410,8 +412,8 @@ class Lines:
 
     def pump(self) -> None:
         """What it has printed, into the item's log; a full disk loses it, as for any program."""
-        while self.output >= 0:
-            data = read(self.output)
+        for _ in range(READS):
+            data = read(self.output) if self.output >= 0 else None
             if data is None:
                 return
             if not data:
@@ -459,7 +461,8 @@ class Lines:
         if self.item is None or self.item < 0:
             self.refuse(line, "no item was being worked on")
         self.pump()
-        self.channel.answer(item=self.item, exit=code, spoiled=False)
+        # With more words after it, it would be out of step with its items: another one goes on.
+        self.channel.answer(item=self.item, exit=code, spoiled=bool(self.words))
         self.item = None
 
     def refuse(self, line: bytes, why: str = "") -> None:

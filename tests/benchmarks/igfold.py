@@ -1,7 +1,7 @@
 """A folder of antibodies through IgFold, end to end: a worker for each card, one process for each
 file, and what a person writes by hand in two terminals.
 
-    python -m tests.benchmarks.igfold --env examples/antibodies/.env [--copies 4] [--quick]
+    python -m tests.benchmarks.igfold --env examples/antibodies/.env [--copies 4] [--rounds 2]
 
 `--env` is where examples/antibodies/setup has installed IgFold. Each way folds the same files, on
 two pretend cards (or two terminals), and the structures of all ways are compared: they must be
@@ -54,11 +54,13 @@ for path, out in zip(sys.argv[1::2], sys.argv[2::2]):
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def measure(quick: bool, env: Path | None = None, copies: int = 4) -> dict[str, object]:
+def measure(
+    quick: bool, env: Path | None = None, copies: int = 4, rounds: int = 2
+) -> dict[str, object]:
     env = env or EXAMPLE / ".env"
     if not (env / "installed").exists():
         return {"absent": "IgFold is not installed: examples/antibodies/setup does that"}
-    rounds, copies = (1, 1) if quick else (2, copies)
+    rounds, copies = (1, 1) if quick else (rounds, copies)
     times: dict[str, list[float]] = {}
     found: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="gpulaunch-bench-") as name:
@@ -152,9 +154,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", type=Path)
     parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
-    print(json.dumps(measure(given.quick, given.env, given.copies), indent=1))
+    print(json.dumps(measure(given.quick, given.env, given.copies, given.rounds), indent=1))
 
 
 if __name__ == "__main__":

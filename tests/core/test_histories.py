@@ -140,7 +140,7 @@ def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
 
 
 def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(residents.Residents, "end_idle", lambda self: False)
+    patch.setattr(residents.Residents, "end_idle", lambda self, to_come: False)
 
 
 def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.events import (
+    Asked,
     Cancel,
     DrainGpus,
+    Ended,
+    Event,
     GatherGranted,
     GpuEvent,
     Granted,
@@ -16,7 +19,7 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import AttemptLaunched, WorkerGone, WorkerLeft
-from gpulaunch.core.model import AttemptId, Exited, Job, RetryPolicy, Signaled
+from gpulaunch.core.model import AttemptId, Demand, Exited, Job, RetryPolicy, Signaled
 from tests.core.table import BIG, Table, attempt, job
 from tests.core.world import GIB
 
@@ -58,7 +61,7 @@ def test_another_job_gets_the_card_only_when_the_worker_is_gone_and_its_memory_b
     table.submit(*folds(1), job("other"), job("more", worker="embed"))
     table.granted(0)
     assert table.ended("fold0.1", kept=True) == ["end worker fold0.1"]
-    assert table.state("other").endswith("GPU 0 waits until the worker of fold0 has ended")
+    assert table.state("other").endswith("GPU 0 still has the worker of fold0")
     assert table.worker_ended("fold0.1") == ["drain 0"]
     assert table.drained(0) == ["launch other.1 on 0"]
 
@@ -160,16 +163,12 @@ def test_a_retry_goes_on_in_the_worker_that_is_there() -> None:
     assert table.ended("fold0.1", Exited(3), kept=True) == ["launch fold0.2 on 0 in fold0.1"]
 
 
-def test_a_retry_that_is_to_avoid_the_card_does_not_go_on_in_its_worker() -> None:
-    table = Table(1)
-    two = folds(2)
-    table.submit(*two)
-    table.granted(0)
-    node = table.run._jobs.nodes["fold1"]
-    table.run._jobs.leave(node)
-    table.run._jobs.redemand(node, type(node.job.demand)(worker="fold", avoid=frozenset({"GPU-0"})))
-    table.run._jobs._advance(node)
-    assert "launch fold1.1 on 0 in fold0.1" not in table.ended("fold0.1", kept=True)
+def test_a_job_that_is_to_avoid_the_card_does_not_start_in_its_worker() -> None:
+    table = Table(2)
+    avoiding = Demand(worker="fold", avoid=frozenset({"GPU-0"}))
+    table.submit(*folds(1), job("busy"), Job("fold9", "true", demand=avoiding))
+    assert table.granted(0, 1) == ["launch fold0.1 on 0", "launch busy.1 on 1"]
+    assert table.ended("fold0.1", kept=True) == ["end worker fold0.1"]
 
 
 @pytest.mark.parametrize("field", ["gpu_memory", "cpus"])
@@ -249,6 +248,62 @@ def test_what_is_written_tells_which_worker_and_when_it_left() -> None:
     at = table.facts.index(WorkerLeft(first, ("GPU-0",)))
     assert WorkerGone(first, ("GPU-0",)) in table.facts[at:]
     assert table.run.ledger.attempt(second).worker == first
+
+
+def test_it_waits_a_minute_for_jobs_of_its_key_that_are_still_to_come() -> None:
+    table = Table(1)
+    table.submit(*folds(1), job("msa", gpus=0), job("late", worker="fold", needs=("msa",)))
+    table.granted(0)
+    assert table.ended("fold0.1", kept=True) == ["at 60 worker/fold0.1"]
+    assert table.ended("msa.1") == ["launch late.1 on 0 in fold0.1"]
+    assert table.ended("late.1", kept=True) == ["end worker fold0.1"]
+
+
+def test_after_a_minute_it_ends_though_more_are_to_come() -> None:
+    table = Table(1)
+    table.submit(*folds(1), job("msa", gpus=0), job("late", worker="fold", needs=("msa",)))
+    table.granted(0)
+    table.ended("fold0.1", kept=True)
+    assert table.timer("worker/fold0.1", 60) == ["end worker fold0.1"]
+    table.worker_ended("fold0.1")
+    assert table.drained(0) == ["release 0"]
+    assert table.ended("msa.1") == ["acquire 0"]
+
+
+def test_it_waits_for_a_retry_that_is_delayed() -> None:
+    table = Table(1)
+    table.submit(*folds(1, retry=RetryPolicy(1, delay=30.0)))
+    table.granted(0)
+    assert table.ended("fold0.1", Exited(3), kept=True) == [
+        "at 30 job/fold0",
+        "at 60 worker/fold0.1",
+    ]
+    assert table.timer("job/fold0", 30) == ["launch fold0.2 on 0 in fold0.1"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Wanted("GPU-0", True),
+        Asked(DrainGpus(("GPU-0",))),
+        Asked(Pause("the disk is full")),
+        Asked(Cancel(("late",))),
+        Asked(Stop("Ctrl-C")),
+        Ended(AttemptId("other", 1), Exited(0)),
+    ],
+)
+def test_it_waits_no_more_when_its_card_is_wanted_or_nothing_is_to_come(event: Event) -> None:
+    table = Table(1, cpus=4)
+    table.submit(
+        *folds(1),
+        job("msa", gpus=0),
+        job("other", gpus=0),
+        job("late", worker="fold", needs=("msa",)),
+        job("plain", needs=("other",)),
+    )
+    table.granted(0)
+    assert table.ended("fold0.1", kept=True) == ["at 60 worker/fold0.1"]
+    assert "end worker fold0.1" in table.on(event)
 
 
 def test_news_of_a_worker_that_nobody_knows_changes_nothing() -> None:
