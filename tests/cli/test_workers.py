@@ -89,6 +89,28 @@ def test_one_item_that_hangs_is_timed_out_alone(launcher: Launcher) -> None:
     assert set(states.values()) == {"succeeded"}
 
 
+def test_it_waits_for_items_that_are_made_one_after_the_other(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file(
+        "jobs.yaml",
+        """
+        limits: {one: 1}
+        jobs:
+          - {name: "msa-{{n}}", matrix: {n: [0, 1, 2, 3]}, gpus: 0, uses: one, run: sleep 0.2}
+          - name: fold-{{n}}
+            matrix: {n: [0, 1, 2, 3]}
+            needs: ["msa-{{n}}"]
+            worker: {function: "fold.py:predict", load: "fold.py:load"}
+        """,
+    )
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 0, result.err
+    logs = "".join(launcher.log(f"fold-{n}") for n in range(4))
+    assert logs.count("loaded") == 1
+    workers = [a["worker"] for job in launcher.jobs().values() for a in job["attempts"]]
+    assert set(workers) == {None, "fold-0.1"}
+
+
 def test_killed_with_live_workers_the_supervisor_leaves_nobody(launcher: Launcher) -> None:
     launcher.file("fold.py", FOLD)
     launcher.file("jobs.yaml", entry(40, env="{LONG: 20}", grace="0.5"))
