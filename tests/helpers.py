@@ -1,15 +1,19 @@
-"""What several suites need: waiting for a condition without sleeping longer than needed."""
+"""What several suites need: waiting no longer than needed, and children that go along."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 T = TypeVar("T")
+PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl
 
 
 def wait_until(condition: Callable[[], T], deadline: float = 20.0, what: str = "") -> T:
@@ -23,6 +27,25 @@ def wait_until(condition: Callable[[], T], deadline: float = 20.0, what: str = "
             raise AssertionError(f"not within {deadline} s: {what or condition}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+def goes_along() -> Callable[[], None]:
+    """For `preexec_fn`: the child is killed when the thread that started it is gone.
+
+    Where the tests themselves are killed no `finally` runs. Only the child is bound, not what it
+    starts: that is the child's to end, as it is for people. Signals that whoever started the tests
+    has ignored (nohup, a script's `&`) mean to it what they mean at a terminal.
+    """
+    parent = os.getpid()
+
+    def bind() -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before the child was bound
+            os._exit(1)
+
+    return bind
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.cli.options import as_json, job_file
+from gpulaunch.cli.options import Options, as_json, job_file
 
 
 @click.command("check")
@@ -27,8 +27,8 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     \b
     gpulaunch check jobs.yaml
     """
+    from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of, warn_of_telling
     from gpulaunch.cli.output import echo_plan, say
-    from gpulaunch.cli.running import Options, looking_at, pool_for, warn_of, warn_of_telling
     from gpulaunch.engines.pool import open_pool
     from gpulaunch.spec import load
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
-from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import RunState
+from gpulaunch.core.ledger import CUT_OFF, Ledger
+from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
@@ -25,6 +26,8 @@ class Found:
         self.run = run
         self.state: RunState = state_of(run)
         self.ledger: Ledger = replay(run.events)
+        if self.state == "interrupted":
+            self.ledger.cut_off()
 
     @property
     def id(self) -> str:
@@ -32,7 +35,8 @@ class Found:
 
     def reasons(self) -> dict[str, str]:
         """Why each waiting job waits: the live run knows; of another, why it went no further."""
-        waiting = [job.name for job in self.ledger.jobs.values() if job.state == "waiting"]
+        jobs = self.ledger.jobs.values()
+        waiting = [job.name for job in jobs if job.state == "waiting" and job.reason != CUT_OFF]
         if self.state != "running":
             why = self.ledger.reason or f"the run was {self.state}"
             return dict.fromkeys(waiting, f"not started: {why}")
@@ -92,6 +96,29 @@ def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
             raise UsageError(f"no job of {ledger.name} is called {pattern}{_near(pattern, ledger)}")
         chosen.update(dict.fromkeys(fits))
     return list(chosen)
+
+
+def with_needs(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[Job]:
+    """The jobs that a pattern names, with those they need and that have not succeeded yet."""
+    if not patterns:
+        return list(jobs)
+    by_name = {job.name: job for job in jobs}
+    todo = [n for n in by_name if any(fnmatchcase(n, pattern) for pattern in patterns)]
+    if not todo:
+        raise UsageError(f"--only {patterns[0]}: no job of the file has such a name")
+    chosen = set(todo)
+    while todo:
+        for need in by_name[todo.pop()].needs:
+            known = ledger.jobs.get(need)
+            if need not in chosen and not (known and known.state == "succeeded"):
+                chosen.add(need)
+                todo.append(need)
+    there = chosen | ledger.jobs.keys()
+    return [
+        replace(job, after=tuple(n for n in job.after if n in there))
+        for job in jobs
+        if job.name in chosen
+    ]
 
 
 def _near(name: str, ledger: Ledger) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from natsort import natsorted
 
-from gpulaunch.cli.options import pool_options, refuse_option_as_command, run_options
+from gpulaunch.cli.options import Options, pool_options, refuse_option_as_command, run_options
 from gpulaunch.errors import UsageError
 
 SEPARATOR = ":::"
@@ -67,7 +67,7 @@ def command(
     }
     text = _yaml({"name": name, "jobs": [job]})
     plan = load_text(text, name="map", base=Path.cwd(), environ=os.environ)
-    return running.start(plan, None, running.Options(**options))
+    return running.start(plan, None, Options(**options))
 
 
 def _items(words: Sequence[str]) -> list[str]:

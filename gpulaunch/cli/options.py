@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,31 @@ class Duration(click.ParamType[float]):
         if not parts or _PART.sub("", value).strip():
             self.fail(f"expected a time such as 90, 30s or 1h30m, found {value!r}", param, ctx)
         return float(sum(float(number) * _UNITS[unit or "s"] for number, unit in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said. `wait` in seconds; `only`: patterns of job names."""
+
+    gpus: str | None = None
+    simulate: int | None = None
+    share_busy: bool = False
+    run_dir: Path | None = None
+    dry_run: bool = False
+    fail_fast: bool = False
+    max_failures: int | None = None
+    breaker: int = 10
+    pin: str = "fail"
+    wait: float | None = None
+    quiet: bool = False
+    no_progress: bool = False
+    as_json: bool = False
+    only: Sequence[str] = ()
+    detach: bool = False
+    explain: bool = False
+    changed: bool = False
+    recorded: bool = False
+    metrics_port: int | None = None
 
 
 DURATION = Duration()

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import pool_options, run_argument, run_options
+from gpulaunch.cli.options import Options, pool_options, run_argument, run_options
 
 
 @click.command("resume")
@@ -27,7 +27,7 @@ def command(run: str | None, **options: Any) -> int:
     gpulaunch resume
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
-    from gpulaunch.cli import running
+    from gpulaunch.cli import resuming
     from gpulaunch.journal.rundir import find
 
-    return running.resume(find(run, Path.cwd()), running.Options(**options))
+    return resuming.resume(find(run, Path.cwd()), Options(**options))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import pool_options, run_argument, run_options
+from gpulaunch.cli.options import Options, pool_options, run_argument, run_options
 
 
 @click.command("retry")
@@ -24,7 +24,7 @@ def command(run: str | None, **options: Any) -> int:
     \b
     gpulaunch retry
     """
-    from gpulaunch.cli import running
+    from gpulaunch.cli import resuming
     from gpulaunch.journal.rundir import find
 
-    return running.retry(find(run, Path.cwd()), running.Options(**options))
+    return resuming.retry(find(run, Path.cwd()), Options(**options))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import job_file, pool_options, run_options
+from gpulaunch.cli.options import Options, job_file, pool_options, run_options
 
 
 @click.command("run")
@@ -31,17 +31,17 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     gpulaunch run jobs.yaml
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
     """
-    from gpulaunch.cli import running
+    from gpulaunch.cli import resuming, running
     from gpulaunch.errors import UsageError
     from gpulaunch.journal.rundir import RunDir, newest_of
     from gpulaunch.spec import load
 
-    opts = running.Options(**options)
+    opts = Options(**options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, Path.cwd())
     if go_on and last and last.holds_run:
-        return running.resume(last, opts)
+        return resuming.resume(last, opts)
     plan = load(jobs, environ=os.environ)
     if not (new or opts.dry_run or opts.run_dir):
         running.refuse_unfinished(jobs)

@@ -3,7 +3,6 @@ from when the run is being recorded until its end."""
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol
 
 from gpulaunch.cli.output import say
@@ -53,12 +52,7 @@ class Served:
     def __enter__(self) -> Served:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

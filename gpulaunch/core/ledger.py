@@ -26,6 +26,9 @@ from gpulaunch.core.model import (
     Stopped,
 )
 
+CUT_OFF = "was running when the run was cut off"
+"""Of a job whose attempt no supervisor saw end."""
+
 
 @dataclass(slots=True)
 class AttemptRecord:
@@ -201,6 +204,18 @@ class Ledger:
         """Attempts whose end is not recorded."""
         running = (job for job in self.jobs.values() if job.state == "running")
         return [a for job in running for a in job.attempts if a.outcome is None]
+
+    def cut_off(self) -> None:
+        """Count as interrupted what has no end on record: its supervisor is gone.
+
+        For those who look at such a run, and no fact: how those attempts ended is for a resume to
+        find out and to record.
+        """
+        for record in self.open_attempts():
+            record.state = "interrupted"
+            self._set(self.jobs[record.id.job], "waiting", CUT_OFF)
+            for gpu in record.gpus:
+                self.gpus[gpu].attempts.discard(record.id)
 
     def _open(self, fact: f.RunOpened, at: Instant) -> None:
         self.run, self.name, self.epoch = fact.run, fact.name, fact.epoch

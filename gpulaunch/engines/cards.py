@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gpulaunch.core.events import (
     Acquire,
@@ -98,25 +99,29 @@ class Cards:
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 
     def acquire(self, uuid: str) -> None:
-        gpu = self._gpus[uuid]
         self._returning.discard(uuid)
-        lease = self._handed.pop(uuid, None)
-        while lease is None:
-            try:
-                lease = take(gpu.key, self._scope)
-            except Held as held:
-                if uuid in self._given_back and held.holder.pid == os.getpid():
-                    # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
-                    self._returning.add(uuid)
-                if self._wait_for(uuid):
-                    if uuid not in self._returning:
-                        self._post(Refused(uuid, Elsewhere(str(held.holder))))
-                    return
+        lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+        if isinstance(lease, Held):
+            if uuid in self._given_back and lease.holder.pid == os.getpid():
+                # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
+                self._returning.add(uuid)
+            else:
+                self._post(Refused(uuid, Elsewhere(str(lease.holder))))
+            return
         self._stop_waiting(uuid)
         self._given_back.discard(uuid)
         self._leases[uuid] = lease
         self.say_want()
-        self._eyes.look(gpu, lambda look: self._looked(uuid, lease, look))
+        self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+
+    def _take_or_wait(self, uuid: str) -> Lease | Held:
+        """The card's lease; else who holds it, while we wait to be told that it is let go."""
+        while True:
+            try:
+                return take(self._gpus[uuid].key, self._scope)
+            except Held as held:
+                if self._wait_for(uuid):
+                    return held
 
     def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
         if self._leases.get(uuid) is not lease:
@@ -174,7 +179,7 @@ class Cards:
         return True
 
     def _woken(self, uuid: str, waiter: Waiter) -> None:
-        news = waiter.on_readable()
+        news: Lease | Held | str = waiter.on_readable()
         if news == "still":
             return
         self._stop_waiting(uuid)
@@ -182,6 +187,12 @@ class Cards:
             self._returning.discard(uuid)
             self.acquire(uuid)
             return
+        if news == "perhaps":
+            # Only the clock woke us: a card that is held as before is no news for anybody.
+            with suppress(OSError):  # descriptors are scarce: that is for acquire to say
+                news = self._take_or_wait(uuid)
+            if isinstance(news, Held):
+                return
         if isinstance(news, Lease):
             self._handed[uuid] = news
             # The core takes it with Acquire while it handles Freed, or has no use for it.

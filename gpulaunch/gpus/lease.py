@@ -276,10 +276,13 @@ class Waiter:
         with contextlib.suppress(OSError):
             self._link.send(_WANTS if want else _WANTS_NOT)
 
-    def on_readable(self) -> Lease | Literal["gone", "still"]:
-        """The lease, if it was handed to us; "gone": try to take it; "still": go on waiting."""
+    def on_readable(self) -> Lease | Literal["gone", "perhaps", "still"]:
+        """The lease, if it was handed to us; "gone": try to take it; "still": go on waiting.
+
+        "perhaps": nothing can be told of its holder from here, it is time to try.
+        """
         if self._link is None:
-            return "gone"
+            return "perhaps"
         try:
             said, fds = receive(self._link)
         except BlockingIOError:

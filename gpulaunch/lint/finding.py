@@ -52,10 +52,11 @@ NO_OPTIONS = Options()
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """`uuid`: the mask names cards by UUID."""
+    """`uuid`: the mask names cards by UUID; `strict`: no other card can be reached at all."""
 
     gpus: int = 1
     uuid: bool = False
+    strict: bool = False
     options: Options = NO_OPTIONS
 
 
@@ -64,7 +65,8 @@ class Suspect:
     """It holds for jobs of `least` to `most` cards; `{here}` in `why` tells what such a job has.
 
     `unless`: not where one of these options is set on the command line; `only`: only where one is.
-    `uuids`: only where the mask names cards by UUID.
+    `uuids`: only where the mask names cards by UUID. `strict`: why it is a mistake under strict
+    isolation, where that is another reason; empty: there it is none.
     """
 
     rule: str
@@ -75,8 +77,11 @@ class Suspect:
     unless: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
     uuids: bool = False
+    strict: str | None = None
 
     def holds(self, given: Given) -> bool:
+        if given.strict and self.strict == "":
+            return False
         if not self.least <= given.gpus <= self.most or (self.uuids and not given.uuid):
             return False
         named = given.options.names
@@ -86,7 +91,8 @@ class Suspect:
 
     def words(self, given: Given) -> tuple[str, str]:
         """Why and how to mend it, for a person whose job this is."""
-        return self.why.replace("{here}", _here(given.gpus)), self.mend
+        why = (self.strict if given.strict else None) or self.why
+        return why.replace("{here}", _here(given.gpus)), self.mend
 
 
 @dataclass(frozen=True, slots=True)

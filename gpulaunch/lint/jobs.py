@@ -74,8 +74,11 @@ def _texts(run: Text | tuple[Text, ...]) -> tuple[Text, ...]:
 
 def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
     """What these jobs have, each kind once."""
-    kinds = {(job.demand.gpus, job.visible == "uuid" or by_uuid) for job in jobs}
-    return [Given(gpus, uuid) for gpus, uuid in sorted(kinds)]
+    kinds = set()
+    for job in jobs:
+        strict = job.isolation == "strict"
+        kinds.add((job.demand.gpus, strict or by_uuid or job.visible == "uuid", strict))
+    return [Given(*kind) for kind in sorted(kinds)]
 
 
 def looked_at(

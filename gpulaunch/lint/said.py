@@ -108,6 +108,8 @@ def mask(value: str | None, shown: str = MASK, only: frozenset[str] = frozenset(
         f"{shown} is set here, over the job's own: it may name another job's card",
         "leave it out: the job's first card is cuda:0 (gpus: says how many)",
         only=only,
+        strict=f"{shown} is set here, over the job's own: isolation: strict keeps it to the job's"
+        " cards, counted from 0, and any other number leaves the job without one",
     )
 
 
@@ -137,7 +139,10 @@ def comma(value: str) -> Suspect | None:
 
 def no_mask() -> Suspect:
     return Suspect(
-        "own-mask", f"{MASK} is removed here: the job sees other jobs' cards", "leave it set"
+        "own-mask",
+        f"{MASK} is removed here: the job sees other jobs' cards",
+        "leave it set",
+        strict="",
     )
 
 
@@ -149,6 +154,7 @@ def order(value: str) -> Suspect | None:
         f"{ORDER} {value!r} is not the order in which the mask was written (PCI_BUS_ID): the job"
         " may use another job's card",
         "leave it out, the launcher sets it",
+        strict="",
     )
 
 
@@ -262,4 +268,6 @@ def launcher_mask(shown: str, value: str | None) -> Suspect:
         f"{shown} makes the launched program a mask of its own, counted over the machine's cards:"
         " it may name another job's card",
         "leave it out: the job's own cards are used",
+        strict=f"{shown} makes the launched program a mask of its own: isolation: strict keeps it"
+        " to the job's cards, counted from 0, and any other number leaves it without one",
     )

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from types import TracebackType
 
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.rundir import RunDir
@@ -72,12 +71,7 @@ class Exporter:
     def __enter__(self) -> Exporter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

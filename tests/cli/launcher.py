@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.helpers import wait_until
+from click.testing import CliRunner
+
+from gpulaunch.cli.status import command as status
+from tests.helpers import goes_along, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
 
@@ -63,6 +66,7 @@ class Launcher:
             capture_output=True,
             timeout=timeout,
             check=False,
+            preexec_fn=goes_along(),
         )
         # Not `text=True`, which would turn carriage returns into new lines.
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -79,6 +83,7 @@ class Launcher:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=goes_along(),
         )
         try:
             yield process
@@ -94,10 +99,11 @@ class Launcher:
         return (self.path / "gpulaunch-runs" / "latest").resolve()
 
     def status(self, run: Path | None = None) -> dict[str, Any]:
-        result = self("status", *([run] if run else []), "--json")
-        assert result.status == 0, result.err
-        status: dict[str, Any] = json.loads(result.out)
-        return status
+        """What `status --json` prints; in this process, since Python starts slowly."""
+        result = CliRunner().invoke(status, [str(run or self.run), "--json"])
+        assert result.exit_code == 0, repr(result.exception)
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
 
     def jobs(self, run: Path | None = None) -> dict[str, dict[str, Any]]:
         return {job["name"]: job for job in self.status(run)["jobs"]}

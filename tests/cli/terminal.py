@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.cli.launcher import Launcher
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]P][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 
@@ -83,6 +83,7 @@ def terminal(
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
+        preexec_fn=goes_along(),
     )
     os.close(theirs)
     screen = Terminal(process, ours)

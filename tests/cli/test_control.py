@@ -36,7 +36,7 @@ def test_cancel_retry_and_reasons_on_a_live_run(launcher: Launcher) -> None:
         wait_until(lambda: launcher.states()["long"] == "cancelled")
         assert launcher.states()["blocked"] == "skipped"
         launcher.file("stop", "")
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
     assert launcher("cancel", "-r", launcher.run, "long").status == 2
 
 
@@ -45,7 +45,7 @@ def test_cancel_all_ends_the_run(launcher: Launcher) -> None:
     with launcher.begun("run", "jobs.yaml", "--simulate", "3") as process:
         launcher.wait_for("attempt_started", 3)
         assert launcher("cancel", "-r", launcher.run, "--all").status == 0
-        assert process.wait(30) == 1
+        assert process.wait(60) == 1
     assert launcher.states()["other"] == "cancelled"
 
 
@@ -73,7 +73,7 @@ def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         launcher.wait_for("attempt_started")
         assert launcher("wait").status == 1
-        assert process.wait(10) == 1
+        assert process.wait(60) == 1
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000, grace: 1}]")
     with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1") as process:
         wait_until(lambda: launcher.status()["run"]["state"] == "running")
@@ -82,7 +82,7 @@ def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
         thread = threading.Thread(target=lambda: waited.append(launcher("wait").status))
         thread.start()
         process.send_signal(signal.SIGTERM)
-        thread.join(30)
+        thread.join(60)
         assert waited == [143]
 
 

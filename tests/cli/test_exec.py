@@ -28,7 +28,7 @@ def test_exec_keeps_pid_and_standard_input(launcher: Launcher) -> None:
         assert process.stdout is not None
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
     assert launcher("exec", "--simulate", "1", "--", "cat", stdin="through").out == "through"
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cli.launcher import COMMAND, Launcher
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total"
 MIXED = (
@@ -125,6 +125,7 @@ def at_a_terminal(launcher: Launcher, *argv: str) -> Iterator[subprocess.Popen[b
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
+        preexec_fn=goes_along(),
     ) as process:
         os.close(terminal)
         try:

@@ -64,8 +64,8 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
           - {name: killed, run: kill -SEGV $$}
           - {name: absent, run: [no-such-program]}
           - {name: silent, run: 'true', outputs: [result.txt]}
-          - {name: slow, run: sleep 60, timeout: 300ms, grace: 1}
-          - {name: hung, run: sleep 60, idle_timeout: 300ms, grace: 1}
+          - {name: slow, run: sleep 60, timeout: 300ms, grace: 10}
+          - {name: hung, run: sleep 60, idle_timeout: 300ms, grace: 10}
           - {name: five, run: exit 5, success_codes: [0, 5]}
         """,
     )
@@ -85,6 +85,7 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
         "hung": ("failed", None, 15, "idle_timeout"),
         "five": ("succeeded", 5, None, None),
     }
+    assert json.loads(launcher("status", "--json").out) == launcher.status()
     assert "no-such-program" in jobs["absent"]["reason"]
     assert "result.txt" in jobs["silent"]["reason"]
 
@@ -368,9 +369,13 @@ def test_detach_prints_the_run_directory_and_goes_on(launcher: Launcher) -> None
 
 
 def test_a_detached_run_does_not_mind_a_closed_terminal(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; echo done}]")
+    # It is bound to no test: where nobody lets it go on, it ends by itself.
+    waits = "until [ -e go ]; do sleep 0.02; done; echo done"
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, timeout: 5m, run: '{waits}'}}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--detach").status == 0
     os.kill(launcher.wait_for("run_opened")[0]["pid"], signal.SIGHUP)
+    assert launcher("ps").status == 0  # a whole command later
+    launcher.file("go", "")
     assert launcher("wait").status == 0
     assert launcher.log("a") == "done\n"
 

@@ -44,10 +44,12 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
+from gpulaunch.engines import cards
 from gpulaunch.engines.attempts import Context
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
+from gpulaunch.gpus import lease, lockfile
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
@@ -172,6 +174,34 @@ def test_a_card_that_another_holds_is_refused_and_its_return_announced(make: Mak
     assert other.expect(Granted).gpu == gpu.uuid
 
 
+def test_a_card_held_in_another_container_is_no_news_until_it_is_free(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULAUNCH_LEASE_DIR", str(tmp_path))
+    monkeypatch.setattr(lease, "POLL", 0.01)
+    tries: list[str] = []
+
+    def counted(key: str, scope: str) -> lease.Lease:
+        tries.append(key)
+        return lease.take(key, scope)
+
+    monkeypatch.setattr(cards, "take", counted)
+    bench = make()
+    gpu = bench.gpus[0]
+    # As from there: the file is locked, and the name is free.
+    held = lockfile.lock(str(tmp_path), gpu.key)
+    assert held is not None
+    bench.engine.carry_out(Acquire(gpu.uuid))
+    assert isinstance(bench.expect(Refused).why, Elsewhere)
+    while len(tries) < 10:
+        bench.loop.turn()
+        assert bench.events == []
+    os.close(held)
+    assert bench.expect(Freed) == Freed(gpu.uuid)
+    bench.engine.carry_out(Acquire(gpu.uuid))
+    assert bench.expect(Granted).gpu == gpu.uuid
+
+
 def test_a_card_handed_over_and_not_wanted_any_more_goes_on(make: Make) -> None:
     one, other, third = make("one"), make("other"), make("third")
     gpu = one.gpus[0]
@@ -273,7 +303,7 @@ def test_the_lease_outlives_the_engine_as_long_as_the_job_lives(make: Make) -> N
     one, other = make("one"), make("other")
     gpu = one.gpus[0]
     one.hold(gpu)
-    one.launch(sh("trap '' TERM; sleep 100", grace=0.5), gpu)
+    one.launch(sh("trap '' TERM; sleep 100", grace=2.0), gpu)
     one.expect(Started)
     other.engine.carry_out(Acquire(gpu.uuid))
     other.expect(Refused)
@@ -310,7 +340,7 @@ def test_what_outlived_its_keepers_is_killed_before_the_attempt_is_called_lost(
     ):
         bench.engine.adopt([AttemptId("orphaned", 1)])
         assert isinstance(bench.expect(Ended).outcome, Lost)
-        assert straggler.wait(5) == -9
+        assert straggler.wait(60) == -9
         assert bystander.poll() is None, "another attempt of the run is alive and well"
         bystander.kill()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,19 +18,17 @@ from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus.discover import find
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from tests.gpus.fake import FakeDriver
+from tests.gpus.fake import FakeDriver, own_leases
 from tests.helpers import descriptors_left, wait_until
 
 UNAVAILABLE = 0x4000
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    driver = FakeDriver(tmp_path)
-    for name, value in driver.environ.items():
+def driver(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """The pretend driver is this process's own, and so are the leases of its cards."""
+    for name, value in own_leases(driver).items():
         monkeypatch.setenv(name, value)
-    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
-    monkeypatch.setenv("GPULAUNCH_LEASED", f"test/{uuid.uuid4().hex[:12]}")
     return driver
 
 

@@ -26,7 +26,7 @@ from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import Reader, open_metrics
 from gpulaunch.process.client import Ended, Nursery, Started
 from tests.gpus.fake import GIB, FakeDriver
-from tests.helpers import wait_until
+from tests.helpers import goes_along, wait_until
 from tests.process.conftest import nursery
 from tests.process.support import Slot
 
@@ -150,19 +150,21 @@ def test_an_attempt_is_measured_while_it_lives(
 def test_its_end_tells_the_exact_cpu_time(bench: Bench, slots: list[Slot]) -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     pid = launched(slots[0], sys.executable, "-S", "-c", burn)
+    before = time.monotonic()
     bench.metering.begin(A, pid, bench.gpus)
     began = time.monotonic()
     slots[0].expect(Ended)
+    least = time.monotonic() - began
     bench.metering.end(A)
-    took = time.monotonic() - began
+    most = time.monotonic() - before
     bench.until_pid()
     bench.metering.close()
     use = bench.use()
     assert use is not None
     assert use.cpu_seconds is not None
     assert use.gpu_seconds is not None
-    assert 0.45 <= use.cpu_seconds <= 1.0
-    assert took * 2 - 0.1 <= use.gpu_seconds <= took * 2 + 0.1
+    assert 0.45 <= use.cpu_seconds <= 2.0
+    assert least * 2 - 0.01 <= use.gpu_seconds <= most * 2 + 0.01
 
 
 def test_a_list_that_is_over_at_once_starts_no_sampler(
@@ -339,14 +341,16 @@ def test_a_launcher_that_is_killed_takes_the_sampler_and_its_helper_along(
     tmp_path: Path, fake: FakeDriver
 ) -> None:
     argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "metrics.db"), fake.card(0)]
-    launcher = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=fake.environ)
+    launcher = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env=fake.environ, preexec_fn=goes_along()
+    )
     assert launcher.stdout is not None
     sampler = psutil.Process(int(launcher.stdout.readline()))
     (helper,) = wait_until(sampler.children)
     launcher.kill()
     launcher.wait()
     launcher.stdout.close()
-    wait_until(lambda: gone(sampler) and gone(helper), 5.0)
+    wait_until(lambda: gone(sampler) and gone(helper))
 
 
 def gone(process: psutil.Process) -> bool:

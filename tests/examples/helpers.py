@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.helpers import goes_along
+
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 EXAMPLES = ROOT / "examples"
@@ -28,4 +30,5 @@ def gpulaunch(
         text=True,
         timeout=timeout,
         check=False,
+        preexec_fn=goes_along(),
     )

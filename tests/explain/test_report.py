@@ -562,7 +562,7 @@ def test_out_of_memory_lists_the_largest(explain: Explain) -> None:
 
 
 def test_large_things_are_counted_and_bounded(explain: Explain) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     text = explain(
         """
         class Big(nn.Module):
@@ -584,7 +584,7 @@ def test_large_things_are_counted_and_bounded(explain: Explain) -> None:
         deep(100, torch.ones(3, device="cuda:0"), Big(), many, {"loop": loop, "nest": nest})
         """
     )
-    assert time.monotonic() - started < 10
+    assert time.process_time() - started < 10
     lines = text.splitlines()
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= WIDTH

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import sys
 
 import pytest
@@ -19,25 +18,20 @@ def run_python(launcher: Launcher, text: str, *options: str) -> None:
     assert result.status in (0, 1), result.err
 
 
-@pytest.mark.slow
-def test_a_job_that_writes_two_gigabytes(launcher: Launcher) -> None:
-    if shutil.disk_usage(launcher.path).free < 6 << 30:
-        pytest.skip("needs 6 GB of free disk")
+def test_a_log_of_five_gigabytes(launcher: Launcher) -> None:
+    """A hole but for its last lines: nobody reads more of it than the end."""
     run_python(
         launcher,
         """
         import os
-        line = b"x" * 99 + b"\\n"
-        block = line * (1 << 20)
-        for _ in range(20):
-            os.write(1, block)
+        os.ftruncate(1, 5_000_000_000)
+        os.write(1, b"\\n" + b"x" * 99 + b"\\n")
         """,
     )
     log = launcher.run / "logs" / "a.1.log"
-    assert log.stat().st_size == 20 * 100 * (1 << 20)
+    assert log.stat().st_size == 5_000_000_101
     assert launcher.states() == {"a": "succeeded"}
     assert launcher("logs", "a", "-n", "1").out == "x" * 99 + "\n"
-    log.unlink()
 
 
 def test_a_log_line_of_100_megabytes(launcher: Launcher) -> None:

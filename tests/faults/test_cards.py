@@ -1,15 +1,10 @@
-"""Whole runs on the pretend driver: the real NVML path, busy cards, lost ones, slow memory.
-
-Cards of the pretend driver have fixed PCI ids, and a lease is the machine's: one test at a time
-(xdist_group), and never beside a real card's run.
-"""
+"""Whole runs on the pretend driver: the real NVML path, busy cards, lost ones, slow memory."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,22 +12,12 @@ from tests.cli.launcher import Launcher
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
-pytestmark = pytest.mark.xdist_group("pretend-driver")
-
 JOB = "jobs: [{name: a, run: echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $GPULAUNCH_GPU_UUID}]"
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> FakeDriver:
-    return FakeDriver(tmp_path)
-
-
-@pytest.fixture
-def launcher(tmp_path: Path, driver: FakeDriver) -> Launcher:
-    at = tmp_path / "work"
-    at.mkdir()
-    # A lease scope of this test's own: others on this machine may use the same pretend PCI ids.
-    return Launcher(at, driver.environ | {"GPULAUNCH_LEASED": f"test/{os.getpid()}"})
+def launcher(on_cards: Launcher) -> Launcher:
+    return on_cards
 
 
 def test_a_job_gets_an_nvml_index_and_pci_order(launcher: Launcher, driver: FakeDriver) -> None:
@@ -75,7 +60,7 @@ def test_a_busy_card_is_named_and_taken_when_it_comes_free(
         assert f"pid {os.getpid()}" in launcher.jobs()["a"]["reason"]
         driver.no_processes()
         driver.card(0, used=0)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_exec_leaves_no_child_and_no_descriptor_but_the_lease(
@@ -124,7 +109,7 @@ def test_a_card_serves_the_next_job_only_when_its_memory_is_back(
         wait_until(lambda: [e for e in launcher.events("gpu_changed") if e["state"] == "draining"])
         assert not (launcher.path / "second").exists()
         driver.card(0, used=0)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_one_lost_card_leaves_the_others_in_use(launcher: Launcher, driver: FakeDriver) -> None:
@@ -151,12 +136,13 @@ def test_a_card_whose_call_hangs_is_set_aside(launcher: Launcher, driver: FakeDr
         "jobs.yaml",
         """
         jobs:
-          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3]}, run: "sleep 0.3; echo $GPULAUNCH_GPU_INDEX"}
+          - {name: 'j-{{n}}', matrix: {n: [1, 2, 3]}, run: "until [ -e go ]; do sleep 0.02; done"}
         """,
     )
     with launcher.begun("run", "jobs.yaml") as process:
         launcher.wait_for("attempt_started", 2)
         driver.card(1, hang="memory")
+        launcher.file("go", "")
         assert process.wait(60) == 0
     asides = [e for e in launcher.events("gpu_changed") if e["state"] == "aside"]
     assert len(asides) == 1

@@ -73,8 +73,8 @@ def test_a_disk_that_has_room_again_costs_nothing(launcher: Launcher, small_disk
         f"""
         jobs:
           - name: fill
-            run: sleep 0.3; cat /dev/zero > {small_disk}/big || sleep 1.5; rm {small_disk}/big
-          - {{name: other, run: sleep 0.7}}
+            run: cat /dev/zero > {small_disk}/big || touch full; sleep 2; rm {small_disk}/big
+          - {{name: other, run: 'until [ -e full ]; do sleep 0.02; done'}}
           - {{name: later, needs: [other], run: 'true'}}
         """,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.launcher import COMMAND, Launcher
+from tests.helpers import goes_along
 
 # Fails if another job has the card's file locked: the file is the card.
 JOB = """
@@ -76,6 +77,7 @@ def test_six_launchers_in_the_same_instant_on_four_cards(tmp_path: Path, shared:
             env=launcher.environ,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for launcher in launchers
     ]
@@ -97,6 +99,7 @@ def test_execs_wait_for_a_card_and_share_none(tmp_path: Path, shared: Path) -> N
             env=launcher.environ,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for _ in range(6)
     ]
@@ -134,6 +137,7 @@ while done < 40:
             [sys.executable, "-c", script, str(uid), pool, str(shared)],
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=goes_along(),
         )
         for uid in (65534, 12345, 65534, 12345, 0, 0)
     ]
@@ -147,14 +151,18 @@ def test_a_run_gives_way_to_a_launcher_that_holds_no_card(tmp_path: Path, shared
     launcher = Launcher(tmp_path, environ)
     launcher.file(
         "jobs.yaml",
-        "jobs: [{name: 'j-{{item}}', foreach: {values: [1, 2, 3, 4, 5, 6, 7, 8]}, run: sleep 1}]",
+        """
+        jobs:
+          - name: 'j-{{item}}'
+            foreach: {values: [1, 2, 3, 4, 5, 6, 7, 8]}
+            run: if [ -e mine ]; then echo after; else sleep 1; fi >> order
+        """,
     )
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         launcher.wait_for("attempt_started")
-        result = launcher("exec", "--simulate", "1", "--", "echo", "mine")
-        assert result.out == "mine\n"
-        assert process.poll() is None, "the run still had jobs"
+        assert launcher("exec", "--simulate", "1", "--", "touch", "mine").status == 0
         assert process.wait(60) == 0
+    assert "after" in (launcher.path / "order").read_text(), "the run still had jobs"
 
 
 def test_a_killed_holder_leaves_no_stale_lease(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import uuid
 from functools import lru_cache
 from pathlib import Path
 
@@ -126,6 +127,14 @@ class FakeDriver:
         fresh = self.state.with_suffix(".new")
         fresh.write_text("".join(spelt(what, values) for what, values in things))
         fresh.replace(self.state)
+
+
+def own_leases(driver: FakeDriver) -> dict[str, str]:
+    """The driver's environment, where its cards' leases are nobody else's.
+
+    Other tests at the same time may have cards of the same PCI ids, and a lease is the machine's.
+    """
+    return driver.environ | {"GPULAUNCH_LEASED": f"test/{uuid.uuid4().hex[:12]}"}
 
 
 def usual(index: int) -> dict[str, object]:

@@ -20,7 +20,7 @@ from tests.lint.helpers import report_on, told
 
 BIG = 250_000
 LONG = 20.0
-"""Seconds; what takes no more than two on an idle machine."""
+"""Seconds of a core; what takes no more than two on an idle machine."""
 
 PROGRAMS = {
     "sum": "x = 1" + "+1" * (BIG // 2),
@@ -55,16 +55,16 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_hostile_program_is_soon_done_with(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert len(python.look(PROGRAMS[name]).placed) <= python.MOST
-    assert time.monotonic() - began < LONG
+    assert time.process_time() - began < LONG
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_hostile_script_is_soon_done_with(name: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     of_shell(SCRIPTS[name], "bash")
-    assert time.monotonic() - began < LONG
+    assert time.process_time() - began < LONG
 
 
 def _fifo(path: Path) -> None:

@@ -46,6 +46,39 @@ def test_a_file_without_findings_is_not_read_again() -> None:
     assert "root" not in vars(plan)
 
 
+STRICT = """
+jobs:
+  - isolation: strict
+    run: |
+      export CUDA_VISIBLE_DEVICES=1
+      CUDA_DEVICE_ORDER=FASTEST_FIRST python x
+      accelerate launch --num_processes 1 --gpu_ids 1 x.py
+      docker run --gpus device=1 image
+      unset CUDA_VISIBLE_DEVICES
+"""
+
+
+def test_under_strict_isolation_no_other_jobs_card_is_threatened_with() -> None:
+    own, launched, machine = (one for one in findings(plan_of(STRICT)) if one.rule == "own-mask")
+    for one in (own, launched):
+        assert "isolation: strict keeps it to the job's cards" in one.why
+        assert "another job's card" not in one.why
+    assert "another job's card" in machine.why, "a daemon starts it, outside of the isolation"
+    open_ = findings(plan_of(STRICT.replace("strict", "env")))
+    assert len([one for one in open_ if one.rule in ("own-mask", "device-order")]) == 5
+
+
+def test_only_a_job_that_is_isolated_is_told_so() -> None:
+    entry = """
+jobs:
+  - {name: a, run: CUDA_VISIBLE_DEVICES=1 x, isolation: strict}
+  - {name: b, run: CUDA_VISIBLE_DEVICES=1 x}
+"""
+    one, other = findings(plan_of(entry))
+    assert "isolation: strict" in one.why
+    assert "another job's card" in other.why
+
+
 COMMANDS = {
     "python x --device cuda:1": "device-index",
     "python x --device=cuda:2": "device-index",

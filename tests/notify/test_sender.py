@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from email.header import decode_header, make_header
 from pathlib import Path
@@ -127,10 +126,8 @@ def test_a_command_gets_the_title_the_summary_and_the_counts(tmp_path: Path) -> 
 
 def test_a_command_that_reads_nothing_and_leaves_something_behind_holds_nothing_up() -> None:
     summary = {"text": "x" * 1_000_000}
-    run = ["sh", "-c", "sleep 20 & exit 0"]
-    began = time.monotonic()
+    run = ["sh", "-c", "sleep 40 & exit 0"]  # longer than its time
     assert sent({"run": run, "cwd": "/", "variables": {}, "summary": summary}) == ""
-    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
@@ -158,11 +155,9 @@ def gone(pid: int) -> bool:
 
 def test_a_command_that_hangs_ends_with_its_children_when_its_time_is_up(tmp_path: Path) -> None:
     run = ["sh", "-c", "sleep 1000 & echo $! > pid; wait"]
-    began = time.monotonic()
     assert sent({"run": run, "cwd": str(tmp_path), "variables": {}}, 1.0) == "status -9"
-    assert time.monotonic() - began < 10
     pid = int((tmp_path / "pid").read_text())
-    wait_until(lambda: gone(pid), 5)
+    wait_until(lambda: gone(pid))
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:
@@ -183,7 +178,7 @@ input()
         wait_until(pids.exists, 20)
         launcher.kill()
     for pid in pids.read_text().split():
-        wait_until(lambda pid=pid: gone(int(pid)), 5, f"{pid} is gone")
+        wait_until(lambda pid=pid: gone(int(pid)), what=f"{pid} is gone")
 
 
 # ── Looking at addresses ────────────────────────────────────────────────────────────────────────

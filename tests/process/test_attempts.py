@@ -295,7 +295,7 @@ def test_a_stop_right_after_the_launch_is_not_lost(slot: Slot) -> None:
     for _ in range(10):
         slot.launch("sleep", "100", grace=15.0)
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended, 5.0).outcome == Cancelled(Signaled(15))
+        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
 
 
 def test_a_stop_after_the_end_does_not_touch_the_next_attempt(slot: Slot) -> None:
@@ -343,7 +343,7 @@ def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> 
     at = time.monotonic()
     slot.pair.stop("cancelled")
     assert slot.expect(Ended).outcome == Cancelled(Signaled(9))
-    assert 0.4 <= time.monotonic() - at < 5.0
+    assert time.monotonic() - at >= 0.4
     assert marked(mark) == []
 
 
@@ -354,31 +354,31 @@ def test_a_second_stop_with_now_kills_at_once(slot: Slot, nasty: str) -> None:
     wait_until(lambda: len(marked(mark)) == 2)
     slot.pair.stop("interrupted", by="Ctrl-C")
     slot.pair.stop("interrupted", by="Ctrl-C again", now=True)
-    assert slot.expect(Ended, 5.0).outcome == Interrupted("Ctrl-C", Signaled(9))
+    assert slot.expect(Ended).outcome == Interrupted("Ctrl-C", Signaled(9))
 
 
 def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:
-    slot.launch(nasty, "stopped-saves", token(), grace=20.0)
+    slot.launch(nasty, "stopped-saves", token(), grace=60.0)
     pid = slot.expect(Started).pid
     wait_until(lambda: b") T" in Path(f"/proc/{pid}/stat").read_bytes())
     slot.pair.stop("cancelled")
-    assert slot.expect(Ended, 5.0).outcome == Cancelled(Exited(7))
+    assert slot.expect(Ended).outcome == Cancelled(Exited(7))
     assert slot.log.read_text() == "saved\n"
 
 
 def test_timeout_ends_a_job_and_says_which_limit(slot: Slot, nasty: str) -> None:
     assert slot.run("sleep", "100", timeout=0.2).outcome == TimedOut("timeout", 0.2, Signaled(15))
-    ended = slot.run(nasty, "ignore-term", token(), timeout=0.5, grace=0.2)
-    assert ended.outcome == TimedOut("timeout", 0.5, Signaled(9))
+    ended = slot.run(nasty, "ignore-term", token(), timeout=1.0, grace=0.2)
+    assert ended.outcome == TimedOut("timeout", 1.0, Signaled(9))
 
 
 def test_silence_of_the_log_ends_a_job_and_speech_does_not(slot: Slot) -> None:
-    talk = "for i in 1 2 3 4 5 6; do sleep 0.2; echo $i; done"
-    assert slot.run("sh", "-c", talk, idle_timeout=0.8).outcome == Exited(0)
-    at = time.monotonic()
+    talk = "for i in $(seq 40); do sleep 0.05; echo $i; done"
+    assert slot.run("sh", "-c", talk, idle_timeout=1.5).outcome == Exited(0)
     ended = slot.run("sh", "-c", "sleep 0.3; echo once; sleep 100", idle_timeout=0.6)
     assert ended.outcome == TimedOut("idle_timeout", 0.6, Signaled(15))
-    assert 0.85 <= time.monotonic() - at < 3.0
+    assert ended.ended is not None
+    assert ended.ended.utc - slot.log.stat().st_mtime >= 0.55
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="holding up an exec (fanotify) needs root")
@@ -394,10 +394,10 @@ def test_an_exec_that_hangs_is_stopped_and_holds_nobody_up(
         slot.launch(str(program), timeout=0.5, grace=0.2)
         for _ in range(5):
             assert neighbour.run("true").outcome == Exited(0)
-        assert isinstance(slot.expect(Ended, 5.0).outcome, TimedOut)
+        assert isinstance(slot.expect(Ended).outcome, TimedOut)
         slot.launch(str(program))
         slot.pair.stop("cancelled", now=True)
-        assert slot.expect(Ended, 5.0).outcome == Cancelled(Signaled(9))
+        assert slot.expect(Ended).outcome == Cancelled(Signaled(9))
         assert slot.run("true").outcome == Exited(0)
     assert slot.run(str(program)).outcome == Exited(0)
 
@@ -475,7 +475,7 @@ def test_a_check_of_outputs_that_hangs_can_be_stopped(slot: Slot) -> None:
         wait_until(lambda: not slot.reports and slot.log.exists())
         assert select.select([slot.pair], [], [], 0.3)[0] == []
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended, 5.0).outcome == Cancelled(Exited(0))
+        assert slot.expect(Ended).outcome == Cancelled(Exited(0))
     assert slot.run("true", outputs=(str(folder),)).outcome == Exited(0)
 
 

@@ -272,8 +272,8 @@ def test_a_term_is_heard_and_the_grace_is_given(strict: Slot) -> None:
     strict.pair.stop("cancelled")
     assert strict.expect(Ended).outcome == Cancelled(Exited(3))
     assert strict.log.read_text().endswith("bye\n")
-    ended = strict.run("sh", "-c", "trap '' TERM; sleep 100", hidden=HIDDEN, timeout=0.2, grace=0.2)
-    assert ended.outcome == TimedOut("timeout", 0.2, Signaled(signal.SIGKILL))
+    ended = strict.run("sh", "-c", "trap '' TERM; sleep 100", hidden=HIDDEN, timeout=1.0, grace=0.2)
+    assert ended.outcome == TimedOut("timeout", 1.0, Signaled(signal.SIGKILL))
 
 
 @pytest.mark.parametrize("who", ["us", "ordinary"])

@@ -32,7 +32,7 @@ def test_keepers_run_on(version: str, tmp_path: Path, nasty: str) -> None:
         assert slot.run("sh", "-c", "exit 3").outcome == Exited(3)
         assert isinstance(slot.run("/no/program").outcome, NotStarted)
         assert slot.run(nasty, "daemons-exit", mark).leftovers == 3
-        ended = slot.run("sh", "-c", "echo x; sleep 100", idle_timeout=0.2, grace=0.5)
+        ended = slot.run("sh", "-c", "echo x; sleep 100", idle_timeout=0.2, grace=5.0)
         assert ended.outcome == TimedOut("idle_timeout", 0.2, Signaled(15))
         assert slot.run("true", outputs=("/etc/hostname/*",)).outcome != Exited(0)
         slot.launch(nasty, "ignore-term", mark)

@@ -33,7 +33,7 @@ from tests.process.support import Slot
 __all__ = ["nursery"]
 
 CARDS, PROCESSES = 8, 5
-SETTLES, WATCHED = MEASURED + 2.0, 15.0  # seconds
+SETTLES, WATCHED = MEASURED + 2.0, 8.0  # seconds
 
 JOB = f"""
 import subprocess, time

@@ -161,6 +161,31 @@ def test_a_narrow_terminal_keeps_whole_lines() -> None:
     assert all(len(line) <= 40 for line in shown(run, columns=40).splitlines()[3:])
 
 
+def test_what_ran_when_the_supervisor_died_is_interrupted_and_waits() -> None:
+    run = History().open().jobs("a", "b").start("a", 0)
+    run.ledger.cut_off()
+    found = status_json(run.ledger, Paths(), "interrupted", {"b": "not started: it was cut off"})
+    assert found["run"]["counts"]["running"] == 0
+    one, other = found["jobs"]
+    assert (one["state"], one["reason"]) == ("waiting", "was running when the run was cut off")
+    assert [attempt["state"] for attempt in one["attempts"]] == ["interrupted"]
+    assert other["reason"] == "not started: it was cut off"
+    assert [gpu["jobs"] for gpu in found["gpus"]] == [[], []]
+    text = rendered(
+        lambda c: print_status(c, run.ledger, Paths(), "interrupted", {}, run.now, True)
+    )
+    assert "a    waiting        was running when the run was cut off" in text
+
+
+def test_a_resume_says_how_what_was_cut_off_really_ended() -> None:
+    run = History().open().jobs("a").start("a", 0)
+    run.ledger.cut_off()
+    run.open().succeed("a")
+    assert run.ledger.jobs["a"].state == "succeeded"
+    assert run.ledger.counts["waiting"] == 0
+    assert run.ledger.jobs["a"].attempts[0].state == "succeeded"
+
+
 def test_the_clock_of_an_interrupted_run_stands_still() -> None:
     run = History(1).open().jobs("a").start("a", 0).pass_(30).add(f.Noted("x")).pass_(90_000)
     text = rendered(

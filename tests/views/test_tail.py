@@ -81,9 +81,9 @@ def test_one_line_of_100_mb_is_read_at_its_end_only(tmp_path: Path) -> None:
         file.truncate(100_000_000)
         file.seek(0, 2)
         file.write("ü".encode() * 300 + b" the end")
-    started = time.perf_counter()
+    started = time.process_time()
     (line,) = read_tail(log)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
     assert line.startswith("…ü")
     assert line.endswith(" the end")
     assert len(line) <= LINE
@@ -107,12 +107,12 @@ def test_a_log_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
 
 
 def test_hostile_escapes_take_linear_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     last_lines(b"\x1b]" * (WINDOW // 2))
     last_lines(b"\x1b[" * (WINDOW // 2))
     last_lines(b"\x1b[" + b"1;" * (WINDOW // 2))
     last_lines(b"1%" * (WINDOW // 2))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_following_keeps_blank_lines_and_folds_bars_across_pieces() -> None:

@@ -22,14 +22,17 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input, Static
 
-from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
-from gpulaunch.core.model import SETTLED
+from gpulaunch.core.events import Request
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.views import words
 from gpulaunch.views.terminal import is_gone
+from gpulaunch.views.top import asking
+from gpulaunch.views.top.asking import Proposal
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.head import counts, head, moment, warnings
+from gpulaunch.views.top.head import counts, head, hints, moment, warnings
 from gpulaunch.views.top.history import History
+from gpulaunch.views.top.intake import Intake, words_of
+from gpulaunch.views.top.layout import Wants, head_lines, laid_out
 from gpulaunch.views.top.link import Link, Why
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows
@@ -45,14 +48,6 @@ ASK = (3.0, 15.0)
 """Seconds between two questions why jobs wait: at least, and where nothing changed."""
 SAID = 8.0
 """Seconds that a message stays."""
-LONG = 1000
-"""Facts at once: a journal that was long before it was opened."""
-SMALL = 13
-"""Of fewer rows, one list gets all."""
-WIDE = 110
-HINTS = (
-    " ? help  q quit  Enter log  / filter  {e}  c cancel  r retry  p {p}  ← → past  Tab next list"
-)
 
 T = TypeVar("T")
 
@@ -106,8 +101,8 @@ class Top(App[None]):
         self._present = Board(zone)
         self._history: History | None = None
         self._rewinding = False
-        self._read_all = self._all_ended = False
-        self._trouble = self._state_shown = ""
+        self._intake = Intake(link, self._present)
+        self._all_ended, self._state_shown = False, ""
         self.refused = ""
         """Why nothing could be shown at all."""
         self._chosen = Filter()
@@ -155,7 +150,7 @@ class Top(App[None]):
         if self._take_in():
             self.call_after_refresh(self.look)  # a long journal comes in pieces: keys are heard
         board = self._present
-        if self._read_all:
+        if self._intake.complete:
             board.state = self.link.state(board.ledger)
             self._changed |= board.state != self._state_shown
             if board.state == "running":
@@ -169,24 +164,13 @@ class Top(App[None]):
 
     def _take_in(self) -> bool:
         """Whether there may be more at once."""
-        if self._trouble and self._read_all:
-            return False
-        try:
-            facts = self.link.read()
-            if len(facts) >= LONG:  # while a long journal is read, fewer redraws
-                facts += self.link.read()
-            for fact, at in facts:
-                self._present.see(fact, at)
-        except (GpulaunchError, OSError, KeyError, IndexError) as error:
-            # What stood before the damage is shown; nothing after it can be believed.
-            self._trouble, facts = _words_of(error), []
-            if self._present.ledger.last is None:
-                self.refused = self._trouble
-                self.exit()
-        if facts:
+        came = self._intake.take()
+        if self._intake.refused:
+            self.refused = self._intake.refused
+            self.exit()
+        if came:
             self._changed = self._news = True
-        self._read_all = len(facts) < LONG
-        return bool(facts)
+        return came
 
     def _wonder(self) -> None:
         """Ask the live run why jobs wait, now and then."""
@@ -201,7 +185,7 @@ class Top(App[None]):
         self._asking = False
         if isinstance(reasons, GpulaunchError):
             if self._present.state == "running":
-                self._say(_words_of(reasons))
+                self._say(words_of(reasons))
         else:
             self._present.reasons = reasons
             self._changed = True
@@ -215,7 +199,7 @@ class Top(App[None]):
             try:
                 came = work()
             except (GpulaunchError, OSError) as error:
-                came = GpulaunchError(_words_of(error))
+                came = GpulaunchError(words_of(error))
             with suppress(RuntimeError):  # the screen was closed meanwhile
                 self.call_from_thread(then, came)
 
@@ -227,8 +211,8 @@ class Top(App[None]):
         began = time.monotonic()
         board, chosen = self.board, self._chosen
         self._state_shown = self._present.state
-        self._present.samples = self.link.samples() if self._read_all else None
-        if self._read_all or self._history:
+        self._present.samples = self.link.samples() if self._intake.complete else None
+        if self._intake.complete or self._history:
             self._lists["cards"].put(CardRows(board, chosen))
             if self._changed or not self._drawn_at:
                 ended = EndedRows if self._all_ended else FailedRows
@@ -247,11 +231,11 @@ class Top(App[None]):
     def _show_edges(self) -> None:
         board, width = self.board, self.size.width
         lines: list[Text] = []
-        if self._trouble:
-            lines.append(Text(f" ! {words.visible(self._trouble)}", "bold red"))
+        if self._intake.trouble:
+            lines.append(Text(f" ! {words.visible(self._intake.trouble)}", "bold red"))
         elif self.link.gone():
             lines.append(Text(" ! the run's directory is gone; this is the last of it", "bold red"))
-        if not self._read_all:
+        if not self._intake.complete:
             done = f"{100 * self.link.share():.0f}"
             lines.append(Text(f" reading the journal: {done} % …", "yellow"))
         elif self._rewinding:
@@ -259,27 +243,18 @@ class Top(App[None]):
         if self._history:
             lines.append(moment(board, self._history.step, self._history.steps))
         lines += warnings(board, self.link.root)
-        room = self._head_lines
+        room = head_lines(self.size.height)
         if room >= 2 + len(lines[:1]):  # where it is tight, a warning stands for the counts
             lines.insert(0, counts(board, width))
         lines.insert(0, head(board, self.link.root))
         self._head.update(Text("\n").join(_cut(line, width) for line in lines[:room]))
         self._foot.update(_cut(self._hints(), width))
 
-    @property
-    def _head_lines(self) -> int:
-        return 1 if self.size.height < 8 else 2 if self.size.height < SMALL else 4
-
     def _hints(self) -> Text:
         if self._said and time.monotonic() < self._said_until:
             return Text(f" {self._said}", "bold yellow")
-        ended = "e failed" if self._all_ended else "e all ended"
-        pause = "go on" if self._present.ledger.paused is not None else "pause"
-        hints = Text(HINTS.format(e=ended, p=pause), "dim")
-        if self._chosen:
-            shown = words.visible(self._chosen.text)
-            hints = Text.assemble((f" filter: {shown} (Esc: all) ", "bold"), hints)
-        return hints
+        paused = self._present.ledger.paused is not None
+        return hints(self._all_ended, paused, self._chosen)
 
     def _say(self, text: str) -> None:
         self._said, self._said_until = words.visible(text), time.monotonic() + SAID
@@ -288,25 +263,22 @@ class Top(App[None]):
     def _arrange(self) -> None:
         """Who gets how many rows."""
         cards, waiting, ended = self._lists.values()
-        small, wide = self.size.height < SMALL, self.size.width >= WIDE
-        below = self.screen_stack[0].query_one("#below")
-        below.set_class(wide and not small, "wide")
         some_ended = bool(ended.rows is not None and len(ended.rows)) or self._all_ended
         if self._pane == "ended" and not some_ended:
             self._pane = "cards"
             if ended.has_focus:  # not from the filter, which may be being typed
                 cards.focus()
-        cards.display = not small or self._pane == "cards"
-        below.display = not small or self._pane != "cards"
-        waiting.display = not small or self._pane == "waiting"
-        ended.display = some_ended and (not small or self._pane == "ended")
-        body = self.size.height - 1 - min(4, self._head_lines)
-        most = max(3, body // 2)
-        cards.styles.height = "1fr" if small else min(cards.needed, most)
-        rest = body - min(cards.needed, most)
-        fits = max(rest // 2, rest - ended.needed)
-        alone = small or wide or not ended.display
-        waiting.styles.height = "1fr" if alone else max(2, min(waiting.needed, fits))
+        needed = ended.needed if some_ended else None
+        size = self.size
+        found = laid_out(
+            Wants(size.width, size.height, self._pane, cards.needed, waiting.needed, needed)
+        )
+        below = self.screen_stack[0].query_one("#below")
+        below.set_class(found.wide, "wide")
+        cards.display, below.display = found.cards, found.below
+        waiting.display, ended.display = found.waiting, found.ended
+        cards.styles.height = "1fr" if found.cards_height is None else found.cards_height
+        waiting.styles.height = "1fr" if found.waiting_height is None else found.waiting_height
 
     def on_resize(self, _: events.Resize) -> None:
         if self._lists:
@@ -404,64 +376,39 @@ class Top(App[None]):
     # ── Asking something of the run ─────────────────────────────────────────────────────────────
 
     def _may_ask(self, instead: str) -> bool:
-        """Only a live run can be asked, and only in the present."""
-        if self._history:
-            self._say("this is the past: n goes back to now")
-            return False
-        if self._present.state != "running":
-            state = self._present.state
-            self._say(f"the run {'was interrupted' if state == 'interrupted' else 'is over'}: "
-                      f"gpulaunch {instead} {self.link.root}")  # fmt: skip
-            return False
-        return True
+        past = self._history is not None
+        why = asking.unable(self._present.state, past, self.link.root, instead)
+        if why:
+            self._say(why)
+        return not why
 
     def action_cancel(self) -> None:
         job = self._chosen_job()
-        if job is None or not self._may_ask("resume goes on with what has not succeeded:"):
-            return
-        record = self.board.ledger.jobs[job]
-        if record.state in SETTLED:
-            self._say(f"{job} is over already ({record.state})")
-            return
-        what = "It is running, and is stopped." if record.state == "running" else "It waits."
-        question = f"Cancel {words.visible(job)}?\n{what} It will not be run again in this run."
-        self._confirm(question, f"cancelled {job}", Cancel((job,)))
+        if job and self._may_ask("resume goes on with what has not succeeded:"):
+            self._propose(asking.to_cancel(self.board.ledger.jobs[job]))
 
     def action_retry(self) -> None:
         job = self._chosen_job()
-        if job is None or not self._may_ask("retry"):
-            return
-        record = self.board.ledger.jobs[job]
-        if record.state not in ("failed", "cancelled", "skipped") and record.not_before is None:
-            self._say(f"{job} has not failed ({record.state})")
-            return
-        question = (
-            f"Run {words.visible(job)} again?\n"
-            "With it, what keeps it from running, and what was skipped because of it."
-        )
-        self._confirm(question, f"requeued {job}", Retry((job,)))
+        if job and self._may_ask("retry"):
+            self._propose(asking.to_retry(self.board.ledger.jobs[job]))
 
     def action_pause(self) -> None:
-        if not self._may_ask("resume"):
-            return
-        paused = self._present.ledger.paused
-        if paused is None:
-            question = "Start no new jobs?\nThose that run go on."
-            self._confirm(question, "paused", Pause("asked for in gpulaunch top"))
-            return
-        # The first goes on where many jobs failed alike, the second where a person paused.
-        question = f"Start jobs again?\nPaused: {words.visible(paused)}"
-        self._confirm(question, "goes on", GoOn(), Pause("", off=True))
+        if self._may_ask("resume"):
+            self._propose(asking.to_pause(self._present.ledger.paused))
 
-    def _confirm(self, question: str, done: str, *requests: Request) -> None:
+    def _propose(self, proposal: Proposal | str) -> None:
+        if isinstance(proposal, str):
+            self._say(proposal)
+            return
+
         def answered(yes: bool | None) -> None:
             if yes:
-                self._aside(lambda: self._ask(requests), asked)
+                self._aside(lambda: self._ask(proposal.requests), asked)
 
         def asked(came: GpulaunchError | None) -> None:
-            self._say(done if came is None else _words_of(came))
+            self._say(proposal.done if came is None else words_of(came))
 
-        self.push_screen(Question(question), answered)
+        self.push_screen(Question(proposal.question), answered)
 
     def _ask(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -489,7 +436,7 @@ class Top(App[None]):
             self._show()
         elif by > 0:
             self._say("this is now")
-        elif self._read_all and not self._rewinding:
+        elif self._intake.complete and not self._rewinding:
             self._rewinding = True
             self._show_edges()
             self._aside(self._read_past, lambda came: self._rewound(came, move))
@@ -498,12 +445,12 @@ class Top(App[None]):
         try:
             return History(self.link.past(), self._present.samples, self._zone)
         except (KeyError, IndexError) as error:
-            raise GpulaunchError(_words_of(error)) from None
+            raise GpulaunchError(words_of(error)) from None
 
     def _rewound(self, came: History | GpulaunchError, move: Callable[[History], object]) -> None:
         self._rewinding = False
         if isinstance(came, GpulaunchError):
-            self._say(_words_of(came))
+            self._say(words_of(came))
             return
         self._history, self._changed = came, True
         move(came)
@@ -514,9 +461,3 @@ def _cut(line: Text, width: int) -> Text:
     line.no_wrap = True
     line.truncate(max(1, width), overflow="ellipsis")
     return line
-
-
-def _words_of(error: Exception) -> str:
-    if isinstance(error, GpulaunchError | OSError):
-        return str(error)
-    return f"the journal is damaged: it speaks of {error}, which nothing before it knows"

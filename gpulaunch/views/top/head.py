@@ -1,4 +1,4 @@
-"""The top lines of the screen: the run, how far it is, what a person should know first. Pure."""
+"""The screen's first lines: the run, how far it is, what to know first; and its last. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from gpulaunch.core.model import SETTLED, JobState
 from gpulaunch.views import words
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar
-from gpulaunch.views.top.rows import STYLES
+from gpulaunch.views.top.rows import STYLES, Filter
 
 BAR = 40
+HINTS = (
+    " ? help  q quit  Enter log  / filter  {e}  c cancel  r retry  p {p}  ← → past  Tab next list"
+)
 _STATES = {"succeeded": "green", "running": "cyan", "failed": "bold red"}
 _SAID: dict[JobState, str] = {"succeeded": "done"}
 _COUNTED: tuple[JobState, ...] = ("succeeded", "failed", "cancelled", "skipped", "running")
@@ -36,14 +39,16 @@ def head(board: Board, root: str) -> Text:
 def counts(board: Board, width: int) -> Text:
     """How many jobs are where, behind a bar where there is room for it."""
     known = board.ledger.counts
+    cut_off = board.state == "interrupted" and not board.past
+    said = _SAID | ({"running": "cut off"} if cut_off else {})
     settled = sum(max(0, known[state]) for state in SETTLED)
     total = settled + known["running"] + board.left
     text = Text(" ", no_wrap=True)
     parts = [Text(f"{words.count(settled)} of {words.count(total)}", "bold")]
     for state in _COUNTED:
         if known[state] > 0:
-            said = f"{words.count(known[state])} {_SAID.get(state, state)}"
-            parts.append(Text(said, STYLES[state]))
+            many = f"{words.count(known[state])} {said.get(state, state)}"
+            parts.append(Text(many, STYLES[state]))
     parts.append(Text(f"{words.count(board.left)} left"))
     about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
     about.right_crop(len(" · "))
@@ -80,3 +85,12 @@ def moment(board: Board, step: int, steps: int) -> Text:
         "reverse",
         no_wrap=True,
     )
+
+
+def hints(all_ended: bool, paused: bool, chosen: Filter) -> Text:
+    """What the keys do now, behind what the lists are narrowed to."""
+    ended = "e failed" if all_ended else "e all ended"
+    text = Text(HINTS.format(e=ended, p="go on" if paused else "pause"), "dim")
+    if not chosen:
+        return text
+    return Text.assemble((f" filter: {words.visible(chosen.text)} (Esc: all) ", "bold"), text)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rich.text import Text
 
-from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
+from gpulaunch.core.ledger import CUT_OFF, AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
 from gpulaunch.failure.classes import title_of
 from gpulaunch.metrics.model import CardSample
@@ -261,7 +261,7 @@ class CardRows:
         number = f"attempt {attempt.number}" if attempt.number > 1 else ""
         doing = "" if record.started else "starts"
         if self._board.state == "interrupted":
-            doing = "was running when the run was cut off"
+            doing = CUT_OFF
         wide = cards.removeprefix("simulated ") if len(also) > 1 else ""
         about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))
         return Text.assemble(

@@ -387,6 +387,7 @@ def test_a_run_whose_supervisor_was_killed_is_interrupted_and_says_what_goes_on(
 
     async def act(seat: Seat) -> None:
         assert seat.lines[0].startswith(" nanobodies  interrupted  3:05  gpulaunch-runs")
+        assert "3 cut off" in seat.lines[1]
         assert seat.lines[2].startswith(" ! its supervisor is gone without having ended the run: ")
         row = "GPU 0      0:05  fold-3  was running when the run was cut off"
         assert row in seat.lines

@@ -1,0 +1,167 @@
+"""Going on with a run: what `resume`, `retry` and `run --continue` share.
+
+run directory ─▶ ledger ─┐
+job file again ─▶ plan ──┴─▶ what is to run (core.again) ─▶ pool ─▶ supervise ─▶ exit status
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from gpulaunch import errors
+from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of_telling
+from gpulaunch.cli.lookup import with_needs
+from gpulaunch.cli.options import Options
+from gpulaunch.cli.output import echo_plan, say
+from gpulaunch.cli.running import Begun, explained, here_or_detached, run_to_its_end, short
+from gpulaunch.cli.serving import Served, say_unserved
+from gpulaunch.control import ControlServer, call
+from gpulaunch.core import again
+from gpulaunch.core.again import Again
+from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Job
+from gpulaunch.errors import UsageError
+from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import iso, now
+from gpulaunch.journal.liveness import refuse_elsewhere, state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.recorder import link_result
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.session import Session
+from gpulaunch.spec import Plan, load, load_text
+
+Choose: TypeAlias = Callable[[Ledger, Sequence[Job]], Again]
+
+
+def resume(run: RunDir, options: Options) -> int:
+    """Everything not yet succeeded, and what the job file has gained since.
+
+    A live run that paused because so many jobs failed alike starts jobs again.
+    """
+    if state_of(run) == "running" and replay(run.events).paused is not None:
+        say_unserved(options)
+        call(run.read_manifest().run, GoOn())
+        say(f"goes on: {short(run.path)}", options)
+        return errors.OK
+
+    def everything(ledger: Ledger, jobs: Sequence[Job]) -> Again:
+        only = options.only and {job.name for job in with_needs(jobs, options.only, ledger)}
+        return again.resume(ledger, jobs, only or None, options.changed)
+
+    return go_on(run, options, everything)
+
+
+def retry(run: RunDir, options: Options) -> int:
+    """Only what failed; on a live run it is put back into it."""
+    if state_of(run) == "running":
+        say_unserved(options)
+        return _retry_alive(run, options)
+    return go_on(run, options, again.retry)
+
+
+def _retry_alive(run: RunDir, options: Options) -> int:
+    failed = sum(job.state == "failed" for job in replay(run.events).jobs.values())
+    where = f"{short(run.path)}, which is running"
+    if not failed or options.dry_run:
+        say(f"{failed:,} failed so far in {where}", options)
+        return errors.OK
+    call(run.read_manifest().run, Retry(None))
+    say(f"requeued {failed:,} that failed in {where}", options)
+    return errors.OK
+
+
+def go_on(run: RunDir, options: Options, choose: Choose) -> int:
+    """Take a run up again with what `choose` picks; returns the exit status."""
+
+    def supervised(begun: Begun) -> int:
+        # The lock comes first: what is read after it changes under nobody's hands, and a port that
+        # is taken by this very run is not what keeps it from going on.
+        with ControlServer(run.read_manifest().run) as server, Served(options) as served:
+            return _go_on(run, options, choose, server, begun, served)
+
+    return here_or_detached(run, options, supervised)
+
+
+def _go_on(
+    run: RunDir,
+    options: Options,
+    choose: Choose,
+    server: ControlServer,
+    begun: Begun,
+    served: Served,
+) -> int:
+    manifest = run.read_manifest()
+    refuse_elsewhere(run)
+    ledger = replay(run.events)
+    plan = explained(_plan_again(run, manifest, options), options)
+    chosen = choose(ledger, plan.jobs)
+    to_run = [job for job in chosen.jobs if job.name not in chosen.left]
+    with looking_at(plan) as looking:
+        pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
+        warn_of_telling(plan, looking, options)
+    say(str(chosen), options)
+    if options.dry_run:
+        echo_plan(plan, to_run, pool, options.as_json)
+        return errors.OK
+    _mend(run, ledger)
+    if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
+        if chosen.left:
+            say(
+                f"nothing to do; the rest goes on with: gpulaunch resume {short(run.path)}",
+                options,
+            )
+        return ledger.exit_status
+    run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
+    epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
+    manifests.write(run.manifest, manifest.again(epoch))
+    session = Session(
+        run,
+        manifest.run,
+        manifest.name,
+        pool,
+        plan.limits,
+        Submitted(chosen.jobs, chosen.requeue, chosen.left),
+        ledger,
+        left=[attempt.id for attempt in ledger.open_attempts()],
+        notify=plan.notify,
+        base=plan.base,
+    )
+    with closing(Journal.reopen(run)) as journal:
+        return run_to_its_end(session, server, journal, options, begun, served)
+
+
+def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
+    """The job file as it is now; the run's own copy where asked for, or where there is no file."""
+    file = Path(manifest.job_file)
+    if manifest.job_file and not options.recorded:
+        if file.exists():
+            return load(file, environ=os.environ)
+        raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
+    newest = max(
+        (n for n in range(1, len(manifest.epochs) + 2) if run.jobs_file(n).exists()), default=1
+    )
+    text = run.jobs_file(newest).read_bytes()
+    base = file.parent if manifest.job_file else Path(manifest.cwd)
+    return load_text(text, name=manifest.name, base=base, environ=os.environ)
+
+
+def _as_before(options: Options, ledger: Ledger) -> Options:
+    """A simulated run goes on with as many pretend cards, unless told otherwise."""
+    if ledger.simulated and options.simulate is None:
+        return replace(options, simulate=len(ledger.gpus))
+    return options
+
+
+def _mend(run: RunDir, ledger: Ledger) -> None:
+    """What a crash may have cut off between a fact and what follows from it."""
+    for job in ledger.jobs.values():
+        if job.state == "succeeded" and not os.path.lexists(run.result(job.name)):
+            link_result(run, ledger, job.name)

@@ -1,0 +1,65 @@
+"""What may be asked of the run from the screen: a question first, then requests. Pure.
+
+Says why it cannot be asked, where it cannot; sends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
+from gpulaunch.core.ledger import JobRecord
+from gpulaunch.core.model import SETTLED, RunState
+from gpulaunch.views import words
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """`question` is for the person; `done` is said once the requests were sent."""
+
+    question: str
+    done: str
+    requests: tuple[Request, ...]
+
+
+def unable(state: RunState, past: bool, root: str, instead: str) -> str:
+    """Why nothing can be asked: only a live run can be, and only in the present. Empty: it can.
+
+    `instead` is the command that serves on a run that is over.
+    """
+    if past:
+        return "this is the past: n goes back to now"
+    if state == "running":
+        return ""
+    over = "was interrupted" if state == "interrupted" else "is over"
+    return f"the run {over}: gpulaunch {instead} {root}"
+
+
+def to_cancel(job: JobRecord) -> Proposal | str:
+    """The proposal, or why there is none."""
+    if job.state in SETTLED:
+        return f"{job.name} is over already ({job.state})"
+    what = "It is running, and is stopped." if job.state == "running" else "It waits."
+    question = f"Cancel {words.visible(job.name)}?\n{what} It will not be run again in this run."
+    return Proposal(question, f"cancelled {job.name}", (Cancel((job.name,)),))
+
+
+def to_retry(job: JobRecord) -> Proposal | str:
+    """The proposal, or why there is none."""
+    if job.state not in ("failed", "cancelled", "skipped") and job.not_before is None:
+        return f"{job.name} has not failed ({job.state})"
+    question = (
+        f"Run {words.visible(job.name)} again?\n"
+        "With it, what keeps it from running, and what was skipped because of it."
+    )
+    return Proposal(question, f"requeued {job.name}", (Retry((job.name,)),))
+
+
+def to_pause(paused: str | None) -> Proposal:
+    """`paused`: why the run starts nothing now; None: it does."""
+    if paused is None:
+        question = "Start no new jobs?\nThose that run go on."
+        return Proposal(question, "paused", (Pause("asked for in gpulaunch top"),))
+    # The first goes on where many jobs failed alike, the second where a person paused.
+    question = f"Start jobs again?\nPaused: {words.visible(paused)}"
+    return Proposal(question, "goes on", (GoOn(), Pause("", off=True)))
