@@ -313,6 +313,8 @@ class World:
                 self._later(side.name, lambda: self._answer(side, place))
             case Release(gpu):
                 place = self.cards[gpu]
+                if any(isinstance(e, Refused) and e.gpu == gpu for e in side.inbox):
+                    return  # the two have crossed
                 assert self._has(side, place), f"Release({gpu}), not held"
                 assert not place.draining or side.stopped, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
