@@ -133,7 +133,9 @@ class Cards:
         card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
         if not card.used:
             card.backoff = min(card.backoff * 2, LAST_LOOK)
-        if card.wanted:
+        if card.doomed:
+            self._change(card, "aside", card.doomed)
+        elif card.wanted:
             self._hand_over(card)
         else:
             self._change(card, "free")

@@ -128,6 +128,17 @@ def test_a_card_that_is_lost_is_set_aside_once_its_worker_is_gone() -> None:
     assert table.run.ledger.gpus["GPU-0"].state == "aside"
 
 
+def test_a_lost_card_whose_worker_is_killed_at_a_stop_is_set_aside() -> None:
+    table = Table(1)
+    table.submit(*folds(1))
+    table.granted(0)
+    table.ended("fold0.1", kept=True)
+    table.worker_ended("fold0.1")
+    table.on(GpuEvent("GPU-0", 79, "Xid 79", "lost"))
+    assert table.asked(Stop("Ctrl-C", now=True)) == ["release 0"]
+    assert table.run.ledger.gpus["GPU-0"].state == "aside"
+
+
 def test_a_paused_run_keeps_no_worker() -> None:
     table = Table(1)
     table.submit(*folds(3))
