@@ -64,7 +64,8 @@ class Bench(Slot):
         argv = (sys.executable, str(SERVE), "call", f"{self.file}:act", self.load)
         env = {"WHAT": str(self.number), "MARK": self.mark}
         more.setdefault("cwd", str(self.folder))
-        self.launch(*argv, env_set=env, task=task, **more)
+        unset = ("PYTHONUNBUFFERED",)
+        self.launch(*argv, env_set=env, env_unset=unset, task=task, **more)
 
     def do(self, what: str = "pass", **more: Any) -> Ended:
         self.item(what, **more)
