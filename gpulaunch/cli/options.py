@@ -55,6 +55,7 @@ class Options:
     only: Sequence[str] = ()
     detach: bool = False
     explain: bool = False
+    no_preload: bool = False
     changed: bool = False
     recorded: bool = False
     metrics_port: int | None = None
@@ -120,6 +121,7 @@ def run_options(command: F) -> F:
             click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
             click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
             click.option("--explain", is_flag=True, help="Report Python's uncaught device errors."),
+            click.option("--no-preload", is_flag=True, help="Start every job cold."),
             click.option(
                 "--metrics-port",
                 type=click.IntRange(0, 65535),

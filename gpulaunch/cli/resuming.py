@@ -19,12 +19,13 @@ from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of_telling
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
-from gpulaunch.cli.running import Begun, explained, here_or_detached, run_to_its_end, short
+from gpulaunch.cli.running import Begun, for_this_start, here_or_detached, run_to_its_end, short
 from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
 from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.errors import UsageError
@@ -101,7 +102,7 @@ def _go_on(
     manifest = run.read_manifest()
     refuse_elsewhere(run)
     ledger = replay(run.events)
-    plan = explained(_plan_again(run, manifest, options), options)
+    plan = for_this_start(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs)
     to_run = [job for job in chosen.jobs if job.name not in chosen.left]
     with looking_at(plan) as looking:
@@ -128,7 +129,7 @@ def _go_on(
         manifest.name,
         pool,
         plan.limits,
-        Submitted(chosen.jobs, chosen.requeue, chosen.left),
+        Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
         ledger,
         left=[attempt.id for attempt in ledger.open_attempts()],
         notify=plan.notify,

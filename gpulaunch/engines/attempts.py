@@ -12,7 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2s
+from typing import TypeAlias
 
 from gpulaunch.core.events import (
     BecameReady,
@@ -27,7 +29,8 @@ from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outco
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.prepare import prepare, tidy, wants_port
+from gpulaunch.engines.preloads import Preloads, Waiting
+from gpulaunch.engines.prepare import Outs, prepare, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -40,8 +43,10 @@ from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 
+Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
+SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
@@ -53,6 +58,7 @@ class _Live:
     pair: Pair
     place: Place
     ports: list[PortLease]
+    server: Nursery | None = None
     readiness: Readiness | None = None
 
     @property
@@ -106,11 +112,17 @@ class Attempts:
         self._metering = metering
         self._nursery: Nursery | None = None
         self._pairs = 0
-        self._idle: defaultdict[tuple[str, ...], list[Pair]] = defaultdict(list)
+        self._preloads = Preloads(
+            context.run, context.base, loop, context.warn, self._served, self._server_gone
+        )
+        # By what they hold, and by the preload server that bore them.
+        self._idle: defaultdict[Kept, list[Pair]] = defaultdict(list)
         self._workers: dict[AttemptId, _Idle] = {}
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
+        self._unserved: list[AttemptId] = []
         self._addresses: dict[str, str] = {}
+        self._outs = Outs()
 
     @property
     def on_cards(self) -> bool:
@@ -122,6 +134,10 @@ class Attempts:
     def launch(self, launch: Launch) -> None:
         try:
             self._live[launch.attempt] = self._begin(launch)
+        except Waiting:
+            self._outs.over(str(self._context.run.out(launch.attempt)))
+            self._postponed[launch.attempt] = launch
+            self._unserved.append(launch.attempt)
         except OSError as error:
             if error.errno in SCARCE:
                 self._postpone(launch)
@@ -146,6 +162,18 @@ class Attempts:
 
         self._loop.call_after(f"launch:{attempt}", RETRY, again)
 
+    def _served(self) -> None:
+        """A preload server begins to serve, or is gone: launch what waited for it."""
+        waited, self._unserved = self._unserved, []
+        for attempt in waited:
+            if launch := self._postponed.pop(attempt, None):
+                self.launch(launch)
+
+    def _server_gone(self, server: Nursery) -> None:
+        for kept in [kept for kept in self._idle if kept[1] is server]:
+            for pair in self._idle.pop(kept):
+                self._dismiss(pair)
+
     def _begin(self, launch: Launch) -> _Live:
         """What an attempt holds, all of it or, when something fails, nothing."""
         context = self._context
@@ -156,20 +184,29 @@ class Attempts:
             ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
             place = self._place(launch, ports)
             command = prepare(
-                launch.job, launch.attempt, place, context.machine, context.base, context.run
+                launch.job,
+                launch.attempt,
+                place,
+                context.machine,
+                context.base,
+                context.run,
+                self._outs,
             )
+            seat = None if launch.job.worker else self._preloads.seat(launch.job, command)
+            server = seat.server if seat else None
+            if seat:
+                command = replace(command, main=seat.main)
             if idle:
                 pair = idle.pair
             else:
-                pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus))
+                pair = self._pair((tuple(gpu.uuid for gpu in launch.gpus), server))
                 stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
             if launch.worker:
                 self._workers.pop(launch.worker, None)
-            self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
-            return _Live(launch, pair, place, ports)
+            return _Live(launch, pair, place, ports, server)
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
@@ -189,13 +226,13 @@ class Attempts:
             if idle.pair is pair:
                 del self._workers[worker]
                 self._close(idle.ports)
-                self._keep(pair, idle.leases)
+                self._keep(pair, (idle.leases, None))
                 self._post(WorkerEnded(worker))
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
-        for leases in [leases for leases in self._idle if gpu in leases]:
-            for pair in self._idle.pop(leases):
+        for kept in [kept for kept in self._idle if gpu in kept[0]]:
+            for pair in self._idle.pop(kept):
                 self._dismiss(pair)
 
     def close(self) -> None:
@@ -212,18 +249,31 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
+        self._outs.close()
+        self._preloads.close()
         if self._nursery:
             self._nursery.close()
 
     # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
 
-    def _pair(self, leases: tuple[str, ...]) -> Pair:
-        if self._idle[leases]:
-            return self._idle[leases].pop()
+    def _pair(self, kept: Kept) -> Pair:
+        if self._idle[kept]:
+            return self._idle[kept].pop(0)  # the one that has rested longest has a spare child
+        return self._bear(*kept)
+
+    def _bear(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+        pair = self._born(leases, server)
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        return pair
+
+    def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
             held = self._lend(leases)
+            if server:
+                with suppress(NurseryGoneError):  # its jobs start cold
+                    return server.pair(held, alive.fileno())
             if self._nursery:
                 with suppress(NurseryGoneError):
                     return self._nursery.pair(held, alive.fileno())
@@ -238,13 +288,22 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        self._keep(live.pair, tuple(gpu.uuid for gpu in live.launch.gpus))
+        self._keep(live.pair, _kept(live))
 
-    def _keep(self, pair: Pair, leases: tuple[str, ...]) -> None:
-        if not leases and len(self._idle[leases]) >= IDLE_WITHOUT_CARD:
+    def _keep(self, pair: Pair, kept: Kept) -> None:
+        if not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD:
             self._dismiss(pair)
         else:
-            self._idle[leases].append(pair)
+            self._idle[kept].append(pair)
+
+    def _bear_another(self, kept: Kept) -> None:
+        """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
+
+        Only below an attempt that runs, and so holds these leases.
+        """
+        if not self._idle[kept] and any(_kept(live) == kept for live in self._live.values()):
+            with suppress(OSError, GpulaunchError):
+                self._idle[kept].append(self._bear(*kept))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -253,6 +312,11 @@ class Attempts:
             match report:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
+                case client.StartedCold(why=why):
+                    live = self._of(pair)
+                    self._context.warn(live.launch.attempt.job, f"preload: starts cold: {why}")
+                    if live.server:
+                        self._preloads.forget(live.server)
                 case client.Ended():
                     self._ended(report, self._of(pair))
                 case client.WorkerGone():
@@ -274,6 +338,9 @@ class Attempts:
             self._workers[live.worker] = _Idle(live.pair, leases, live.ports)
         else:
             self._rest(live)
+            if launch.gpus and _was_short(report):
+                again = partial(self._bear_another, _kept(live))
+                self._loop.call_after(f"pair:{launch.gpus[0].uuid}", SOON, again)
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
         if _found_no_room(report.outcome):
@@ -337,7 +404,7 @@ class Attempts:
             self._end_readiness(live)
         else:
             self._let_go(live)
-        tidy(self._context.run, attempt)
+        self._outs.over(live.place.out)
 
     def _let_go(self, live: _Live) -> None:
         self._end_readiness(live)
@@ -400,6 +467,16 @@ def _found_no_room(outcome: Outcome) -> bool:
         and outcome.error.startswith("cannot lay out")
         and (full in outcome.error)
     )
+
+
+def _kept(live: _Live) -> Kept:
+    return tuple(gpu.uuid for gpu in live.launch.gpus), live.server
+
+
+def _was_short(ended: client.Ended) -> bool:
+    if ended.started is None or ended.ended is None:
+        return False
+    return ended.ended.mono - ended.started.mono < SHORT
 
 
 def _short(attempt: AttemptId) -> str:

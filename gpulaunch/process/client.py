@@ -23,7 +23,7 @@ from typing import IO, Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.process.command import Command, Task
+from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -82,7 +82,15 @@ class Gone:
     attempt: str | None
 
 
-Report: TypeAlias = Started | Ended | WorkerGone | Unkillable | Gone
+@dataclass(frozen=True, slots=True)
+class StartedCold:
+    """It was to go on in its server's interpreter, and is executed instead; `why` in words."""
+
+    attempt: str
+    why: str
+
+
+Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Gone
 
 
 class Nursery:
@@ -161,6 +169,12 @@ class Nursery:
             self._process.returncode = 0
         self._said.close()
 
+    def close_in_child(self) -> None:
+        """In a forked child, to which the nursery is no child: give up the copy of its socket."""
+        self._socket.close()
+        self._said.close()
+        self._process.returncode = 0
+
     def __enter__(self) -> Nursery:
         return self
 
@@ -191,9 +205,9 @@ class Pair:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file = command.attempt, command.end
         with _memory_file("launch") as file:
-            file.write(_spec(command))
+            file.write(_for_the_child(command))
             file.flush()
-            self._tell({"do": "launch"}, [file.fileno()])
+            self._tell(_for_the_keeper(command), [file.fileno()])
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
         """TERM, the command's grace, KILL; `now`: KILL at once. Nothing, where nothing runs.
@@ -246,6 +260,8 @@ class Pair:
                 yield Unkillable(attempt, tuple(message["pids"]))
         elif message["is"] == "worker_gone":
             yield WorkerGone()
+        elif message["is"] == "cold":
+            yield StartedCold(message["attempt"], message["why"])
         else:
             yield self._ended(end_from(message["end"]), message["kept"], message["note"])
 
@@ -274,7 +290,22 @@ def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) 
     to.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
 
 
-def _spec(command: Command) -> bytes:
+def _for_the_keeper(command: Command) -> dict[str, object]:
+    """What it goes by while the attempt runs; short, whatever the command is."""
+    return {
+        "do": "launch",
+        "attempt": command.attempt,
+        "end": _code(command.end),
+        "outputs": bool(command.outputs),
+        "timeout": command.timeout,
+        "idle_timeout": command.idle_timeout,
+        "grace": command.grace,
+        "success_codes": sorted(command.success_codes),
+        "worker": command.task is not None,
+    }
+
+
+def _for_the_child(command: Command) -> bytes:
     spec = {
         "attempt": command.attempt,
         "argv": _coded(command.argv),
@@ -282,14 +313,10 @@ def _spec(command: Command) -> bytes:
         "env_unset": _coded(command.env_unset),
         "cwd": _code(command.cwd),
         "log": _code(command.log),
-        "end": _code(command.end),
         "outputs": _coded(command.outputs),
-        "timeout": command.timeout,
-        "idle_timeout": command.idle_timeout,
-        "grace": command.grace,
-        "success_codes": sorted(command.success_codes),
         "hidden": None if command.hidden is None else _coded(command.hidden),
         "worker": None if command.task is None else _task(command, command.task),
+        "main": None if command.main is None else _main(command.main),
     }
     return json.dumps(spec).encode()
 
@@ -308,9 +335,18 @@ def _task(command: Command, task: Task) -> dict[str, object]:
     }
 
 
+def _main(main: Main) -> dict[str, object]:
+    return {
+        "argv": _coded(main.argv),
+        "args": _coded(main.args),
+        "name": _code(main.name),
+        "env": {_code(name): _code(value) for name, value in main.env.items()},
+    }
+
+
 def _code(text: str) -> str:
     """The bytes that the kernel is to see, a character each: any name survives JSON."""
-    return os.fsencode(text).decode("latin-1")
+    return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
 def _coded(texts: Sequence[str]) -> list[str]:

@@ -27,6 +27,20 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Main:
+    """How a program of Python shows and finds itself that goes on in a server's interpreter.
+
+    `argv` is its whole command line, the interpreter first; `args` are what of it comes behind the
+    script. `name` is the process's. `env`: what the shell that is left out would have set.
+    """
+
+    argv: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    name: str = "python"
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One attempt's program and its limits.
 
@@ -37,6 +51,7 @@ class Command:
     itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that are absent for it, in namespaces of its own; None: neither.
     `task`: the program is a worker, and this is its item.
+    `main` counts on a pair of a preload server alone: there it takes the place of executing `argv`.
     """
 
     attempt: str
@@ -53,13 +68,14 @@ class Command:
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
     task: Task | None = None
+    main: Main | None = None
 
     def __post_init__(self) -> None:
         if not self.argv:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
         words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
         words += (self.log, self.end, *self.outputs, *(self.hidden or ()))
-        if any("\0" in word for word in words):
+        if "\0" in "".join(words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if any(not name or "=" in name for name in self.env_set):
             raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")

@@ -34,7 +34,6 @@ import ctypes
 import errno
 import fcntl
 import gc
-import glob
 import json
 import math
 import os
@@ -42,17 +41,19 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `typing` itself would be a tenth of what every fork copies
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 END_SIZE = 8192
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
+SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
 SUPERVISOR_GONE = "the supervisor is gone"
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -76,6 +77,16 @@ HEARD_SIGNALS = {
 SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Born(BaseException):
+    """A job that goes on in this interpreter, without an exec, is on its way out of our frames."""
+
+
+# For preload/server.py, whose interpreter is the jobs' own: what jobs keep open because imports
+# opened it, and what makes a forked child its job (raises Born; or returns: it is to exec).
+opened: set[int] = set()
+go_on_as_job: Callable[[dict[str, object], Inner, dict[bytes, bytes]], None] | None = None
 
 
 # ── The kernel ──────────────────────────────────────────────────────────────────────────────────
@@ -257,12 +268,17 @@ class Nursery:
             os.close(write)
             raise
         if pid == 0:
+            born = False
             try:
                 outer(fds, alive, write, self.environment)
+            except Born:
+                born = True
+                raise
             except BaseException:
                 sys.excepthook(*sys.exc_info())
             finally:
-                os._exit(70)
+                if not born:
+                    os._exit(70)
         os.close(write)
         inner = int(os.read(birth, 32) or 0)
         os.close(birth)
@@ -340,7 +356,7 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
     """Holds everything the inner keeper holds, and waits for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    close_all_but({0, 1, 2, birth, *fds})
+    close_all_but({0, 1, 2, birth, *fds} | opened)
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     channel = Channel(fds[0])
@@ -350,13 +366,18 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
     if inner == 0:
         os.close(watched)
         os.close(birth)
+        born = False
         try:
             Inner(channel, watch, leases, environment).serve()
+        except Born:
+            born = True
+            raise
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            Sweep(channel).to_the_end()
-            os._exit(0)
+            if not born:
+                Sweep(channel).to_the_end()
+                os._exit(0)
     os.close(watch)
     os.write(birth, b"%d" % inner)
     os.close(birth)
@@ -430,8 +451,10 @@ class Inner:
         self.attempt: Attempt | None = None
         self.worker: Worker | None = None
         self.retirement: Retirement | None = None
-        self.pending: dict[str, object] | None = None
+        self.pending: tuple[dict[str, object], int] | None = None
         self.early_stop: tuple[str, str, bool] | None = None
+        self.spare: Spare | None = None
+        self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
@@ -444,6 +467,8 @@ class Inner:
             self.waker.clear()
             if self.attempt:  # first: an end that came before a stop is the job's own
                 self.attempt.look(ready)
+            elif self.spare and self.spare.is_dead():
+                self.spare = None
             if self.channel.fd in ready:
                 self.listen(ready[self.channel.fd])
             if self.watch in ready:
@@ -453,8 +478,24 @@ class Inner:
                 self.attempt.advance(time.monotonic())
                 if self.attempt.over:
                     self.attempt = None
+                    self.spare_at = time.monotonic() + SPARE_AFTER
             if not self.attempt:
                 self.mind_worker()
+            if self.is_idle() and self.spare_at is not None and time.monotonic() >= self.spare_at:
+                self.bear_spare()
+
+    def is_idle(self) -> bool:
+        return not (self.attempt or self.worker or self.retirement or self.pending)
+
+    def bear_spare(self) -> None:
+        """Fork ahead, while there is nothing else to do: no step of a start costs more.
+
+        INVARIANT: there is none beside an attempt or a worker, or ECHILD would prove nothing.
+        """
+        self.spare_at = None
+        if not self.leaving:
+            with contextlib.suppress(OSError):  # scarce: the attempt forks for itself
+                self.spare = Spare.bear(self)
 
     def wait(self) -> dict[int, int]:
         poller = select.poll()
@@ -470,9 +511,9 @@ class Inner:
         if doing:
             for fd in self.attempt.pipes() if self.attempt else ():
                 poller.register(fd, select.POLLIN)
-            at = doing.next_deadline()
-            if at is not None:
-                milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
+        at = doing.next_deadline() if doing else self.spare_at if self.is_idle() else None
+        if at is not None:
+            milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
         return dict(poller.poll(milliseconds))
 
     def listen(self, events: int) -> None:
@@ -482,14 +523,14 @@ class Inner:
             self.channel.fd = -1  # the socket stays open: it says that this keeper lives
             self.stop("interrupted", SUPERVISOR_GONE, now=False)
         elif message["do"] == "launch":
-            self.pending = read_all(fds[0])
+            self.pending = (message, fds[0])
             self.begin()
         elif message["do"] == "end":
             self.leaving = True
         elif message["do"] == "retire":
             self.retire(bool(message["now"]), asked=True)
         elif message["attempt"] == (
-            self.attempt.id if self.attempt else self.pending and self.pending["attempt"]
+            self.attempt.id if self.attempt else self.pending and self.pending[0]["attempt"]
         ):
             self.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
 
@@ -507,12 +548,13 @@ class Inner:
         assert self.pending is not None
         if self.worker and not self.retirement:
             died = self.worker.has_died()  # with no item: that is nobody's failure
-            if died or not self.worker.suits(self.pending["worker"]):
+            message, file = self.pending
+            if died or not message["worker"] or not self.worker.suits(task_of(file)):
                 self.retire(now=died)
         if self.retirement:
             return
-        spec, self.pending = self.pending, None
-        self.attempt = Attempt(self, spec)
+        (message, file), self.pending = self.pending, None
+        self.attempt = Attempt(self, message, file)
         if self.early_stop:
             self.attempt.stop(*self.early_stop)
             self.early_stop = None
@@ -530,6 +572,7 @@ class Inner:
             self.retirement.advance(time.monotonic())
             if self.retirement.over:
                 asked, self.retirement = self.retirement.asked, None
+                self.spare_at = time.monotonic() + SPARE_AFTER
                 if asked:
                     self.channel.send({"is": "worker_gone"})
         if self.pending and not self.retirement:
@@ -558,11 +601,20 @@ class Inner:
         return True
 
 
-def read_all(fd: int) -> dict[str, object]:
-    with os.fdopen(fd, "rb") as file:
-        file.seek(0)
-        value: dict[str, object] = json.loads(file.read())
-        return value
+def read_spec(fd: int) -> dict[str, object]:
+    """The whole of a command. The position is left alone: two processes read this file."""
+    data, size = b"", os.fstat(fd).st_size
+    while len(data) < size:
+        data += os.pread(fd, size - len(data), len(data))
+    value: dict[str, object] = json.loads(data)
+    return value
+
+
+def task_of(file: int) -> dict[str, object]:
+    """A worker's item, as it is handed on."""
+    task = read_spec(file)["worker"]
+    assert isinstance(task, dict)
+    return task
 
 
 # Phases of an attempt. A stop or a timeout sends TERM; what is left at `kill_at` is swept.
@@ -576,11 +628,15 @@ RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking
 
 
 class Attempt:
-    """One start of a job, from the fork to the proof that nothing of it is left."""
+    """One start of a job, from the fork to the proof that nothing of it is left.
 
-    def __init__(self, keeper: Inner, spec: dict[str, object]) -> None:
+    `spec` is what the keeper goes by; the rest of the command is in `file`, for its child.
+    """
+
+    def __init__(self, keeper: Inner, spec: dict[str, object], file: int) -> None:
         self.keeper = keeper
         self.spec = spec
+        self.file = file
         self.id = str(spec["attempt"])
         self.phase = RUNNING
         self.over = False
@@ -615,7 +671,7 @@ class Attempt:
         self.idle_at: float | None = None
         self.since = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
         self.end: int | None = None
-        self.task: dict[str, object] | None = spec["worker"]  # type: ignore[assignment]
+        self.task = task_of(file) if spec["worker"] else None
         self.clock = self.asked[0]
         self.loading = False
         self.keep = False
@@ -654,33 +710,31 @@ class Attempt:
         if self.task and self.keeper.worker:
             self.take_over(self.keeper.worker)
             return
-        me = os.getpid()
-        pipe: tuple[int, ...] = ()
+        spare, self.keeper.spare, self.keeper.spare_at = self.keeper.spare, None, None
         pipes: list[int] = []
         try:
-            pipe = os.pipe()
             for _ in (1, 2) if self.task else ():
                 pipes.extend(os.pipe())
-            pid = os.fork()
+            theirs = (pipes[0], pipes[3]) if pipes else ()
+            if spare is None or not spare.begin(self.file, theirs):
+                spare = Spare.bear(self.keeper)
+                spare.begin(self.file, theirs)
         except OSError as problem:
-            for fd in (*pipe, *pipes):
+            for fd in pipes:
                 os.close(fd)
             if problem.errno not in SCARCE:
                 raise
             self.fork_at = time.monotonic() + self.fork_pause
             self.fork_pause = min(self.fork_pause * 2, 1.0)
             return
-        if pid == 0:
-            become_job(self.spec, self.keeper, me, pipe[1], tuple(pipes))
-        os.close(pipe[1])
-        os.set_blocking(pipe[0], False)
-        self.pid, self.exec_pipe = pid, pipe[0]
+        self.pid, self.exec_pipe = spare.pid, spare.exec_pipe
         self.started = (time.monotonic(), time.time())
         if self.task:
             os.close(pipes[0])
             os.close(pipes[3])
             self.loading = True
-            self.keeper.worker = Worker(self.id, self.task, self.grace, pid, pipes[1], pipes[2])
+            to, back = pipes[1], pipes[2]
+            self.keeper.worker = Worker(self.id, self.task, self.grace, spare.pid, to, back)
             self.keeper.worker.hand(self.task, fresh=True)
         self.start_clock()
 
@@ -931,7 +985,7 @@ class Attempt:
         elif limit and now >= self.clock + limit:
             self.stop("timeout", "", now=False)
         elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
-            self.idle_at = None if self.ask(look_at_log, self.spec) else now + 1.0
+            self.idle_at = None if self.ask(look_at_log, self.file) else now + 1.0
 
     def judge_silence(self, log: list[int]) -> None:
         """Ended for silence, or a later look. `log` is its size and time of change (ns).
@@ -1009,9 +1063,11 @@ class Attempt:
             self.conclude([])
         elif now >= self.check_limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
-            self.conclude([f"{shown_raw(path)} {words}" for path in raws(self.spec["outputs"])])
+            self.conclude(
+                [f"{shown_raw(path)} {words}" for path in raws(read_spec(self.file)["outputs"])]
+            )
         elif self.helper is None and now >= self.check_at:
-            asked = self.ask(look_for_outputs, self.spec, self.since)
+            asked = self.ask(look_for_outputs, self.file, self.since)
             self.check_at = math.inf if asked else now + 1.0
 
     def drop_helper(self) -> None:
@@ -1027,6 +1083,7 @@ class Attempt:
     def finish(self) -> None:
         """Nothing of it is left. Into the file first, then to the supervisor."""
         self.over = True
+        os.close(self.file)
         record = self.record()
         if self.end is not None:
             line = json.dumps(record, separators=(",", ":")).encode()
@@ -1088,9 +1145,9 @@ class Worker:
         os.set_blocking(items, False)
         os.set_blocking(answers, False)
 
-    def suits(self, task: object) -> bool:
+    def suits(self, task: dict[str, object]) -> bool:
         """Whether this attempt's item may be handed to it. Words nobody asked for: better not."""
-        return isinstance(task, dict) and task["key"] == self.key and not self.hear()
+        return task["key"] == self.key and not self.hear()
 
     def hand(self, task: dict[str, object], fresh: bool) -> None:
         self.count += 1
@@ -1224,39 +1281,117 @@ def tree_memory(pid: int) -> int:
 # ── The job's first moments ─────────────────────────────────────────────────────────────────────
 
 
-def become_job(
-    spec: dict[str, object], keeper: Inner, parent: int, pipe: int, pipes: tuple[int, ...] = ()
-) -> None:
-    """In the forked child: never returns. What goes wrong goes in words into the pipe.
+class Spare:
+    """A forked child that waits to be told which job it is to become.
 
-    `pipes`, of a worker: its items to read and to write, its answers to read and to write.
+    It is killed with its keeper, and ends by itself where that closes its link.
     """
+
+    def __init__(self, pid: int, link: socket.socket, exec_pipe: int) -> None:
+        self.pid = pid
+        self.link = link
+        self.exec_pipe = exec_pipe
+
+    @classmethod
+    def bear(cls, keeper: Inner) -> Spare:
+        """Raises OSError where processes or descriptors are scarce."""
+        me = os.getpid()
+        with contextlib.ExitStack() as stack:
+            link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.callback(theirs.close)
+            on_failure = stack.enter_context(contextlib.ExitStack())
+            on_failure.callback(link.close)
+            read, write = os.pipe()
+            stack.callback(os.close, write)
+            on_failure.callback(os.close, read)
+            pid = os.fork()
+            if pid == 0:
+                on_failure.close()
+                stack.pop_all()  # a job that goes on here leaves by this way, its files its own
+                become_job(keeper, me, theirs, write)
+            os.set_blocking(read, False)
+            on_failure.pop_all()
+        return cls(pid, link, read)
+
+    def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
+        """Hand it the job; of a worker, also where its items come from and its answers go to.
+
+        False: it is dead, and buried.
+        """
+        fds = struct.pack(f"{1 + len(pipes)}i", file, *pipes)
+        try:
+            self.link.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        except OSError:  # it was killed meanwhile
+            self.bury()
+            return False
+        finally:
+            self.link.close()
+        return True
+
+    def is_dead(self) -> bool:
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self.link.close()
+        self.bury()
+        return True
+
+    def bury(self) -> None:
+        os.close(self.exec_pipe)
+        send_signal(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> None:
+    """In the forked child: never returns. What goes wrong goes in words into the pipe."""
+    born = False
     try:
         settle_in(parent)
+        for fd in keeper.leases:
+            os.set_inheritable(fd, True)
+        environment = dict(keeper.environment)
+        with link:
+            spec, pipes = await_spec(link)
         if pipes:
             pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
-            answers = fcntl.fcntl(pipes[3], fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+            answers = fcntl.fcntl(pipes[1], fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
             os.dup2(pipes[0], 0)
             os.dup2(answers, 3)
         stdio(raw(spec["log"]))
         if spec["hidden"] is not None:
             isolate(raws(spec["hidden"]))
-        for fd in keeper.leases:
-            os.set_inheritable(fd, True)
         enter(raw(spec["cwd"]))
-        environment = dict(keeper.environment)
         for name in raws(spec["env_unset"]):
             environment.pop(name, None)
         changes = spec["env_set"]
         assert isinstance(changes, dict)
         environment.update((raw(name), raw(value)) for name, value in changes.items())
+        if go_on_as_job is not None and spec.get("main"):
+            go_on_as_job(spec, keeper, environment)
         execute(raws(spec["argv"]), environment)
+    except Born:
+        born = True
+        raise
     except Refusal as problem:
         os.write(pipe, str(problem).encode("utf-8", "replace"))
     except BaseException as problem:
         os.write(pipe, f"{type(problem).__name__}: {problem}".encode("utf-8", "replace"))
     finally:
+        if not born:
+            os._exit(127)
+
+
+def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]:
+    """What the keeper says is to be run, and a worker's pipes; where it lets go without a word, the
+    process ends."""
+    flags = socket.MSG_CMSG_CLOEXEC
+    said, ancillary, got, _ = link.recvmsg(1, socket.CMSG_SPACE(3 * 4), flags)
+    if not said:
         os._exit(127)
+    if not ancillary or got & socket.MSG_CTRUNC:
+        raise Refusal(os.strerror(errno.EMFILE))
+    fds = ancillary[0][2]
+    file, *pipes = struct.unpack(f"{len(fds) // 4}i", fds[: len(fds) // 4 * 4])
+    return read_spec(file), tuple(pipes)
 
 
 class Refusal(Exception):
@@ -1583,15 +1718,15 @@ class Helper:
         return True
 
 
-def look_at_log(spec: dict[str, object]) -> dict[str, list[int]]:
-    seen = os.stat(raw(spec["log"]))
+def look_at_log(file: int) -> dict[str, list[int]]:
+    seen = os.stat(raw(read_spec(file)["log"]))
     return {"log": [seen.st_size, seen.st_mtime_ns]}
 
 
-def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]]:
+def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
     """What is missing, in words where the path alone would mislead."""
     missing = []
-    for path in raws(spec["outputs"]):
+    for path in raws(read_spec(file)["outputs"]):
         fault = fault_of_pattern(path, since)
         if fault is not None:
             missing.append(shown_raw(path) + fault)
@@ -1600,6 +1735,8 @@ def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]
 
 def fault_of_pattern(pattern: bytes, since: int) -> str | None:
     """None for a good output; of a pattern, one good match is enough."""
+    import glob  # in the helper alone
+
     fault = ""
     paths = [pattern] if os.path.lexists(pattern) else glob.iglob(pattern, recursive=True)
     for path in paths:

@@ -105,6 +105,27 @@ def shell(value: Plain) -> tuple[str, ...]:
     return words
 
 
+def preload(value: Plain) -> tuple[str, ...]:
+    """Names of modules; `auto` alone for those that the script imports; `no`: none."""
+    if value in ("no", "off", "false", "No", "Off", "False"):
+        return ()
+    names = texts(value)
+    if not names:
+        raise Bad("expected modules like [torch, igfold], or auto, found an empty list")
+    gather = Gather()
+    for i, name in enumerate(names):
+        gather.take((i,) if isinstance(value, list) else (), _module, name)
+    gather.done()
+    if "auto" in names and len(names) > 1:
+        raise Bad("expected modules like [torch, igfold], or auto alone; found both")
+    return names
+
+
+def _module(name: str) -> None:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise Bad(f"expected the name of a module like torch, found {v.found(name)}")
+
+
 def codes(value: Plain) -> frozenset[int]:
     given = texts(value)
     if not given:

@@ -255,6 +255,7 @@ class Entry:
             visible=resolved.get("visible", "index"),
             isolation=resolved.get("isolation", "env"),
             explain=resolved.get("explain", False),
+            preload=resolved.get("preload", ()),
             inherit_ranks=resolved.get("inherit_ranks", False),
             worker=worker,
             item=values if worker is not None else _NO_PLACES,

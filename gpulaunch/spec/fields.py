@@ -25,7 +25,7 @@ from gpulaunch.spec.tree import Plain
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
-LATER = frozenset({"preload", "engine", "tty"})
+LATER = frozenset({"engine", "tty"})
 """Keys of other versions of the job file, which this one cannot do yet."""
 
 
@@ -200,6 +200,9 @@ _WORKER: Schema = {
 }
 _READY: Schema = {"type": "string", "pattern": r"^(tcp:|https?://|\{\{)"}
 
+_MODULE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*$"}
+_PRELOAD: Schema = {"anyOf": [{"type": "boolean"}, _MODULE, _array(_MODULE)]}
+
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────
 
 Word: TypeAlias = Annotated[Any, Kind(c.not_empty, TEXT)]
@@ -240,6 +243,7 @@ class Defaults(BaseModel):
     ] = None
     isolation: Annotated[Any, Kind(c.isolation, {"enum": ["env", "strict"]})] = None
     explain: Flag = None
+    preload: Annotated[Any, Kind(c.preload, _PRELOAD)] = None
     inherit_ranks: Flag = None
 
 

@@ -116,5 +116,6 @@ DESCRIPTIONS = {
     "visible": "How cards are named to the job: index (default) or uuid.",
     "isolation": "env: the mask in the environment; strict: other cards' device nodes are absent.",
     "explain": "An uncaught device error in Python prints a report of every tensor into the log.",
+    "preload": "Python modules imported once for all such jobs: [torch, igfold], or auto.",
     "inherit_ranks": "Keep RANK, WORLD_SIZE, SLURM_PROCID and their like.",
 }

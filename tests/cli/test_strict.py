@@ -215,3 +215,23 @@ def test_root_is_told_how_far_it_goes(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{run: 'true'}]")
     quiet = launcher("run", "jobs.yaml", "--simulate", "1", "--new")
     assert "accidents" not in quiet.err
+
+
+def test_a_forked_job_sees_its_own_card_alone(here: Here) -> None:
+    """Forked from a preload server, which sees all: the job leaves that behind."""
+    launcher = here()
+    launcher.file("script.py", "import glob, sys\nprint(*sorted(glob.glob('/dev/nvidia[0-9]')))\n")
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        defaults: {{isolation: strict, preload: [decimal]}}
+        jobs:
+          - name: one-{{{{n}}}}
+            matrix: {{n: [1, 2]}}
+            run: [{sys.executable}, script.py]
+        """,
+    )
+    done = launcher("run", "jobs.yaml")
+    assert done.status == 0, done.err
+    assert "preload: decimal for script.py" in done.err
+    assert {launcher.log(f"one-{n}") for n in (1, 2)} <= {"/dev/nvidia0\n", "/dev/nvidia1\n"}

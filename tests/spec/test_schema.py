@@ -97,12 +97,17 @@ BOTH = {
     "isolation: env": True,
     "isolation: strict": True,
     "isolation: cage": False,
+    "preload: [torch, chai_lab.chai1]": True,
+    "preload: auto": True,
+    "preload: no": True,
+    "preload: []": False,
+    "preload: [a-b]": False,
     "explain: true": True,
     "explain: maybe": False,
     "inherit_ranks: true": True,
     "shell: [sh, -c]": True,
     "name: ''": False,
-    "preload: x": False,
+    "engine: x": False,
     "worker: 'a.b:f'": False,
 }
 

@@ -1,0 +1,234 @@
+"""Which attempts are forked from a preload server, and the servers of a run.
+
+    Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ serves: Seat
+                   └─no: cold                                         └─refused: cold
+
+A server serves a job if it was started by the same command line up to the script's arguments, and
+if every variable that its imports read has the same value in the job. What an attempt cannot have
+from a server, it has by starting cold; why is said once for each entry of the job file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.model import Job
+from gpulaunch.engines.environment import CACHES, CHOSEN
+from gpulaunch.engines.forkable import EARLY, Cold, Forkable, forkable
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from gpulaunch.process.client import Nursery
+from gpulaunch.process.command import Command, Main
+from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused
+
+MOST = 8
+"""Servers of a run at once: each has the imported libraries in memory."""
+STARTS = 2
+"""How often a server is started that ended by itself."""
+ATTEMPTS_OWN = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", "GPULAUNCH_LEASED")
+PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
+_UNREAD = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *CACHES})
+"""Read when a card is first used, or its cache: after the fork."""
+
+AUTO = ("auto",)
+Key: TypeAlias = tuple[object, ...]
+State: TypeAlias = Literal["importing", "serves", "over"]
+
+
+class Waiting(Exception):
+    """The attempt's server is importing: launch again when `Preloads` says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A serving server, and how the attempt shows itself there."""
+
+    server: PreloadServer
+    main: Main
+
+
+@dataclass(slots=True)
+class _Server:
+    process: PreloadServer
+    env: Mapping[str, str]
+    state: State = "importing"
+    reads: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What jobs have in common that one server could serve. `cold`: why none will."""
+
+    forkable: Forkable
+    servers: list[_Server] = field(default_factory=list)
+    starts: int = 0
+    cold: str = ""
+
+
+class Preloads:
+    """Owns the servers. `news` is called when attempts that waited may be launched again."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        base: Mapping[str, str],
+        loop: Loop,
+        note: Callable[[str | None, str], None],
+        news: Callable[[], None],
+        gone: Callable[[PreloadServer], None] = lambda server: None,
+    ) -> None:
+        self._run = run
+        self._base = base
+        self._loop = loop
+        self._note = note
+        self._news = news
+        self._gone = gone
+        self._kinds: dict[Key, _Kind] = {}
+        self._of_entry: dict[int, Key] = {}
+        self._said: set[tuple[int, str]] = set()
+        self._number = 0
+
+    def seat(self, job: Job, command: Command) -> Seat | None:
+        """None: it starts cold. Raises Waiting."""
+        if not job.preload:
+            return None
+        try:
+            return self._seat(job, command)
+        except Cold as cold:
+            if (job.group, str(cold)) not in self._said:
+                self._said.add((job.group, str(cold)))
+                self._note(job.name, f"preload: starts cold: {cold}")
+            return None
+
+    def forget(self, server: Nursery) -> None:
+        """What it imported has changed since: the next job has another one started."""
+        for kind in self._kinds.values():
+            for one in [one for one in kind.servers if one.process is server]:
+                self._drop(kind, one)
+
+    def close(self) -> None:
+        for kind in self._kinds.values():
+            for server in kind.servers:
+                self._end(server)
+
+    # ── Which server ────────────────────────────────────────────────────────────────────────────
+
+    def _seat(self, job: Job, command: Command) -> Seat:
+        env = environment_of(command, self._base)
+        by_shell = not isinstance(job.run, tuple)
+        found = forkable(command.argv, command.cwd, env, by_shell)
+        env = {**env, **found.main.env}
+        key = _key(found, job, command, env)
+        if self._of_entry.setdefault(job.group, key) != key:
+            raise Cold("jobs of one entry run different scripts, or in different directories")
+        kind = self._kinds.setdefault(key, _Kind(found))
+        for server in kind.servers:
+            if server.state == "importing":
+                raise Waiting
+            if server.state == "serves" and not _differing(server, env):
+                return Seat(server.process, found.main)
+        if kind.cold:
+            raise Cold(kind.cold)
+        self._start(kind, job, command, env)
+        raise Waiting
+
+    def _start(self, kind: _Kind, job: Job, command: Command, env: Mapping[str, str]) -> None:
+        alive = [s for k in self._kinds.values() for s in k.servers if s.state != "over"]
+        if len(alive) >= MOST:
+            names = {name for server in kind.servers for name in _differing(server, env)}
+            why = f": imports read {', '.join(sorted(names)[:3])}, which differs" if names else ""
+            raise Cold(f"{MOST} preload servers run already{why}")
+        preload = Preload(
+            python=kind.forkable.python,
+            start=kind.forkable.start,
+            target=kind.forkable.target,
+            cwd=command.cwd,
+            env=env,
+            modules=None if job.preload == AUTO else job.preload,
+            early=EARLY,
+            own=_own(env),
+        )
+        self._number += 1
+        folder = self._run.path / "preload"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        log = _fresh(folder, self._number)
+        server = _Server(PreloadServer(preload, log, self._base), env)
+        kind.servers.append(server)
+        self._loop.watch(server.process.fileno(), lambda: self._hear(kind, server, job))
+
+    # ── What servers say ────────────────────────────────────────────────────────────────────────
+
+    def _hear(self, kind: _Kind, server: _Server, job: Job) -> None:
+        news = server.process.on_readable()
+        if isinstance(news, Ready):
+            server.state, server.reads = "serves", news.reads
+            self._note(job.name, in_words(kind.forkable.target, news))
+        else:
+            served = server.state == "serves"
+            self._drop(kind, server)
+            if isinstance(news, Refused):
+                kind.cold = news.why
+            else:
+                kind.starts += 1
+                again = served and kind.starts < STARTS
+                kind.cold = "" if again else "its preload server ended"
+        self._news()
+
+    def _drop(self, kind: _Kind, server: _Server) -> None:
+        self._end(server)
+        kind.servers.remove(server)
+        self._gone(server.process)
+
+    def _end(self, server: _Server) -> None:
+        if server.state != "over":
+            server.state = "over"
+            self._loop.unwatch(server.process.fileno())
+            server.process.close()
+
+
+def environment_of(command: Command, base: Mapping[str, str]) -> dict[str, str]:
+    """What the attempt finds."""
+    kept = {name: value for name, value in base.items() if name not in command.env_unset}
+    return {**kept, **command.env_set}
+
+
+def in_words(target: tuple[str, ...], ready: Ready) -> str:
+    script = target[-1] if target[0] == "-m" else os.path.basename(target[0])
+    text = f"preload: {', '.join(ready.modules)} for {script}, imported in {ready.seconds:.1f} s"
+    if ready.left_out:
+        text += "; left out " + ", ".join(f"{n} ({why})" for n, why in ready.left_out.items())
+    return text
+
+
+def _key(found: Forkable, job: Job, command: Command, env: Mapping[str, str]) -> Key:
+    cards = (
+        len(command.env_set.get("CUDA_VISIBLE_DEVICES", "").split(",")) if job.demand.gpus else 0
+    )
+    relative = [found.python, found.target[0], *env.get("PYTHONPATH", "/").split(":")]
+    here = command.cwd if any(path[:1] != "/" for path in relative) else ""
+    return (found.python, found.start, found.target, job.preload, here, cards)
+
+
+def _own(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that differ from attempt to attempt."""
+    chosen = env.get(CHOSEN, "").split(",")
+    return (*ATTEMPTS_OWN, *(name for name in PORTS if name in chosen))
+
+
+def _differing(server: _Server, env: Mapping[str, str]) -> set[str]:
+    """Variables that the imports read, and that are not the same in the job."""
+    names = set(server.reads)
+    for name in {*server.env, *env}:
+        if name.startswith(EARLY) and name not in _UNREAD:
+            names.add(name)
+    return {name for name in names if server.env.get(name) != env.get(name)}
+
+
+def _fresh(folder: os.PathLike[str], number: int) -> str:
+    """A file that does not exist yet: a run that goes on has those of before."""
+    while os.path.lexists(path := os.path.join(folder, f"{number}.log")):
+        number += 1
+    return path

@@ -1,0 +1,118 @@
+"""A forked child's last steps: what else than its script a job differs in from its server.
+
+Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if False:  # For the type checker: the job's interpreter imports as little as it can.
+    from typing import Any
+
+PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
+
+
+def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
+    """Have /proc show this memory as the command line and the environment. False: it cannot.
+
+    PR_SET_MM_MAP (prctl(2)) wants every bound of the address space at once, and no privilege.
+    """
+    import ctypes
+
+    fields = [int(number) for number in keeper.stat_fields("self")[23:49]]
+    memory = ctypes.create_string_buffer(line + environment, len(line) + len(environment))
+    at = ctypes.addressof(memory)
+    sbrk = ctypes.CDLL(None).sbrk
+    sbrk.restype = ctypes.c_void_p
+    sbrk.argtypes = [ctypes.c_ssize_t]
+    bounds = (ctypes.c_uint64 * 13)(
+        fields[0], fields[1], fields[19], fields[20], fields[21], sbrk(0) or 0, fields[2],
+        at, at + len(line), at + len(line), at + len(memory), 0, 0xFFFFFFFF << 32,
+    )  # fmt: skip
+    size = ctypes.c_ulong(ctypes.sizeof(bounds))
+    if keeper.libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(bounds), size, 0):
+        return False
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # the kernel reads it as long as we live
+    return True
+
+
+def overwrite(keeper: Any, room: bytes, line: bytes, environment: dict[bytes, bytes]) -> None:
+    """For kernels that cannot show other memory: what fits, into the room made at the start.
+
+    `room` is the variable that makes it. Of the environment, what tells whose process this is.
+    """
+    import ctypes
+
+    start, end, env_start, env_end = (int(number) for number in keeper.stat_fields("self")[45:49])
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, line, min(len(line), end - start - 1))
+    if 0 < env_start < env_end:
+        at = ctypes.string_at(env_start, env_end - env_start).find(room)
+        ours = [n + b"=" + v for n, v in environment.items() if n.startswith(b"GPULAUNCH_")]
+        text = b"\0".join(ours) + b"\0"
+        if at >= 0 and len(text) < len(room):
+            ctypes.memset(env_start + at, 0, len(room))
+            ctypes.memmove(env_start + at, text, len(text))
+
+
+def show(
+    keeper: Any, room: bytes, name: bytes, argv: list[bytes], environment: dict[bytes, bytes]
+) -> None:
+    """What /proc shows of the process: the job's name, command line and environment."""
+    import ctypes
+
+    keeper.libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
+    line = b"\0".join(argv) + b"\0"
+    shown = b"".join(name + b"=" + value + b"\0" for name, value in environment.items())
+    if not show_anew(keeper, line, shown):
+        overwrite(keeper, room, line, environment)
+
+
+def seeds() -> Any:
+    """The state of `random`, to be compared and to be set again."""
+    import random
+
+    return random.getstate()
+
+
+def reseed(seeded: Any) -> None:
+    """Two jobs draw different numbers, as after cold starts, unless an import has seeded.
+
+    `seeded`: the state of `random` where one has; a fork draws it anew.
+    """
+    if seeded is not None:
+        sys.modules["random"].setstate(seeded)
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None and not seeded_by_number(numpy.get_state()):
+        numpy.seed()
+    torch: Any = sys.modules.get("torch")
+    # Torch draws 64 bits for a seed of its own; what people choose is smaller.
+    if torch is not None and getattr(torch, "initial_seed", int)() >= 1 << 32:
+        torch.default_generator.seed()
+
+
+def seeded_by_number(state: Any) -> bool:
+    """Whether a legacy state of numpy comes from `seed(N)`: its words then follow by a formula.
+
+    Source: Knuth's initialisation of MT19937 (init_genrand).
+    """
+    try:
+        key = [int(word) for word in state[1][:3]]
+    except (TypeError, IndexError, ValueError):
+        return False
+    return all(
+        key[i] == (1812433253 * (key[i - 1] ^ (key[i - 1] >> 30)) + i) & 0xFFFFFFFF for i in (1, 2)
+    )
+
+
+def refresh_multiprocessing() -> None:
+    """What it took down of the process when it was imported."""
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return
+    process.ORIGINAL_DIR = os.path.abspath(os.getcwd())
+    key = process.AuthenticationString(os.urandom(32))
+    process._current_process._config["authkey"] = key

@@ -1,0 +1,53 @@
+"""Turns an interpreter that is about to run a job's script into the server that forks such jobs.
+
+The server is started by the job's own command line, with this directory first on PYTHONPATH. The
+interpreter comes here when it has set itself up and before it looks at the script; `../server.py`
+imports what is to be preloaded, and forks. A forked job returns from here, and the interpreter
+goes on as it always does: it opens the script and runs it, in frames, with flags, with an end that
+are its own. It takes itself out (sys.path, sys.modules, the importer's cache) before anything else.
+
+Without GPULAUNCH_PRELOAD in the environment it only steps aside. Any Python reads it, 2.7 too.
+"""
+
+import os
+import sys
+
+if False:  # For the type checker: typing is not imported here.
+    from typing import Any  # noqa: F401
+
+FOLDER = os.path.dirname(__file__)
+SERVER = os.path.join(os.path.dirname(FOLDER), "server.py")
+
+
+def step_aside():
+    # type: () -> None
+    sys.path_importer_cache.pop(FOLDER, None)
+    sys.path[:] = [entry for entry in sys.path if entry != FOLDER]
+
+
+def import_own():
+    # type: () -> None
+    """The program's own sitecustomize. An ImportError of that name says: there is none."""
+    import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+
+
+def begin():
+    # type: () -> None
+    ours = sys.modules.pop("sitecustomize", None)  # noqa: F841  # Python 2 empties what is let go.
+    step_aside()
+    asked = os.environ.pop("GPULAUNCH_PRELOAD", None)
+    if asked is None:
+        import_own()
+        return
+    if sys.version_info < (3, 8) or sys.implementation.name != "cpython":
+        words = '{"refused": "it is no CPython of version 3.8 or newer"}'
+        os.write(int(asked.split(":")[1]), words.encode())
+        os._exit(0)
+    names = {"__name__": "gpulaunch_preload", "__file__": SERVER}  # type: dict[str, Any]
+    with open(SERVER, "rb") as file:
+        # Outside sys.modules, and without a .pyc beside a file that is not the program's.
+        exec(compile(file.read(), SERVER, "exec", 0, True), names)
+    names["enter"](asked, import_own)
+
+
+begin()

@@ -1,0 +1,160 @@
+"""Whether a fork of this interpreter is what a cold start is: threads, cards, descriptors, tools.
+
+Looks, and changes nothing. Runs in the jobs' interpreter, loaded by path: standard library only,
+Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if False:  # For the type checker: the job's interpreter imports as little as it can.
+    from typing import Any, Callable
+
+CUDA_ERROR_NOT_INITIALIZED = 3
+
+
+def why_not(opened: set[int], cards: tuple[str, ...], watched: dict[str, Any]) -> str:
+    """What speaks against forking, in words; empty: nothing.
+
+    `opened` are the descriptors that imports opened, `watched` the tools as they were before.
+    """
+    debug = sys.flags.dev_mode or os.environ.get("PYTHONMALLOC", "").endswith("debug")
+    if sys.version_info < (3, 9) and debug:  # a bug of its own: the child's memory is corrupt
+        return "Python 3.8 with debug hooks on its memory cannot fork"
+    for name, tool in tools().items():
+        if tool is not watched[name]:
+            return f"an import replaces {name}"
+    for fd in sorted(opened):
+        why = why_not_shared(fd, cards)
+        if why:
+            return why
+    why = after_a_fork() or driver_in_use()
+    if why:
+        return why
+    tasks = os.listdir("/proc/self/task")
+    if len(tasks) > 1:
+        return f"imports left {len(tasks) - 1} threads running ({thread_names(tasks)})"
+    return ""
+
+
+def shadowed(path: list[str], early: frozenset[str]) -> str:
+    """A file beside the script that has the name of a module of Python's own which only we needed.
+
+    A cold start would import that file.
+    """
+    ours = {name for name in sys.modules if "." not in name} - early
+    for place in path:
+        for name in os.listdir(place) if os.path.isdir(place) else ():
+            package = os.path.isfile(os.path.join(place, name, "__init__.py"))
+            if name.partition(".")[0] in ours and (name.endswith((".py", ".so")) or package):
+                return f"{os.path.join(place, name)} stands before Python's own module"
+    return ""
+
+
+def tools() -> dict[str, Any]:
+    """What the keepers stand on. Libraries that replace it (gevent, eventlet) are not for them."""
+    import json
+    import select
+    import signal
+    import socket
+    import time
+
+    found: dict[str, Any] = {"select.poll": select.poll, "socket.socket": socket.socket}
+    for name in ("fork", "kill", "waitpid", "waitid", "pipe", "read", "write", "close", "open"):
+        found["os." + name] = getattr(os, name)
+    for name in ("sleep", "monotonic", "time"):
+        found["time." + name] = getattr(time, name)
+    for name in ("signal", "pthread_sigmask", "set_wakeup_fd"):
+        found["signal." + name] = getattr(signal, name)
+    for name in ("dumps", "loads"):
+        found["json." + name] = getattr(json, name)
+    return found
+
+
+def descriptors() -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))
+        except OSError:  # that of the listing
+            continue
+        found.append(int(name))
+    return found
+
+
+def why_not_shared(fd: int, cards: tuple[str, ...]) -> str:
+    try:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+    if path.startswith(cards):
+        return f"an import opened {path}: it uses the card"
+    if path.startswith("socket:"):
+        return "an import left a connection open"
+    if path.startswith("anon_inode:"):
+        kind = path.partition(":")[2].strip("[]")
+        return f"an import left an {kind} descriptor open"
+    return ""
+
+
+def after_a_fork() -> str:
+    """What torch says of itself in a forked child; handlers that stop threads at forks have run."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            native = getattr(sys.modules.get("torch"), "_C", None)
+            for device in ("cuda", "xpu", "mtia"):
+                bad = getattr(native, f"_{device}_isInBadFork", None)
+                if bad is not None and bad():
+                    os.write(write, device.upper().encode())
+                    break
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        device = file.read().decode()
+    os.waitpid(pid, 0)
+    return f"an import initialised {device}" if device else ""
+
+
+def driver_in_use() -> str:
+    """libcuda is mapped by libraries that only link to it; the driver tells if it was begun."""
+    with open("/proc/self/maps", "rb") as file:
+        if not any(b"libcuda.so" in line for line in file):
+            return ""
+    import ctypes
+
+    try:
+        code = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
+    except (OSError, AttributeError):
+        return ""
+    return "" if code == CUDA_ERROR_NOT_INITIALIZED else "an import initialised CUDA's driver"
+
+
+def thread_names(tasks: list[str]) -> str:
+    names = set()
+    for task in tasks:
+        if int(task) != os.getpid():
+            try:
+                with open(f"/proc/self/task/{task}/comm") as file:
+                    names.add(file.read().strip())
+            except OSError:
+                continue
+    return ", ".join(sorted(names))
+
+
+def local_files(installed: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
+    """The imported files that are people's own, who edit them while a run goes on."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return {file: stamp(file) for file in files if isinstance(file, str) and not installed(file)}
+
+
+def stamp(path: str) -> tuple[int, int]:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return -1, -1
+    return seen.st_mtime_ns, seen.st_size

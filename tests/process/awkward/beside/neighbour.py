@@ -1,0 +1,3 @@
+"""A module that stands beside its script."""
+
+WHERE = __file__

@@ -1,0 +1,4 @@
+import sys
+
+print(__name__, __file__, __package__, __spec__.name, sys.argv, sys.path[0])
+raise ValueError("of a folder")

@@ -1,0 +1,3 @@
+import sys
+
+print("package", sys.argv[0], __name__)

@@ -1,0 +1,3 @@
+import decimal
+
+print(hasattr(decimal, "SHADOW"), hasattr(decimal, "Decimal"))

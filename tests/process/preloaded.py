@@ -1,0 +1,113 @@
+"""Commands run twice by the same keepers, cold and forked from a preload server."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpulaunch.core.model import Outcome
+from gpulaunch.engines.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
+from gpulaunch.process.client import Ended, Nursery, StartedCold
+from gpulaunch.process.preloading import News, Preload, PreloadServer, Ready
+from tests.process.support import Slot
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and its log."""
+
+    outcome: Outcome
+    leftovers: int
+    log: str
+
+
+def news_of(server: PreloadServer, seconds: float = 120.0) -> News:
+    assert select.select([server], [], [], seconds)[0], "no word of the server"
+    return server.on_readable()
+
+
+@dataclass
+class Twice:
+    """One environment; a server for each way to start an interpreter, kept until the end."""
+
+    folder: Path
+    env: Mapping[str, str]
+    modules: Sequence[str] | None
+    stack: ExitStack
+    slots: dict[object, Slot] = field(default_factory=dict)
+
+    def cold(self, argv: Sequence[str], cwd: Path) -> Done:
+        return self.run(self.cold_slot, argv, cwd, None)
+
+    def forked(self, argv: Sequence[str], cwd: Path, by_shell: bool = False) -> Done:
+        found = forkable(argv, str(cwd), self.env, by_shell)
+        return self.run(self.slot(found, cwd), argv, cwd, found)
+
+    def run(self, slot: Slot, argv: Sequence[str], cwd: Path, found: Forkable | None) -> Done:
+        main = found.main if found else None
+        slot.launch(*argv, cwd=str(cwd), main=main)
+        ended = slot.expect(Ended, 120)
+        said = [report for report in slot.reports if isinstance(report, StartedCold)]
+        assert not said, said
+        return Done(
+            ended.outcome,
+            ended.leftovers,
+            _ADDRESS.sub("0x", slot.log.read_text(errors="surrogateescape")),
+        )
+
+    @property
+    def cold_slot(self) -> Slot:
+        if None not in self.slots:
+            self.slots[None] = self._slot(self.stack.enter_context(Nursery(environ=self.env)))
+        return self.slots[None]
+
+    def slot(self, found: Forkable, cwd: Path) -> Slot:
+        key = (found.python, found.start, found.target, cwd)
+        if key not in self.slots:
+            server = self.stack.enter_context(self.server(found, cwd))
+            news = news_of(server)
+            assert isinstance(news, Ready), news
+            self.slots[key] = self._slot(server)
+        return self.slots[key]
+
+    def server(self, found: Forkable, cwd: Path) -> PreloadServer:
+        preload = Preload(
+            found.python,
+            found.start,
+            found.target,
+            str(cwd),
+            {**self.env, **found.main.env},
+            None if self.modules is None else tuple(self.modules),
+            EARLY,
+        )
+        return PreloadServer(preload, str(self.folder / f"imports.{len(self.slots)}"), self.env)
+
+    def _slot(self, nursery: Nursery) -> Slot:
+        folder = self.folder / f"slot.{len(self.slots)}"
+        folder.mkdir()
+        return self.stack.enter_context(Slot(nursery, folder))
+
+
+@contextmanager
+def twice(
+    folder: Path, modules: Sequence[str] | None, environ: Mapping[str, str] | None = None
+) -> Iterator[Twice]:
+    folder.mkdir(parents=True, exist_ok=True)
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "MINE": "mine"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1", **(environ or {})}
+    with ExitStack() as stack:
+        yield Twice(folder, env, modules, stack)
+
+
+def in_shell(script: str) -> tuple[str, ...]:
+    return (*PLAIN_SHELL, script)
+
+
+__all__ = ["Done", "Ended", "Twice", "in_shell", "news_of", "twice"]
