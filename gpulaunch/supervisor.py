@@ -209,8 +209,8 @@ class Supervisor:
             case Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
             case StopAttempt(attempt, by=by) if attempt in self._held:
-                del self._held[attempt]
-                self.post(Ended(attempt, Interrupted(by)))
+                held = self._held.pop(attempt)
+                self.post(Ended(attempt, Interrupted(by), kept=held.worker is not None))
             case _:
                 self._engine.carry_out(instruction)
 

@@ -78,10 +78,14 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLaunched:
-    """The intent, written before the process is started. `gpus` are the cards' UUIDs."""
+    """The intent, written before the process is started. `gpus` are the cards' UUIDs.
+
+    `worker`: the attempt whose process goes on with this one; None: one of its own.
+    """
 
     attempt: AttemptId
     gpus: tuple[str, ...]
+    worker: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,22 @@ class AttemptEnded:
     ended: Instant | None = None
     evidence: str = ""
     advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """A worker is idle, and no job follows in it: it is being ended, and its cards drain after."""
+
+    worker: AttemptId
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """Nothing of that worker is left."""
+
+    worker: AttemptId
+    gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +223,8 @@ Fact: TypeAlias = (
     | AttemptStarted
     | ServiceReady
     | AttemptEnded
+    | WorkerLeft
+    | WorkerGone
     | JobDelayed
     | JobSettled
     | GpuChanged

@@ -136,6 +136,7 @@ def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> di
         "evidence": attempt.evidence,
         "advice": attempt.advice,
         "reports": list(attempt.reports),
+        "worker": str(attempt.worker) if attempt.worker else None,
         "log": os.fspath(paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
     }

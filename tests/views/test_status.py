@@ -67,6 +67,7 @@ def test_json_has_the_documented_shape() -> None:
                 "evidence": "",
                 "advice": "",
                 "reports": [],
+                "worker": None,
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,
