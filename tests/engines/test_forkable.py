@@ -1,4 +1,4 @@
-"""Which commands a preload server can fork, found as exec and the shell would, and why not others."""
+"""Which commands a preload server can fork, found as exec and the shell would, and why not."""
 
 from __future__ import annotations
 
