@@ -1,5 +1,21 @@
 """gpulaunch: one job list, one command, every job on its own GPU."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.executor import GpuExecutor as GpuExecutor
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = ["GpuExecutor", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """GpuExecutor, imported when it is first asked for: the command line never pays for it."""
+    if name == "GpuExecutor":
+        from gpulaunch.executor import GpuExecutor
+
+        return GpuExecutor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

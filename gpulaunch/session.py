@@ -110,6 +110,7 @@ def supervise(
         joblog = JobLog(session.run.joblog, lambda name: command_line(commands.get(name, "")))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
+        stack.callback(recorder.clear_ends)
         recorder.append([(opened, at)])
         view.see(opened, at, ledger)
         begun()

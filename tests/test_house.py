@@ -23,6 +23,8 @@ HEAVY = (
     "asyncio",
     "apprise",
     "requests",
+    "cloudpickle",
+    "gpulaunch.executor",
 )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +20,8 @@ from gpulaunch.core.model import Job
 from gpulaunch.engines import strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
 from gpulaunch.errors import JobFileError
+from gpulaunch.journal.earlier import RUNS
+from gpulaunch.journal.rundir import RunDir, runs_of
 from gpulaunch.notify.looking import Looking
 from gpulaunch.spec import Plan
 
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
 
 WARNINGS = 20
 """How many warnings of scripts `run` shows; `check` shows all."""
+
+
+def runs_before(job_file: Path | None) -> list[RunDir]:
+    """Earlier runs of this file, newest first: how long its jobs took then is expected again."""
+    return [] if job_file is None else list(islice(runs_of(job_file, Path.cwd()), RUNS))
 
 
 def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -27,13 +28,22 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
     \b
     gpulaunch check jobs.yaml
     """
-    from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of, warn_of_telling
+    from gpulaunch.cli.beforehand import (
+        looking_at,
+        pool_for,
+        runs_before,
+        warn_of,
+        warn_of_telling,
+    )
     from gpulaunch.cli.output import echo_plan, say
+    from gpulaunch.core.expected import expect
     from gpulaunch.engines.pool import open_pool
     from gpulaunch.engines.preload_words import told
+    from gpulaunch.journal.earlier import durations_of
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
+    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
     options = Options(gpus=gpus, simulate=simulate)
     with looking_at(plan) as looking:
         found = warn_of(plan, options, most=sys.maxsize)

@@ -25,6 +25,7 @@ from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
 from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.errors import UsageError
@@ -128,7 +129,7 @@ def _go_on(
         manifest.name,
         pool,
         plan.limits,
-        Submitted(chosen.jobs, chosen.requeue, chosen.left),
+        Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
         ledger,
         left=[attempt.id for attempt in ledger.open_attempts()],
         notify=plan.notify,

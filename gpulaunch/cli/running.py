@@ -13,14 +13,19 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import click
 
 from gpulaunch import errors
-from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of, warn_of_telling
+from gpulaunch.cli.beforehand import (
+    looking_at,
+    pool_for,
+    runs_before,
+    warn_of,
+    warn_of_telling,
+)
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
@@ -28,12 +33,13 @@ from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
 from gpulaunch.cli.serving import Served
 from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
+from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
-from gpulaunch.journal.earlier import durations
+from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
 from gpulaunch.session import Session, held_signals, supervise
@@ -50,6 +56,9 @@ Begun: TypeAlias = Callable[[], None]
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     plan = for_this_start(plan, options)
+    before = runs_before(job_file)
+    earlier = durations_of(before)
+    plan = replace(plan, jobs=expect(plan.jobs, earlier))
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
     with looking_at(plan) as looking:
@@ -60,8 +69,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
-    before = None if job_file is None else newest_of(job_file, Path.cwd())
-    with Served(options, before) as served, held_signals():
+    with Served(options, before[0] if before else None) as served, held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {short(run.path)}", options)
         submitted = Submitted(tuple(jobs))
@@ -80,7 +88,6 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         def supervised(begun: Begun) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
                 _describe(session, plan, job_file)
-                earlier = partial(durations, before)
                 return run_to_its_end(session, server, journal, options, begun, served, earlier)
 
         return here_or_detached(run, options, supervised)
@@ -148,11 +155,11 @@ def run_to_its_end(
     options: Options,
     begun: Begun,
     served: Served,
-    earlier: Callable[[], Mapping[str, float]] = dict,
+    earlier: Mapping[str, float] | None = None,
 ) -> int:
     """Drive the run to its end and show it; returns the exit status.
 
-    `earlier`: how long jobs took in an earlier run of the same file, in seconds by name.
+    `earlier`: how long jobs took in earlier runs of the same file, in seconds by name.
     """
     session = replace(
         session,

@@ -43,7 +43,8 @@ class RunOpened:
 class JobAdded:
     """A job that the file holds. The same name again: its definition as read by a resume.
 
-    `gpus` is how many cards it needs; `service`: it is a server beside the jobs.
+    `gpus` is how many cards it needs; `service`: it is a server beside the jobs; `expected`: the
+    seconds that earlier runs let one expect of it, 0 where they say nothing.
     """
 
     name: str
@@ -53,6 +54,7 @@ class JobAdded:
     params: Mapping[str, str] = field(default_factory=dict)
     cost: float = 0.0
     service: bool = False
+    expected: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

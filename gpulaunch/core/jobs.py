@@ -6,7 +6,7 @@ nothing of cards.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -77,9 +77,10 @@ class Jobs:
                 job.group,
                 job.demand.gpus,
                 job.digest,
-                dict(job.params),
+                job.params,
                 job.cost,
                 job.service is not None,
+                job.expected,
             )
             if not _same(ledger.jobs.get(job.name), fact):
                 self._desk.fact(fact)
@@ -89,6 +90,8 @@ class Jobs:
                 self._desk.fact(JobVanished(record.name))
 
     def _link(self) -> None:
+        dependants: defaultdict[Node, list[Node]] = defaultdict(list)
+        followers: defaultdict[Node, list[Node]] = defaultdict(list)
         for node in self:
             node.key = node.own_key
             needs = [self._need(node, name) for name in dict.fromkeys(node.job.needs)]
@@ -98,9 +101,13 @@ class Jobs:
             after = dict.fromkeys(node.job.after)
             node.after = tuple(self.nodes[name] for name in after if name in self.nodes)
             for need in known:
-                need.dependants.append(node)
+                dependants[need].append(node)
             for other in node.after:
-                other.followers.append(node)
+                followers[other].append(node)
+        for node, others in dependants.items():
+            node.dependants = tuple(others)
+        for node, others in followers.items():
+            node.followers = tuple(others)
 
     def _need(self, node: Node, name: str) -> Node | None:
         need = self.nodes.get(name)
@@ -417,12 +424,14 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
     if record is None or record.vanished:
         return False
-    return (record.group, record.gpus, record.digest, record.cost, record.service) == (
+    own = (record.group, record.gpus, record.digest, record.cost, record.service, record.expected)
+    return own == (
         fact.group,
         fact.gpus,
         fact.digest,
         fact.cost,
         fact.service,
+        fact.expected,
     ) and dict(record.params) == dict(fact.params)
 
 

@@ -75,6 +75,7 @@ class JobRecord:
     params: Mapping[str, str] = field(default_factory=dict)
     cost: float = 0.0
     service: bool = False
+    expected: float = 0.0
     state: JobState = "waiting"
     reason: str = ""
     settled: Instant | None = None
@@ -230,6 +231,7 @@ class Ledger:
         job.vanished = False
         job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
         job.params, job.cost, job.service = fact.params, fact.cost, fact.service
+        job.expected = fact.expected
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)

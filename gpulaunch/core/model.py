@@ -105,8 +105,9 @@ class Job:
 
     `needs` and `after` hold names of jobs, resolved. `group` is the index of the job's entry in
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
-    and matrix gave. `preload` names modules that are imported once for all such jobs (`("auto",)`:
-    those that the script imports). `digest` changes when, and only when, what would be run changes.
+    and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
+    `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
+    script imports). `digest` changes when, and only when, what would be run changes.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Job:
     after: tuple[str, ...] = ()
     priority: int = 0
     cost: float = 0.0
+    expected: float = 0.0
     retry: RetryPolicy = RetryPolicy()
     success_codes: frozenset[int] = frozenset({0})
     shell: tuple[str, ...] = ("bash", "-eo", "pipefail", "-c")

@@ -151,7 +151,8 @@ class Run:
         """What follows from the event: facts, each before the instructions that rest on it."""
         self._desk.now = now
         self._on(event)
-        self._settle_down()
+        if not isinstance(event, Started):  # which makes no room for anything, nor takes any
+            self._settle_down()
         return self._desk.take()
 
     @property

@@ -10,17 +10,22 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from types import MappingProxyType
+from typing import Literal, TypeAlias, cast
 
 from gpulaunch.core.model import AttemptId, Demand, Job
 
-Key: TypeAlias = tuple[int, float, int]
+Key: TypeAlias = tuple[int, float, float, int]
 Place: TypeAlias = Literal["settled", "blocked", "delayed", "idle", "asking", "ready", "running"]
 """Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
 
 UNCOUNTED = 1 << 30
 """Blockers of a job before they are counted: whatever is settled meanwhile, it cannot come up."""
+
+NOBODY: set[Node] = cast("set[Node]", frozenset())
+NOTHING: Counter[Demand] = cast("Counter[Demand]", MappingProxyType({}))
+"""What every job has of these that is no service; they cannot be changed."""
 
 WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
 
@@ -40,7 +45,7 @@ class Node:
     job: Job
     order: int
     place: Place = "blocked"
-    key: Key = (0, 0.0, 0)
+    key: Key = (0, 0.0, 0.0, 0)
     blockers: int = UNCOUNTED
     overtaken: int = 0
     lacking: str = ""
@@ -50,15 +55,20 @@ class Node:
     services: tuple[Node, ...] = ()
     after: tuple[Node, ...] = ()
     unknown: str = ""
-    dependants: list[Node] = field(default_factory=list)
-    followers: list[Node] = field(default_factory=list)
-    askers: set[Node] = field(default_factory=set)
+    dependants: tuple[Node, ...] = ()
+    followers: tuple[Node, ...] = ()
+    askers: set[Node] = NOBODY
     open: int = 0
-    demands: Counter[Demand] = field(default_factory=Counter)
-    companions: set[Node] = field(default_factory=set)
+    demands: Counter[Demand] = field(default_factory=lambda: NOTHING)
+    companions: set[Node] = NOBODY
     ready: bool = False
     attempt: AttemptId | None = None
     asked: Demand = field(default_factory=Demand)
+
+    def __post_init__(self) -> None:
+        # The others, of which there may be a hundred thousand, need no empty ones of their own.
+        if self.job.service is not None:
+            self.askers, self.demands, self.companions = set(), Counter(), set()
 
     @property
     def name(self) -> str:
@@ -66,7 +76,9 @@ class Node:
 
     @property
     def own_key(self) -> Key:
-        return (-self.job.priority, -self.job.cost, self.order)
+        job = self.job
+        # Not -0.0, which would be another number for every job.
+        return (-job.priority, 0.0 - job.cost or 0.0, 0.0 - job.expected or 0.0, self.order)
 
 
 def is_extra(node: Node) -> bool:

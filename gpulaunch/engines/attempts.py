@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2s
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
 from gpulaunch.engines.preloads import Preloads, Waiting
-from gpulaunch.engines.prepare import prepare, tidy, wants_port
+from gpulaunch.engines.prepare import Outs, prepare, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -36,6 +37,7 @@ from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
+SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
@@ -93,6 +95,7 @@ class Attempts:
         self._postponed: dict[AttemptId, Launch] = {}
         self._unserved: list[AttemptId] = []
         self._addresses: dict[str, str] = {}
+        self._outs = Outs()
 
     @property
     def on_cards(self) -> bool:
@@ -105,7 +108,7 @@ class Attempts:
         try:
             self._live[launch.attempt] = self._begin(launch)
         except Waiting:
-            tidy(self._context.run, launch.attempt)
+            self._outs.over(str(self._context.run.out(launch.attempt)))
             self._postponed[launch.attempt] = launch
             self._unserved.append(launch.attempt)
         except OSError as error:
@@ -148,17 +151,22 @@ class Attempts:
             ports = [stack.enter_context(reserve_port()) for _ in range(count)]
             place = self._place(launch, ports)
             command = prepare(
-                launch.job, launch.attempt, place, context.machine, context.base, context.run
+                launch.job,
+                launch.attempt,
+                place,
+                context.machine,
+                context.base,
+                context.run,
+                self._outs,
             )
             seat = self._preloads.seat(launch.job, command)
             server = seat.server if seat else None
             if seat:
                 command = replace(command, main=seat.main)
-            pair = self._pair(tuple(gpu.uuid for gpu in launch.gpus), server)
+            pair = self._pair((tuple(gpu.uuid for gpu in launch.gpus), server))
             stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
-            self._loop.watch(pair.fileno(), lambda: self._hear(pair))
             stack.pop_all()
             return _Live(launch, pair, place, ports, server)
 
@@ -184,15 +192,24 @@ class Attempts:
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
+        self._outs.close()
         self._preloads.close()
         if self._nursery:
             self._nursery.close()
 
     # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
 
-    def _pair(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
-        if self._idle[leases, server]:
-            return self._idle[leases, server].pop()
+    def _pair(self, kept: Kept) -> Pair:
+        if self._idle[kept]:
+            return self._idle[kept].pop(0)  # the one that has rested longest has a spare child
+        return self._bear(*kept)
+
+    def _bear(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+        pair = self._born(leases, server)
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        return pair
+
+    def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with bind_name(name) as alive:
@@ -214,11 +231,20 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        kept = (tuple(gpu.uuid for gpu in live.launch.gpus), live.server)
+        kept = _kept(live)
         if not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD:
             self._dismiss(live.pair)
         else:
             self._idle[kept].append(live.pair)
+
+    def _bear_another(self, kept: Kept) -> None:
+        """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
+
+        Only below an attempt that runs, and so holds these leases.
+        """
+        if not self._idle[kept] and any(_kept(live) == kept for live in self._live.values()):
+            with suppress(OSError, GpulaunchError):
+                self._idle[kept].append(self._bear(*kept))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -235,6 +261,9 @@ class Attempts:
                 case client.Ended():
                     live = self._over(self._of(pair))
                     self._rest(live)
+                    if live.launch.gpus and _was_short(report):
+                        again = partial(self._bear_another, _kept(live))
+                        self._loop.call_after(f"pair:{live.launch.gpus[0].uuid}", SOON, again)
                     if _found_no_room(report.outcome):
                         self._postpone(live.launch)
                         continue
@@ -299,7 +328,7 @@ class Attempts:
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
         self._let_go(live)
-        tidy(self._context.run, attempt)
+        self._outs.over(live.place.out)
         return live
 
     def _let_go(self, live: _Live) -> None:
@@ -351,6 +380,16 @@ def _found_no_room(outcome: Outcome) -> bool:
         and outcome.error.startswith("cannot lay out")
         and (full in outcome.error)
     )
+
+
+def _kept(live: _Live) -> Kept:
+    return tuple(gpu.uuid for gpu in live.launch.gpus), live.server
+
+
+def _was_short(ended: client.Ended) -> bool:
+    if ended.started is None or ended.ended is None:
+        return False
+    return ended.ended.mono - ended.started.mono < SHORT
 
 
 def _short(attempt: AttemptId) -> str:

@@ -47,7 +47,9 @@ class Cards:
     """The leases this run holds or waits for. Never chooses which card to take.
 
     `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
-    is given back, for those that hold its descriptors as well.
+    is given back, for those that hold its descriptors as well. `lingering`: those may have it for
+    a moment longer, which is no news; else whoever has it is another launcher, be it in this very
+    process.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Cards:
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
+        lingering: bool = True,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
@@ -66,6 +69,7 @@ class Cards:
         self._eyes = eyes
         self._working = working
         self._letting_go = letting_go
+        self._lingering = lingering
         self._scope = scope_of(environ)
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
@@ -150,7 +154,8 @@ class Cards:
         for fd in lease.selectables():
             self._loop.unwatch(fd)
         lease.hand_over()
-        self._given_back.add(uuid)
+        if self._lingering:
+            self._given_back.add(uuid)
         self.say_want()
 
     def holds(self, uuid: str) -> bool:
@@ -184,6 +189,8 @@ class Cards:
             return
         self._stop_waiting(uuid)
         if uuid in self._returning:
+            if isinstance(news, Lease):
+                self._handed[uuid] = news
             self._returning.discard(uuid)
             self.acquire(uuid)
             return
@@ -286,6 +293,15 @@ class Cards:
         for uuid in list(self._handed):
             self._drop_handed(uuid)
         self._eyes.close()
+
+    def close_in_child(self) -> None:
+        """In a forked child: give up its copies, without a word to anybody."""
+        for lease in (*self._leases.values(), *self._handed.values()):
+            lease.close()
+        for waiter in self._waiters.values():
+            waiter.close()
+        if self._gathering is not None:
+            self._gathering.close()
 
     def close(self) -> None:
         self.settle()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -35,12 +36,13 @@ def prepare(
     machine: Machine,
     base: Mapping[str, str],
     run: RunDir,
+    outs: Outs,
 ) -> Command:
     """Make what the attempt needs on disk and say what to execute."""
     place = strict.placed(job, place)
-    _directories(job, attempt, place, run)
+    log, end = str(run.log(attempt)), str(run.end(attempt))
+    _directories(job, place, log, end, outs)
     inputs = materialise(job, run)
-    log = str(run.log(attempt))
     values = placeholders(place, log, inputs)
     own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
     own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
@@ -54,7 +56,7 @@ def prepare(
         env_unset=tuple(changes.unset),
         cwd=job.cwd,
         log=log,
-        end=str(run.end(attempt)),
+        end=end,
         timeout=job.timeout,
         idle_timeout=job.idle_timeout,
         grace=job.grace,
@@ -75,6 +77,8 @@ def wants_port(job: Job) -> bool:
 
 def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     """Absolute patterns, in which only what the user wrote as one is one."""
+    if not job.outputs:
+        return ()
     plain = {name: glob.escape(value) for name, value in values.items()}
     return tuple(os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs)
 
@@ -85,13 +89,15 @@ def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     return (*job.shell, render(job.run, values))
 
 
-def _directories(job: Job, attempt: AttemptId, place: Place, run: RunDir) -> None:
-    for left in (run.log(attempt), run.out(attempt), run.end(attempt)):
+def _directories(job: Job, place: Place, log: str, end: str, outs: Outs) -> None:
+    for left in (log, place.out, end):
         # A power cut may take the newest events and leave what they led to: it stays, aside.
         if os.path.lexists(left):
             os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
-    os.mkdir(place.out, 0o700)
-    run.log(attempt).parent.mkdir(mode=0o700, exist_ok=True)
+    outs.make(place.out)
+    logs = os.path.dirname(log)
+    if not os.path.isdir(logs):
+        os.makedirs(logs, 0o700, exist_ok=True)
     if not os.path.isdir(job.cwd):
         raise NotPreparedError(f"its directory {job.cwd} does not exist")
     _interpreter(job)
@@ -107,12 +113,54 @@ def _interpreter(job: Job) -> None:
         raise NotPreparedError(f"its conda environment {job.conda} has no conda-meta")
 
 
-def tidy(run: RunDir, attempt: AttemptId) -> None:
-    """Remove the attempt's `{{out}}` if nothing was put there."""
-    try:
-        os.rmdir(run.out(attempt))
-    except OSError:
-        return
+class Outs:
+    """The attempts' `{{out}}`. One in which nothing was put becomes that of a later attempt.
+
+    On a busy disk nothing that a start needs takes as long as removing a directory does.
+    """
+
+    def __init__(self) -> None:
+        self._empty: deque[str] = deque()
+        self._kept = 0
+        self._fresh: tuple[int, int, int] | None = None
+
+    def make(self, path: str) -> None:
+        """A directory that is as one just made. Raises OSError."""
+        while self._empty:
+            try:
+                os.rename(self._empty.popleft(), path)
+                return
+            except OSError:  # somebody removed it
+                continue
+        os.mkdir(path, 0o700)
+        self._fresh = self._fresh or _ownership(path)
+
+    def over(self, path: str) -> None:
+        """Nothing writes there any more."""
+        with suppress(OSError), os.scandir(path) as entries:
+            as_made = next(entries, None) is None and _ownership(path) == self._fresh
+            if as_made and not os.listxattr(path):
+                # Away at once, under a name that no job has: nothing is to be seen there.
+                self._kept += 1
+                spare = os.path.join(os.path.dirname(path), f".spare-{self._kept}")
+                os.rename(path, spare)
+                self._empty.append(spare)
+                return
+        self._remove(path)
+
+    def close(self) -> None:
+        """What nobody took over goes."""
+        while self._empty:
+            self._remove(self._empty.popleft())
+
+    def _remove(self, path: str) -> None:
+        with suppress(OSError):  # not empty: what it was made for
+            os.rmdir(path)
+
+
+def _ownership(path: str) -> tuple[int, int, int]:
+    seen = os.lstat(path)
+    return seen.st_mode, seen.st_uid, seen.st_gid
 
 
 # ── Inputs that gpulaunch makes itself ──────────────────────────────────────────────────────────

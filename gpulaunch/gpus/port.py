@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from functools import cache
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import Held, bind_name
@@ -51,6 +52,7 @@ def reserve_port(among: range | None = None) -> PortLease:
     raise GpulaunchError(f"no free TCP port from {ports[0]} to {ports[-1]}")
 
 
+@cache
 def port_range() -> range:
     """Ports the kernel does not hand out to outgoing connections by itself, where it leaves any."""
     low, high = _FIRST, _FIRST

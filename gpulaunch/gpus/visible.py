@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpulaunch.core.model import Gpu
@@ -31,7 +32,7 @@ def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[
     if not gpus:
         return {MASK: ""}
     if gpus[0].simulated:
-        beyond = count_cards() if real is None else real
+        beyond = _count_here() if real is None else real
         return {MASK: ",".join(str(beyond + gpu.index) for gpu in gpus), ORDER: PCI_ORDER}
     if style == "uuid" or any(gpu.mig for gpu in gpus):
         return {MASK: ",".join(gpu.uuid for gpu in gpus)}
@@ -50,6 +51,12 @@ def style_for(machine: Machine) -> tuple[Style, str]:
         shut = ", ".join(machine.unopened)
         return "uuid", f"{shut} cannot be opened, so that CUDA may count differently"
     return "index", ""
+
+
+@cache
+def _count_here() -> int:
+    """Asked at every start; cards do not come and go while a program runs."""
+    return count_cards()
 
 
 def count_cards(root: str = "/") -> int:

@@ -138,6 +138,11 @@ class Journal:
         for fact, at in facts:
             self._pending.append(encode(self._next, fact, at))
             self._next += 1
+            if len(self._pending) >= _BATCH_LINES and self.failure is None:
+                # All lines of a long list at once, and again until the sync, would be tens of
+                # megabytes.
+                self.retry()
+                self.sync()
         return self.retry()
 
     def retry(self) -> bool:

@@ -1,9 +1,12 @@
-"""How long jobs took in an earlier run of the same job file: a first guess for the next one.
+"""How long jobs took in earlier runs of the same job file: a first guess for the next one.
 
 Reads a run's journal, where that is small enough to be read before a run begins.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.read import replay
@@ -13,10 +16,25 @@ MOST = 8 << 20
 """Bytes of a journal: about a third of a second, and the events of some 20,000 jobs."""
 
 
-def durations(run: RunDir | None) -> dict[str, float]:
+RUNS = 3
+"""How many earlier runs are asked: the newest may have been stopped before it had begun."""
+
+
+def durations_of(runs: Iterable[RunDir]) -> dict[str, float]:
+    """Seconds of each job's last success in any of these runs, the newest first; as many of them
+    as are small enough together."""
+    found: dict[str, float] = {}
+    room = MOST
+    for run in islice(runs, RUNS):
+        found = durations(run, room) | found
+        room -= _size(run)
+    return found
+
+
+def durations(run: RunDir | None, most: int | None = None) -> dict[str, float]:
     """Seconds of each job's last success, by name; nothing where there is no run to be read."""
     try:
-        if run is None or run.events.stat().st_size > MOST:
+        if run is None or _size(run) > (MOST if most is None else most):
             return {}
         ledger = replay(run.events)
     except (OSError, GpulaunchError):
@@ -27,3 +45,10 @@ def durations(run: RunDir | None) -> dict[str, float]:
         for attempt in job.attempts
         if attempt.state == "succeeded"
     }
+
+
+def _size(run: RunDir) -> int:
+    try:
+        return run.events.stat().st_size
+    except OSError:
+        return 0

@@ -32,6 +32,7 @@ class Recorder:
         self._ledger = ledger
         self._derive: deque[Fact] = deque()
         self._recorded_ends: list[AttemptId] = []
+        self._synced_ends: list[AttemptId] = []
         self._scarcity: OSError | None = None
 
     @property
@@ -62,13 +63,23 @@ class Recorder:
 
         False: it does not, and what it lacks is pending again.
         """
+        self.clear_ends()
         if not self._journal.sync():
             return False
-        ends, self._recorded_ends = self._recorded_ends, []
+        self._synced_ends += self._recorded_ends
+        self._recorded_ends.clear()
+        return True
+
+    def clear_ends(self) -> None:
+        """Delete the ends that the journal holds for good.
+
+        Some time after the sync: until its transaction is over, a journalling file system makes
+        each removal wait.
+        """
+        ends, self._synced_ends = self._synced_ends, []
         for attempt in ends:
             with suppress(OSError):
                 os.unlink(self._run.end(attempt))
-        return True
 
     def _look_for_room(self) -> None:
         """An attempt needs more than its line: its log, its `{{out}}`, its keeper's record."""
@@ -101,5 +112,11 @@ _DERIVED = (AttemptEnded, JobSettled)
 def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
     """Point `results/JOB` to what the job's successful attempt left, if it left anything."""
     attempts = ledger.jobs[job].attempts
-    if attempts and os.path.isdir(run.out(attempts[-1].id)):
-        run.link_result(attempts[-1].id)
+    if not attempts:
+        return
+    with (
+        suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(run.out(attempts[-1].id)) as left,
+    ):
+        if any(True for _ in left):  # an empty one is removed, sooner or later
+            run.link_result(attempts[-1].id)

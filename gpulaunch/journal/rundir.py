@@ -234,12 +234,16 @@ def find(run: str | None, cwd: Path) -> RunDir:
 
 def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
     """The newest run of this job file under `cwd`, if there is one."""
+    return next(runs_of(job_file, cwd), None)
+
+
+def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
+    """The runs of this job file under `cwd`, newest first."""
     wanted = os.path.realpath(job_file)
     for run in runs(cwd):
         manifest = _manifest(run)
         if manifest and manifest.job_file and os.path.realpath(manifest.job_file) == wanted:
-            return run
-    return None
+            yield run
 
 
 def _directories(base: Path) -> Iterator[RunDir]:

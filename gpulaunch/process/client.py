@@ -156,6 +156,12 @@ class Nursery:
             self._process.returncode = 0
         self._said.close()
 
+    def close_in_child(self) -> None:
+        """In a forked child, to which the nursery is no child: give up the copy of its socket."""
+        self._socket.close()
+        self._said.close()
+        self._process.returncode = 0
+
     def __enter__(self) -> Nursery:
         return self
 
@@ -186,9 +192,9 @@ class Pair:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file = command.attempt, command.end
         with _memory_file("launch") as file:
-            file.write(_spec(command))
+            file.write(_for_the_child(command))
             file.flush()
-            self._tell({"do": "launch"}, [file.fileno()])
+            self._tell(_for_the_keeper(command), [file.fileno()])
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
         """TERM, the command's grace, KILL; `now`: KILL at once. Nothing, where nothing runs.
@@ -262,7 +268,21 @@ def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) 
     to.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
 
 
-def _spec(command: Command) -> bytes:
+def _for_the_keeper(command: Command) -> dict[str, object]:
+    """What it goes by while the attempt runs; short, whatever the command is."""
+    return {
+        "do": "launch",
+        "attempt": command.attempt,
+        "end": _code(command.end),
+        "outputs": bool(command.outputs),
+        "timeout": command.timeout,
+        "idle_timeout": command.idle_timeout,
+        "grace": command.grace,
+        "success_codes": sorted(command.success_codes),
+    }
+
+
+def _for_the_child(command: Command) -> bytes:
     spec = {
         "attempt": command.attempt,
         "argv": _coded(command.argv),
@@ -270,12 +290,7 @@ def _spec(command: Command) -> bytes:
         "env_unset": _coded(command.env_unset),
         "cwd": _code(command.cwd),
         "log": _code(command.log),
-        "end": _code(command.end),
         "outputs": _coded(command.outputs),
-        "timeout": command.timeout,
-        "idle_timeout": command.idle_timeout,
-        "grace": command.grace,
-        "success_codes": sorted(command.success_codes),
         "hidden": None if command.hidden is None else _coded(command.hidden),
         "main": None if command.main is None else _main(command.main),
     }
@@ -293,7 +308,7 @@ def _main(main: Main) -> dict[str, object]:
 
 def _code(text: str) -> str:
     """The bytes that the kernel is to see, a character each: any name survives JSON."""
-    return os.fsencode(text).decode("latin-1")
+    return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
 def _coded(texts: Sequence[str]) -> list[str]:

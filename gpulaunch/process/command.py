@@ -55,7 +55,7 @@ class Command:
             raise UsageError(f"{self.attempt}: expected a program to run, found an empty list")
         words = (*self.argv, *self.env_set, *self.env_set.values(), *self.env_unset, self.cwd)
         words += (self.log, self.end, *self.outputs, *(self.hidden or ()))
-        if any("\0" in word for word in words):
+        if "\0" in "".join(words):
             raise UsageError(f"{self.attempt}: a NUL character cannot be passed to a program")
         if any(not name or "=" in name for name in self.env_set):
             raise UsageError(f"{self.attempt}: a variable's name is empty or holds a = sign")

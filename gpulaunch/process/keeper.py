@@ -34,7 +34,6 @@ import ctypes
 import errno
 import fcntl
 import gc
-import glob
 import json
 import math
 import os
@@ -42,10 +41,11 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `typing` itself would be a tenth of what every fork copies
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -53,6 +53,7 @@ END_SIZE = 8192
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
+SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
 SUPERVISOR_GONE = "the supervisor is gone"
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -448,6 +449,8 @@ class Inner:
         self.leases = leases
         self.environment = environment
         self.attempt: Attempt | None = None
+        self.spare: Spare | None = None
+        self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
@@ -460,6 +463,8 @@ class Inner:
             self.waker.clear()
             if self.attempt:  # first: an end that came before a stop is the job's own
                 self.attempt.look(ready)
+            elif self.spare and self.spare.is_dead():
+                self.spare = None
             if self.channel.fd in ready:
                 self.listen(ready[self.channel.fd])
             if self.watch in ready:
@@ -469,6 +474,19 @@ class Inner:
                 self.attempt.advance(time.monotonic())
                 if self.attempt.over:
                     self.attempt = None
+                    self.spare_at = time.monotonic() + SPARE_AFTER
+            elif self.spare_at is not None and time.monotonic() >= self.spare_at:
+                self.bear_spare()
+
+    def bear_spare(self) -> None:
+        """Fork ahead, while there is nothing else to do: no step of a start costs more.
+
+        INVARIANT: there is none while an attempt runs, or ECHILD would prove nothing.
+        """
+        self.spare_at = None
+        if not self.leaving:
+            with contextlib.suppress(OSError):  # scarce: the attempt forks for itself
+                self.spare = Spare.bear(self)
 
     def wait(self) -> dict[int, int]:
         poller = select.poll()
@@ -481,9 +499,9 @@ class Inner:
         if self.attempt:
             for fd in self.attempt.pipes():
                 poller.register(fd, select.POLLIN)
-            at = self.attempt.next_deadline()
-            if at is not None:
-                milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
+        at = self.attempt.next_deadline() if self.attempt else self.spare_at
+        if at is not None:
+            milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
         return dict(poller.poll(milliseconds))
 
     def listen(self, events: int) -> None:
@@ -494,18 +512,20 @@ class Inner:
             if self.attempt:
                 self.attempt.stop("interrupted", SUPERVISOR_GONE, now=False)
         elif message["do"] == "launch":
-            self.attempt = Attempt(self, read_all(fds[0]))
+            self.attempt = Attempt(self, message, fds[0])
         elif message["do"] == "end":
             self.leaving = True
         elif self.attempt and message["attempt"] == self.attempt.id:
             self.attempt.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
 
 
-def read_all(fd: int) -> dict[str, object]:
-    with os.fdopen(fd, "rb") as file:
-        file.seek(0)
-        value: dict[str, object] = json.loads(file.read())
-        return value
+def read_spec(fd: int) -> dict[str, object]:
+    """The whole of a command. The position is left alone: two processes read this file."""
+    data, size = b"", os.fstat(fd).st_size
+    while len(data) < size:
+        data += os.pread(fd, size - len(data), len(data))
+    value: dict[str, object] = json.loads(data)
+    return value
 
 
 # Phases of an attempt. A stop or a timeout sends TERM; what is left at `kill_at` is swept.
@@ -516,11 +536,15 @@ RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking
 
 
 class Attempt:
-    """One start of a job, from the fork to the proof that nothing of it is left."""
+    """One start of a job, from the fork to the proof that nothing of it is left.
 
-    def __init__(self, keeper: Inner, spec: dict[str, object]) -> None:
+    `spec` is what the keeper goes by; the rest of the command is in `file`, for its child.
+    """
+
+    def __init__(self, keeper: Inner, spec: dict[str, object], file: int) -> None:
         self.keeper = keeper
         self.spec = spec
+        self.file = file
         self.id = str(spec["attempt"])
         self.phase = RUNNING
         self.over = False
@@ -584,24 +608,18 @@ class Attempt:
     def launch(self) -> None:
         """Fork. Where processes or descriptors are scarce, later: that is not the job's failure."""
         self.fork_at = None
-        me = os.getpid()
-        pipe: tuple[int, ...] = ()
+        spare, self.keeper.spare, self.keeper.spare_at = self.keeper.spare, None, None
         try:
-            pipe = os.pipe()
-            pid = os.fork()
+            if spare is None or not spare.begin(self.file):
+                spare = Spare.bear(self.keeper)
+                spare.begin(self.file)
         except OSError as problem:
-            for fd in pipe:
-                os.close(fd)
             if problem.errno not in SCARCE:
                 raise
             self.fork_at = time.monotonic() + self.fork_pause
             self.fork_pause = min(self.fork_pause * 2, 1.0)
             return
-        if pid == 0:
-            become_job(self.spec, self.keeper, me, pipe[1])
-        os.close(pipe[1])
-        os.set_blocking(pipe[0], False)
-        self.pid, self.exec_pipe = pid, pipe[0]
+        self.pid, self.exec_pipe = spare.pid, spare.exec_pipe
         self.started = (time.monotonic(), time.time())
         self.silent_since = self.looked_at = self.started[0]
         if self.idle_timeout:
@@ -776,7 +794,7 @@ class Attempt:
         elif self.timeout and now >= self.started[0] + self.timeout:
             self.stop("timeout", "", now=False)
         elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
-            self.idle_at = None if self.ask(look_at_log, self.spec) else now + 1.0
+            self.idle_at = None if self.ask(look_at_log, self.file) else now + 1.0
 
     def judge_silence(self, log: list[int]) -> None:
         """Ended for silence, or a later look. `log` is its size and time of change (ns).
@@ -849,9 +867,11 @@ class Attempt:
             self.conclude([])
         elif now >= self.check_limit:
             words = f"(its file system gave no answer within {OUTPUT_CHECK_LIMIT:.0f} s)"
-            self.conclude([f"{shown_raw(path)} {words}" for path in raws(self.spec["outputs"])])
+            self.conclude(
+                [f"{shown_raw(path)} {words}" for path in raws(read_spec(self.file)["outputs"])]
+            )
         elif self.helper is None and now >= self.check_at:
-            asked = self.ask(look_for_outputs, self.spec, self.since)
+            asked = self.ask(look_for_outputs, self.file, self.since)
             self.check_at = math.inf if asked else now + 1.0
 
     def drop_helper(self) -> None:
@@ -867,6 +887,7 @@ class Attempt:
     def finish(self) -> None:
         """Nothing of it is left. Into the file first, then to the supervisor."""
         self.over = True
+        os.close(self.file)
         record = self.record()
         if self.end is not None:
             line = json.dumps(record, separators=(",", ":")).encode()
@@ -906,18 +927,77 @@ def clip(text: str, limit: int) -> str:
 # ── The job's first moments ─────────────────────────────────────────────────────────────────────
 
 
-def become_job(spec: dict[str, object], keeper: Inner, parent: int, pipe: int) -> None:
+class Spare:
+    """A forked child that waits to be told which job it is to become.
+
+    It is killed with its keeper, and ends by itself where that closes its link.
+    """
+
+    def __init__(self, pid: int, link: socket.socket, exec_pipe: int) -> None:
+        self.pid = pid
+        self.link = link
+        self.exec_pipe = exec_pipe
+
+    @classmethod
+    def bear(cls, keeper: Inner) -> Spare:
+        """Raises OSError where processes or descriptors are scarce."""
+        me = os.getpid()
+        with contextlib.ExitStack() as stack:
+            link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.callback(theirs.close)
+            on_failure = stack.enter_context(contextlib.ExitStack())
+            on_failure.callback(link.close)
+            read, write = os.pipe()
+            stack.callback(os.close, write)
+            on_failure.callback(os.close, read)
+            pid = os.fork()
+            if pid == 0:
+                on_failure.close()
+                stack.pop_all()  # a job that goes on here leaves by this way, its files its own
+                become_job(keeper, me, theirs, write)
+            os.set_blocking(read, False)
+            on_failure.pop_all()
+        return cls(pid, link, read)
+
+    def begin(self, file: int) -> bool:
+        """Hand it the job. False: it is dead, and buried."""
+        fds = struct.pack("i", file)
+        try:
+            self.link.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        except OSError:  # it was killed meanwhile
+            self.bury()
+            return False
+        finally:
+            self.link.close()
+        return True
+
+    def is_dead(self) -> bool:
+        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        self.link.close()
+        self.bury()
+        return True
+
+    def bury(self) -> None:
+        os.close(self.exec_pipe)
+        send_signal(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> None:
     """In the forked child: never returns. What goes wrong goes in words into the pipe."""
     born = False
     try:
         settle_in(parent)
+        for fd in keeper.leases:
+            os.set_inheritable(fd, True)
+        environment = dict(keeper.environment)
+        with link:
+            spec = await_spec(link)
         stdio(raw(spec["log"]))
         if spec["hidden"] is not None:
             isolate(raws(spec["hidden"]))
-        for fd in keeper.leases:
-            os.set_inheritable(fd, True)
         enter(raw(spec["cwd"]))
-        environment = dict(keeper.environment)
         for name in raws(spec["env_unset"]):
             environment.pop(name, None)
         changes = spec["env_set"]
@@ -936,6 +1016,17 @@ def become_job(spec: dict[str, object], keeper: Inner, parent: int, pipe: int) -
     finally:
         if not born:
             os._exit(127)
+
+
+def await_spec(link: socket.socket) -> dict[str, object]:
+    """What the keeper says is to be run; where it lets go without a word, the process ends."""
+    flags = socket.MSG_CMSG_CLOEXEC
+    said, ancillary, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4), flags)
+    if not said:
+        os._exit(127)
+    if not ancillary:
+        raise Refusal(os.strerror(errno.EMFILE))
+    return read_spec(struct.unpack("i", ancillary[0][2][:4])[0])
 
 
 class Refusal(Exception):
@@ -1262,15 +1353,15 @@ class Helper:
         return True
 
 
-def look_at_log(spec: dict[str, object]) -> dict[str, list[int]]:
-    seen = os.stat(raw(spec["log"]))
+def look_at_log(file: int) -> dict[str, list[int]]:
+    seen = os.stat(raw(read_spec(file)["log"]))
     return {"log": [seen.st_size, seen.st_mtime_ns]}
 
 
-def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]]:
+def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
     """What is missing, in words where the path alone would mislead."""
     missing = []
-    for path in raws(spec["outputs"]):
+    for path in raws(read_spec(file)["outputs"]):
         fault = fault_of_pattern(path, since)
         if fault is not None:
             missing.append(shown_raw(path) + fault)
@@ -1279,6 +1370,8 @@ def look_for_outputs(spec: dict[str, object], since: int) -> dict[str, list[str]
 
 def fault_of_pattern(pattern: bytes, since: int) -> str | None:
     """None for a good output; of a pattern, one good match is enough."""
+    import glob  # in the helper alone
+
     fault = ""
     paths = [pattern] if os.path.lexists(pattern) else glob.iglob(pattern, recursive=True)
     for path in paths:

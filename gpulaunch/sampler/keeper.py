@@ -57,6 +57,9 @@ def _spent(fields: list[bytes]) -> float:
 
 def _stat(pid: int) -> tuple[bytes, list[bytes]]:
     """The name in /proc/PID/stat, and what follows it, from the state on."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        name, _, rest = file.read().rpartition(b")")
+    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        name, _, rest = os.read(file, 4096).rpartition(b")")
+    finally:
+        os.close(file)
     return name.partition(b"(")[2], rest.split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TextIO
 
 from gpulaunch.views.lines import LineView
@@ -17,14 +17,14 @@ def choose_view(
     quiet: bool = False,
     no_progress: bool = False,
     json: bool = False,
-    earlier: Callable[[], Mapping[str, float]] = dict,
+    earlier: Mapping[str, float] | None = None,
 ) -> View:
     """The view that fits: live on a terminal that can redraw, else a line per event.
 
-    `earlier` is asked only where an estimate is shown: how long jobs took in an earlier run.
+    `earlier`: how long jobs took in earlier runs, for the estimate.
     """
     if json:
         return SilentView()
     if quiet or no_progress or not can_redraw(stream, environ):
         return LineView(stream, color=wants_color(stream, environ), quiet=quiet)
-    return ProgressView(console_for(stream, environ), earlier())
+    return ProgressView(console_for(stream, environ), earlier)

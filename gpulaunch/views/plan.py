@@ -66,6 +66,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "after": list(job.after),
         "priority": job.priority,
         "cost": job.cost,
+        "expected_seconds": job.expected or None,
         "timeout": job.timeout,
         "idle_timeout": job.idle_timeout,
         "grace": job.grace,
@@ -113,6 +114,9 @@ def print_plan(
     if limits:
         tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
         console.print(Text(f"at most at once: {tokens}", "dim"), soft_wrap=True)
+    if any(job.expected for job in jobs):
+        text = "longest first, by how long these jobs took in earlier runs"
+        console.print(Text(text, "dim"), soft_wrap=True)
     for group in _groups(jobs):
         console.print()
         for line in _group_lines(group):
@@ -161,6 +165,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         *_listed("uses", [demand.uses for demand in demands]),
         *_listed("needs", [job.needs for job in group]),
         *_listed("after", [job.after for job in group]),
+        *_span([job.expected or None for job in group], words.duration, "{} expected"),
         *_span([job.timeout for job in group], words.limit, "timeout {}"),
         *_span([job.idle_timeout for job in group], words.limit, "idle_timeout {}"),
         *_span([job.retry.times or None for job in group], _retries, "{}"),

@@ -11,7 +11,7 @@ import pytest
 from gpulaunch.core.model import FastaRecord, Job
 from gpulaunch.core.template import render
 from gpulaunch.core.words import unescaped
-from gpulaunch.engines.prepare import NotPreparedError, materialise
+from gpulaunch.engines.prepare import NotPreparedError, Outs, materialise
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.spec import load_text
 from gpulaunch.spec.fasta import digest_of
@@ -55,3 +55,41 @@ def test_the_home_directory_in_outputs_is_the_home_directory(tmp_path: Path) -> 
     assert job.outputs == ("/h[[]1]/a*", "/h[[]1]", "b/~", "~b")
     assert [unescaped(str(text)) for text in job.outputs][:2] == ["/h[1]/a*", "/h[1]"]
     assert os.path.join(tmp_path, str(job.outputs[0])) == job.outputs[0]
+
+
+def test_an_empty_output_directory_serves_a_later_attempt(tmp_path: Path) -> None:
+    outs = Outs()
+    outs.make(str(tmp_path / "a.1"))
+    made = os.stat(tmp_path / "a.1")
+    outs.over(str(tmp_path / "a.1"))
+    assert not (tmp_path / "a.1").exists()
+    outs.make(str(tmp_path / "b.1"))
+    assert os.stat(tmp_path / "b.1").st_ino == made.st_ino
+    outs.over(str(tmp_path / "b.1"))
+    outs.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_an_output_directory_that_is_as_one_just_made_serves_again(tmp_path: Path) -> None:
+    outs = Outs()
+    for name in ("full", "open", "gone"):
+        outs.make(str(tmp_path / name))
+    (tmp_path / "full" / "result").touch()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "gone").rmdir()
+    for name in ("full", "open", "gone"):
+        outs.over(str(tmp_path / name))
+    outs.make(str(tmp_path / "fresh"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fresh", "full"]
+    assert (tmp_path / "fresh").stat().st_mode & 0o777 == 0o700
+    outs.close()
+
+
+def test_a_spare_directory_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
+    outs = Outs()
+    outs.make(str(tmp_path / "a.1"))
+    outs.over(str(tmp_path / "a.1"))
+    for path in tmp_path.iterdir():
+        path.rmdir()
+    outs.make(str(tmp_path / "b.1"))
+    assert (tmp_path / "b.1").is_dir()

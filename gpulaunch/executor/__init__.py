@@ -1,0 +1,51 @@
+"""`GpuExecutor`: a `concurrent.futures.Executor` whose workers each hold one card.
+
+    executor (what people call) ─▶ work (items, the one lock) ◀─ crew (a thread per worker)
+        │                             ▲                              │ channel: transfer's pickles
+        └─ starts ─▶ manager ─────────┘                              ▼
+             │ core.run, engines.cards: which cards            worker (the process)
+             └ process.client: keepers ───────────────────────────▶ │
+
+Nothing here prints; what must be said goes to the logger `gpulaunch.executor`. The names below are
+imported when they are asked for, as workers need none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.executor.errors import BrokenGpuExecutorError as BrokenGpuExecutorError
+    from gpulaunch.executor.errors import NoCardsForExecutorError as NoCardsForExecutorError
+    from gpulaunch.executor.errors import RemoteError as RemoteError
+    from gpulaunch.executor.errors import RemoteTraceback as RemoteTraceback
+    from gpulaunch.executor.errors import WorkerDiedError as WorkerDiedError
+    from gpulaunch.executor.executor import GpuExecutor as GpuExecutor
+    from gpulaunch.executor.work import GpuFuture as GpuFuture
+
+_WHERE = {
+    "BrokenGpuExecutorError": "errors",
+    "GpuExecutor": "executor",
+    "GpuFuture": "work",
+    "NoCardsForExecutorError": "errors",
+    "RemoteError": "errors",
+    "RemoteTraceback": "errors",
+    "WorkerDiedError": "errors",
+}
+
+__all__ = [
+    "BrokenGpuExecutorError",
+    "GpuExecutor",
+    "GpuFuture",
+    "NoCardsForExecutorError",
+    "RemoteError",
+    "RemoteTraceback",
+    "WorkerDiedError",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,305 @@
+"""What people call. It keeps `concurrent.futures`' promises, at exit and after a fork as well."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.core.selection import Selection
+from gpulaunch.engines.pool import Pool, SelectionError, open_pool
+from gpulaunch.engines.single import as_given
+from gpulaunch.errors import NoCardsError, UsageError
+from gpulaunch.executor import transfer
+from gpulaunch.executor.channel import HELLO
+from gpulaunch.executor.manager import Manager, launching
+from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
+from gpulaunch.executor.seats import Plan
+from gpulaunch.executor.work import GpuFuture, Item
+from gpulaunch.gpus.visible import MASK, ORDER
+
+T = TypeVar("T")
+
+_managers: set[Manager] = set()
+
+
+class GpuExecutor(Executor):
+    """Runs calls in worker processes that each hold one card and see only it, as `cuda:0`.
+
+        def load():
+            global model
+            model = torch.load("model.pt").to("cuda:0")
+
+        def predict(batch):
+            return model(torch.as_tensor(batch).to("cuda:0")).cpu().numpy()
+
+        with GpuExecutor(initializer=load) as executor:
+            for result in executor.map(predict, batches):
+                ...
+
+    `gpus`: "all", how many (any), or which: indices as `gpulaunch gpus` shows them, or UUIDs.
+    `per_gpu`: so many workers share a card. `simulate`: so many pretend cards instead of real ones.
+    `initializer(*initargs)` is called once in each worker before its first item.
+    `max_tasks_per_child`: a worker is replaced after so many items (of `map`: chunks).
+    `wait`: seconds to wait for a first card; None: for ever, as `gpulaunch run` does.
+    `share_busy`: use cards on which processes run that hold no lease.
+    `cpus`: threads for numerical libraries; None: the card's share of the CPUs.
+    `env`: variables for the workers beside this process's own; None removes one.
+
+    A worker is started when there is an item for it, on the first card that can be had; others
+    follow as more cards come free. Cards are held until `shutdown`, except that one whose worker
+    died or was replaced goes first to a launcher that waits and holds none.
+
+    Functions and classes of `__main__` need no `if __name__` guard; workers share its globals
+    among all calls, and do not import it. What a worker prints goes where this process prints.
+
+    A worker that dies fails the one item that it ran (WorkerDiedError); another takes its place.
+    When nothing can be had any more, all that waits fails with BrokenGpuExecutorError: three
+    workers in a row did not become ready, or no card can be had (NoCardsForExecutorError).
+
+    Raises NoCardsError where there is no such card at all, UsageError for arguments that cannot
+    be, and whatever pickling `initializer` and `initargs` raises.
+    """
+
+    def __init__(
+        self,
+        gpus: str | int | Sequence[int | str] = "all",
+        *,
+        per_gpu: int = 1,
+        simulate: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        max_tasks_per_child: int | None = None,
+        wait: float | None = None,
+        share_busy: bool = False,
+        cpus: int | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> None:
+        _at_least_one(per_gpu=per_gpu, max_tasks_per_child=max_tasks_per_child, cpus=cpus)
+        _at_least_one(simulate=simulate)
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        streams = (_is_open(1), _is_open(2))  # before we open anything: the numbers are used again
+        environ = as_given(os.environ)
+        plan = Plan(
+            hello=transfer.message(HELLO, (sys.argv, initializer, initargs), to_worker=True),
+            environ=environ,
+            env=_checked(env or {}),
+            cwd=os.getcwd(),
+            streams=streams,
+            per_gpu=per_gpu,
+            cpus=cpus,
+            wait=wait,
+            most_items=max_tasks_per_child,
+        )
+        _hook()
+        self._pid = os.getpid()
+        self._starting = threading.Lock()
+        self._manager = Manager(_pool(gpus, simulate, environ, share_busy), plan)
+        # Once nobody can ask for anything more: what waits is still done, then the cards go back.
+        self._finalizer = weakref.finalize(self, _abandon, self._manager, self._pid)
+        self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        return f"<GpuExecutor on {', '.join(str(gpu.index) for gpu in self.gpus) or 'no card yet'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a GpuExecutor cannot be pickled: it stays in the process that made it")
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The cards that it has workers on now, in the order of their indices."""
+        return self._manager.gpus
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> GpuFuture[T]:
+        """Schedule `fn(*args, **kwargs)`; its future's `gpu` says on which card it runs.
+
+        Raises RuntimeError after `shutdown` and in a forked child, BrokenGpuExecutorError.
+        """
+        self._check_process()
+        future: GpuFuture[T] = GpuFuture()
+        with self._starting:
+            self._manager.work.put(Item(future, fn, args, kwargs))
+            _start(self._manager)
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """The results of `fn` in the order of the inputs, as `map(fn, *iterables)` gives them.
+
+        `chunksize` inputs travel together as one item; an exception in one is all that comes of
+        its chunk. `timeout` in seconds, for each result counted from this call: TimeoutError.
+        `buffersize`: at most so many chunks are submitted ahead of the results that were taken,
+        and inputs are read as they are needed; None: all inputs are read at once.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError("buffersize must be None or > 0")
+        until = None if timeout is None else time.monotonic() + timeout
+        inputs = chunks(zip(*iterables), chunksize)  # noqa: B905 - as map: the shortest decides
+        ahead = inputs if buffersize is None else itertools.islice(inputs, buffersize)
+        futures: deque[Future[list[T]]] = deque(
+            self.submit(run_chunk, fn, chunk) for chunk in ahead
+        )
+        more = None if buffersize is None else inputs
+        return flat(results(self if more else None, fn, futures, more, until))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take nothing more; what was submitted is done, unless `cancel_futures`; cards go back.
+
+        `wait`: until then. In a callback of one of its own futures it never waits. Idempotent.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._manager.work.close(cancel_futures)
+        self._join(wait)
+
+    def terminate_workers(self) -> None:
+        """End it now: what waits is cancelled, what runs gets SIGTERM, and SIGKILL after 10 s.
+
+        The running items fail with BrokenGpuExecutorError. Waits until the cards are given back.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._manager.terminate()
+        self._join(True)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """As `shutdown`; after a Ctrl-C as `terminate_workers`."""
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.terminate_workers()
+        else:
+            self.shutdown()
+
+    def _join(self, wait: bool) -> None:
+        manager = self._manager
+        started = manager.thread.ident is not None
+        if wait and started and threading.current_thread() not in manager.threads:
+            manager.thread.join()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"this GpuExecutor belongs to process {self._pid}, from which this one was forked:"
+                " make another one here"
+            )
+
+
+# ── Arguments ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _at_least_one(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+            raise TypeError(f"{name}: expected a whole number, found {number!r}")
+        if number is not None and number < 1:
+            raise ValueError(f"{name}: expected at least 1, found {number}")
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _checked(env: Mapping[str, str | None]) -> dict[str, str | None]:
+    for name in (MASK, ORDER):
+        if name in env:
+            raise UsageError(
+                f"env: {name} is what gives each worker its own card; choose cards with gpus="
+            )
+    return dict(env)
+
+
+def _pool(
+    gpus: str | int | Sequence[int | str],
+    simulate: int | None,
+    environ: Mapping[str, str],
+    share_busy: bool,
+) -> Pool:
+    if isinstance(gpus, int):
+        _at_least_one(gpus=gpus)
+        spec: str | Selection = Selection(count=gpus)
+    else:
+        spec = gpus if isinstance(gpus, str) else str([*gpus])
+    try:
+        pool = open_pool(spec, simulate, environ, f"executor-{secrets.token_hex(4)}", share_busy)
+    except SelectionError as error:
+        raise UsageError(f"gpus={gpus!r}: {error.text}") from None
+    if not pool.size:
+        notes = "".join(f"\n  {note}" for note in pool.notes)
+        raise NoCardsError(
+            "expected a card, found none here (to try without: simulate=N; what is wrong here:"
+            f" gpulaunch doctor){notes}"
+        )
+    return pool
+
+
+# ── Start, exit, fork ───────────────────────────────────────────────────────────────────────────
+
+
+def _start(manager: Manager) -> None:
+    """Start its thread, once."""
+    if manager.thread.ident is not None:
+        return
+    _managers.add(manager)
+    manager.start(lambda: _managers.discard(manager))
+
+
+@functools.cache
+def _hook() -> None:
+    # As concurrent.futures' own executors do it: before the interpreter waits for other threads.
+    threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
+    os.register_at_fork(
+        before=launching.acquire, after_in_parent=launching.release, after_in_child=_after_fork
+    )
+
+
+def _abandon(manager: Manager, pid: int) -> None:
+    if os.getpid() == pid:
+        manager.abandon()
+
+
+def _at_exit() -> None:
+    """Do what is pending; after a Ctrl-C that nobody caught, end it instead."""
+    pending = list(_managers)
+    for manager in pending:
+        manager.work.close()
+    try:
+        if getattr(sys, "last_type", None) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        for manager in pending:
+            manager.thread.join()
+    except KeyboardInterrupt:
+        for manager in pending:
+            manager.terminate()
+        for manager in pending:
+            manager.thread.join()
+
+
+def _after_fork() -> None:
+    launching.release()
+    for manager in list(_managers):
+        with suppress(OSError):
+            manager.close_in_child()
+    _managers.clear()

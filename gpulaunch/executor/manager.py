@@ -1,0 +1,431 @@
+"""The executor's one manager thread: cards, keepers and workers; callers and items are `work`'s.
+
+    work ─(short of workers)─▶ core Run: a job for each worker ─▶ Acquire ... Launch ─▶ Worker
+     ▲                                                                                    │
+     └──────────── items, taken by the worker's own thread ◀──────────────────────────────┘
+
+To the core, an executor is a run whose jobs are its workers: a job waits while there are items for
+it, is cancelled when there are none any more, and asked for again. So cards are taken, waited for
+and given up as a run does it. The thread sleeps unless one of its descriptors wakes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from gpulaunch.core.events import (
+    Acquire,
+    Asked,
+    Cancel,
+    Ended,
+    Event,
+    Granted,
+    Instruction,
+    Launch,
+    Pause,
+    Refused,
+    Retry,
+    SetTimer,
+    StopAttempt,
+    Submitted,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact, JobSettled
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    Outcome,
+)
+from gpulaunch.core.run import Run
+from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.pool import Pool
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.executor.crew import UnreadyError, Worker
+from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.executor.seats import GRACE, Plan, Seat, Starter
+from gpulaunch.executor.work import Work
+from gpulaunch.loop import Loop
+from gpulaunch.process import client
+
+STARTS = 3
+"""So many workers in a row that do not become ready, and no other is started."""
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+RETRY = 1.0
+
+log = logging.getLogger("gpulaunch.executor")
+
+launching = threading.RLock()
+"""Held while a worker's descriptors are on their way to where `close_in_child` finds them."""
+
+
+class Manager:
+    """`start` it once; it ends by itself when `work` is done and every card is given back."""
+
+    def __init__(self, pool: Pool, plan: Plan) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._starter = Starter(pool, plan)
+        self._waking = threading.RLock()
+        self._wake = -1
+        self._told: deque[tuple[Worker, UnreadyError | None]] = deque()
+        self._inbox: deque[Event] = deque()
+        self._crew: dict[AttemptId, Seat] = {}
+        self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
+        self._free: list[str] = []
+        self._asked: list[str] = []
+        self._looking: set[str] = set()
+        self._loop: Loop | None = None
+        self._cards: Cards | None = None
+        self._run = Run(pool.gpus, limit=pool.limit)
+        self._launched = self._told_waiting = False
+        self._terminating = self._abandoned = False
+        self._then: Callable[[], None] = lambda: None
+        self._until: float | None = None
+        self._failures = self._readied = 0
+        self._failure: UnreadyError | None = None
+        self.work = Work(len(self._names), self._poke)
+        self.thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
+        self.threads: frozenset[threading.Thread] = frozenset({self.thread})
+        """All of ours; replaced, never changed, as any thread may look."""
+        self.gpus: tuple[Gpu, ...] = ()
+
+    def start(self, then: Callable[[], None]) -> None:
+        """`then` is called when all is over, in the manager's thread."""
+        self._then = then
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.thread.start()
+
+    def abandon(self) -> None:
+        """Nobody can submit anything more. The garbage collector calls this, in any thread and
+        whatever locks that one holds."""
+        self._abandoned = True
+        self._poke()
+
+    def terminate(self) -> None:
+        """What waits is cancelled, what runs is ended. Any thread."""
+        self._terminating = True
+        self.work.close(cancel=True)
+
+    def close_in_child(self) -> None:
+        """In a forked child: copies of our descriptors would keep the cards, and the workers."""
+        for seat in self._crew.values():
+            seat.pair.close()
+            seat.port.close()
+            seat.worker.channel.close()
+            seat.worker.theirs.close()
+            seat.worker.streams.close()
+        if self._cards:
+            self._cards.close_in_child()
+        self._starter.close_in_child()
+        if self._loop:
+            self._loop.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+    # ── The loop ────────────────────────────────────────────────────────────────────────────────
+
+    def _main(self) -> None:
+        try:
+            with ExitStack() as stack:
+                self._open(stack)
+                while not self._finished():
+                    self._loop_.turn()
+                    self._turn()
+        except BaseException as error:
+            broken = BrokenGpuExecutorError(f"the executor has failed: {error!r}")
+            broken.__cause__ = error
+            self.work.fail(broken)
+        for thread in self.threads - {self.thread}:
+            if thread.ident is not None:
+                thread.join()
+        self._then()
+
+    def _open(self, stack: ExitStack) -> None:
+        stack.callback(self._deafen)
+        self._loop = Loop()
+        stack.callback(self._loop.close)
+        self._loop.watch(self._wake, lambda: os.eventfd_read(self._wake))
+        self._cards = Cards(
+            self._pool.gpus,
+            self._loop,
+            self._inbox.append,
+            self._pool.eyes(self._loop),
+            self._plan.environ,
+            working=lambda: bool(self._crew),
+            lingering=False,  # a worker is over when its keepers are gone
+        )
+        stack.callback(self._cards.close)
+        stack.callback(self._close_crew)
+        # The jobs are there, and none of them waits for a card before it is asked for.
+        jobs = tuple(Job(name, (), demand=self._demand) for name in self._names)
+        self._handle(Asked(Pause("no items yet")))
+        self._handle(Submitted(jobs))
+        self._handle(Asked(Cancel(None)))
+        self._handle(Asked(Pause("", off=True)))
+        self._turn()
+
+    def _turn(self) -> None:
+        """Take in what threads and cards have said, and let follow what follows."""
+        if self._abandoned:
+            self._abandoned = False
+            self.work.close()
+        while self._told:
+            self._thread_left(*self._told.popleft())
+        self._take_in()
+        self._balance()
+        self._take_in()
+        if self._terminating:
+            self.work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
+        if self._terminating or self.work.done:
+            self._stop_the_useless()
+        self._mind_the_wait()
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+
+    def _finished(self) -> bool:
+        return self.work.done and not self._crew and not self._inbox and self._run.finished
+
+    def _balance(self) -> None:
+        """As many workers asked for as there are items for them, and not one more."""
+        halted = self._failures >= STARTS
+        if halted and not self.work.serving and not self._crew:
+            self._give_up()
+        more = self.work.balance(len(self._asked), halted)
+        if more > 0:
+            names = tuple(self._free.pop() for _ in range(more))
+            self._asked.extend(names)
+            self._handle(Asked(Retry(names)))
+        elif more < 0:
+            self._handle(Asked(Cancel(tuple(self._asked[more:]))))
+
+    def _give_up(self) -> None:
+        assert self._failure is not None
+        text = f"{STARTS} workers in a row did not become ready: {self._failure}"
+        error = BrokenGpuExecutorError(text)
+        error.__cause__ = self._failure.__cause__
+        self.work.fail(error)
+
+    def _mind_the_wait(self) -> None:
+        """Only while no look at a card is under way is it known that there is none to be had."""
+        if not self._asked:
+            self._until = None
+        if not self._asked or self._launched or self._looking:
+            return
+        if self._until is None and self._plan.wait is not None:
+            self._until = time.monotonic() + self._plan.wait
+            self._loop_.call_at("wait", self._until, lambda: None)
+        why = self._run.why_waiting(self._asked[0])
+        if self._until is not None and time.monotonic() >= self._until:
+            self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
+            self._balance()
+        elif why and not self._told_waiting:
+            self._told_waiting = True
+            log.warning("the executor %s", why)
+
+    # ── The core ────────────────────────────────────────────────────────────────────────────────
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Granted | Refused):
+            self._looking.discard(event.gpu)
+        for result in self._run.handle(event, Instant(time.monotonic(), time.time())):
+            self._carry_out(result)
+
+    def _carry_out(self, result: Fact | Instruction) -> None:
+        match result:
+            case JobSettled(job, state, reason):
+                if job in self._asked:
+                    self._asked.remove(job)
+                self._free.append(job)
+                if state == "failed" and not self._crew:
+                    self.work.fail(NoCardsForExecutorError(reason))
+            case Launch():
+                self._asked.remove(result.attempt.job)
+                self._launched = True
+                self._launch(result)
+            case SetTimer(key, at):
+                self._loop_.call_at(key, at, lambda: self._inbox.append(TimerFired(key)))
+            case StopAttempt():
+                pass  # said of a worker that we know to be gone
+            case Acquire(gpu):
+                self._looking.add(gpu)
+                self._cards_.carry_out(result)
+            case _ if isinstance(result, Instruction):
+                self._cards_.carry_out(result)
+
+    # ── Workers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _launch(self, launch: Launch) -> None:
+        if self.work.done:
+            self._free_again(launch.attempt)
+            return
+        try:
+            with launching:
+                leases = self._cards_.descriptors([gpu.uuid for gpu in launch.gpus])
+                seat = self._starter.begin(launch, leases, self.work, self._hear_thread)
+                self._crew[launch.attempt] = seat
+        except (OSError, GpulaunchError) as error:
+            if isinstance(error, OSError) and error.errno in SCARCE:
+                # What is scarce is nobody's failure: again, in a while.
+                key = f"launch:{launch.attempt}"
+                self._loop_.call_after(key, RETRY, lambda: self._launch(launch))
+                return
+            self._count(UnreadyError(f"it could not be started: {error}"))
+            self._free_again(launch.attempt)
+            return
+        self._loop_.watch(seat.pair.fileno(), lambda: self._hear(seat))
+        self._loop_.watch(seat.worker.streams.fileno(), lambda: self._forward(seat))
+        self._note_gpus()
+        self.work.enter(seat.worker.ticket)
+        alive = (thread for thread in self.threads if thread.is_alive())
+        self.threads = frozenset({*alive, seat.worker.thread})
+        seat.worker.thread.start()
+
+    def _hear_thread(self, worker: Worker, unready: UnreadyError | None) -> None:
+        """In the worker's thread."""
+        self._told.append((worker, unready))
+        self._poke()
+
+    def _thread_left(self, worker: Worker, unready: UnreadyError | None) -> None:
+        """It serves no more: the process may end by itself, and is ended where it does not."""
+        if unready is not None and not self.work.done:
+            self._count(unready)
+        seat = self._crew.get(worker.attempt)
+        if seat is None:
+            return
+        seat.told = True
+        if seat.gone:
+            self._leave(seat)
+        elif worker.outcome is None:
+            worker.let_go()
+            self._loop_.call_after(f"end:{worker.attempt}", GRACE, lambda: self._stop(seat))
+
+    def _count(self, unready: UnreadyError) -> None:
+        if self._readied != self.work.readied:
+            self._readied, self._failures = self.work.readied, 0
+        self._failures += 1
+        self._failure = unready
+        log.warning("a worker did not become ready: %s", unready)
+
+    def _stop_the_useless(self) -> None:
+        """Those that are to be ended, and those that come up for nothing."""
+        for seat in self._crew.values():
+            if self._terminating and not seat.worker.terminated:
+                seat.worker.terminated = True
+                self._stop(seat)
+            elif not seat.worker.ticket.ready:
+                self._stop(seat)
+
+    def _stop(self, seat: Seat) -> None:
+        if not seat.stopped and seat.worker.outcome is None:
+            seat.stopped = True
+            seat.pair.stop("stopped", by="its executor")
+
+    # ── What keepers say ────────────────────────────────────────────────────────────────────────
+
+    def _forward(self, seat: Seat) -> None:
+        if not seat.worker.streams.forward():
+            self._loop_.unwatch(seat.worker.streams.fileno())
+
+    def _hear(self, seat: Seat) -> None:
+        for report in seat.pair.on_readable():
+            match report:
+                case client.Started():
+                    seat.put_away()
+                case client.Ended(outcome=outcome):
+                    self._ended(seat, outcome)
+                    seat.pair.end()
+                case client.Unkillable(pids=pids):
+                    log.warning(
+                        "process %s of a worker cannot be killed; its card is not used again before"
+                        " it is gone",
+                        ", ".join(map(str, pids)),
+                    )
+                case client.Gone():
+                    self._ended(seat, Lost("its keepers were killed"))
+                    self._gone(seat)
+
+    def _ended(self, seat: Seat, outcome: Outcome) -> None:
+        if seat.worker.outcome is not None:
+            return
+        self._loop_.forget(f"end:{seat.worker.attempt}")
+        seat.worker.log = seat.read_log()
+        self.work.void(seat.worker.ticket)
+        seat.worker.end(outcome)
+
+    def _gone(self, seat: Seat) -> None:
+        """Nobody but us has its lease any more."""
+        self._loop_.unwatch(seat.pair.fileno())
+        self._loop_.unwatch(seat.worker.streams.fileno())
+        seat.close()
+        seat.gone = True
+        # Why it never became ready counts before another one is started in its place. A thread
+        # that served may be long in somebody's callback, and is not waited for.
+        if seat.told or seat.worker.ticket.ready:
+            self._leave(seat)
+
+    def _leave(self, seat: Seat) -> None:
+        worker = seat.worker
+        if worker.ticket.ready:
+            self._failures = min(self._failures, STARTS - 1)
+        del self._crew[worker.attempt]
+        self._note_gpus()
+        self.work.leave(worker.ticket)
+        self._free_again(worker.attempt)
+
+    def _free_again(self, attempt: AttemptId) -> None:
+        """Its job is over, in a way that spends nothing; settled, it may be asked for again."""
+        self._inbox.append(Asked(Cancel((attempt.job,))))
+        self._inbox.append(Ended(attempt, Interrupted("its executor")))
+
+    def _note_gpus(self) -> None:
+        found = {seat.worker.gpu.uuid: seat.worker.gpu for seat in self._crew.values()}
+        self.gpus = tuple(sorted(found.values(), key=lambda gpu: gpu.index))
+
+    # ── Waking and closing ──────────────────────────────────────────────────────────────────────
+
+    def _poke(self) -> None:
+        with self._waking:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def _deafen(self) -> None:
+        with self._waking:
+            os.close(self._wake)
+            self._wake = -1
+
+    def _close_crew(self) -> None:
+        """Empty, unless something has failed here: then their keepers end them."""
+        for seat in self._crew.values():
+            seat.worker.end(Lost("its executor has failed"))
+            seat.close()
+        self._crew.clear()
+        self._starter.close()
+
+    @property
+    def _loop_(self) -> Loop:
+        assert self._loop is not None
+        return self._loop
+
+    @property
+    def _cards_(self) -> Cards:
+        assert self._cards is not None
+        return self._cards
+
+    @property
+    def _demand(self) -> Demand:
+        return Demand(gpus=1, per_gpu=self._plan.per_gpu, cpus=self._plan.cpus)

@@ -1,0 +1,212 @@
+"""Functions, arguments and results as pickles: what makes work of a notebook or script travel.
+
+Everything goes by cloudpickle, so that what stands in the caller's `__main__` (a notebook, a
+script with or without its `if __name__` guard) needs no import of it in the worker. Plain
+cloudpickle would give every pickled function its own copy of the globals it reads. Here
+
+    to a worker     functions of `__main__` get the worker's one `__main__` as their globals, so
+                    that what `initializer` put there (a loaded model) is what later items find
+    from a worker   what came from the caller's `__main__` goes back as a reference into it, so
+                    that a result's class is the caller's own
+
+A global (or a class attribute) that is data is written over in the worker only when the caller's
+own has changed since; code always is.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from importlib import import_module
+from typing import Any
+
+import cloudpickle
+
+from gpulaunch.executor.channel import Buffer, Message
+
+PROTOCOL = 5
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
+_INLINE = 4096
+"""Bytes up to which a buffer stays in the pickle."""
+
+
+def message(kind: bytes, value: object, to_worker: bool) -> Message:
+    """Raises whatever pickling the value raises."""
+    file = io.BytesIO()
+    left_out: list[pickle.PickleBuffer] = []
+
+    def leave_out(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            small = buffer.raw().nbytes <= _INLINE
+        except BufferError:  # not contiguous
+            return True
+        if not small:
+            left_out.append(buffer)
+        return small
+
+    (_ToWorker if to_worker else _FromWorker)(file, PROTOCOL, leave_out).dump(value)
+    # The value shares the file's memory; an open `getbuffer` would not outlive a collection.
+    return Message(kind, file.getvalue(), [buffer.raw() for buffer in left_out])
+
+
+def value_of(message: Message) -> Any:
+    """Raises whatever unpickling raises. Large arrays lie in the message's own memory."""
+    return pickle.loads(message.pickle, buffers=message.buffers)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves large tensors out of the pickle, which torch by itself copies into it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is getattr(torch, "Tensor", None):
+            array = _as_array(obj, torch)
+            if array is not None:
+                return as_tensor, (pickle.PickleBuffer(array), obj.dtype, tuple(obj.shape))
+        return super().reducer_override(obj)
+
+
+class _ToWorker(_Pickler):
+    """Pickles what is `__main__`'s by value, into the worker's one `__main__`."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if getattr(obj, "__module__", None) != "__main__" or not _by_value(reduced):
+            return reduced
+        make, arguments, (state, rest), _, _, setter = reduced
+        if isinstance(obj, types.FunctionType):
+            if obj.__globals__ is not vars(sys.modules["__main__"]):
+                return reduced
+            values = rest["__globals__"]
+            # The second argument is what becomes the function's globals.
+            arguments = (arguments[0], _THERE, *arguments[2:])
+            inner = (state, {**rest, "__globals__": {}})
+        elif isinstance(obj, type):
+            values, inner = state, ({}, rest)
+        else:
+            return reduced
+        data = {name: digest(value) for name, value in values.items()}
+        return make, arguments, (setter, inner, values, data), None, None, settle
+
+
+class _FromWorker(_Pickler):
+    """Pickles what came from the caller's `__main__` as a reference into it."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType | type) and obj.__module__ == "__main__":
+            path = obj.__qualname__
+            if "<" not in path:
+                return in_main, (path,)
+        return super().reducer_override(obj)
+
+
+def _as_array(tensor: Any, torch: Any) -> Any:
+    """The bytes of a large plain tensor in this process's memory; None for any other."""
+    plain = (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.numel() * tensor.element_size() > _INLINE
+        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+        and not vars(tensor)
+    )
+    try:
+        return tensor.contiguous().view(-1).view(torch.uint8).numpy() if plain else None
+    except (RuntimeError, TypeError):  # no numpy; a kind of tensor that has no such memory
+        return None
+
+
+def _by_value(reduced: object) -> bool:
+    """Whether it is what cloudpickle makes of a function or class that it takes apart."""
+    return (
+        isinstance(reduced, tuple)
+        and len(reduced) == 6
+        and isinstance(reduced[2], tuple)
+        and len(reduced[2]) == 2
+        and callable(reduced[5])
+    )
+
+
+# ── What stands in the pickles ──────────────────────────────────────────────────────────────────
+
+
+class _Globals:
+    """Becomes the dictionary of `__main__`, wherever it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
+        return main_globals, ()
+
+
+_THERE = _Globals()
+_seen: dict[tuple[object, str], bytes] = {}
+
+
+def main_globals() -> dict[str, Any]:
+    return vars(sys.modules["__main__"])
+
+
+def in_main(path: str) -> Any:
+    """Raises AttributeError where the caller's `__main__` has it no more."""
+    found: Any = sys.modules["__main__"]
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def as_tensor(memory: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor in that memory."""
+    return import_module("torch").frombuffer(memory, dtype=dtype).reshape(shape)
+
+
+def settle(
+    made: Any,
+    parts: tuple[Callable[..., object], Any, Mapping[str, Any], Mapping[str, bytes | None]],
+) -> None:
+    """Finish a function or class that was unpickled: in the worker, once for each time it comes."""
+    setter, inner, values, digests = parts
+    owner = sys.modules["__main__"] if isinstance(made, types.FunctionType) else made
+    changed = {}
+    for name, value in values.items():
+        mark = digests[name]
+        if mark is not None and _seen.get((owner, name)) == mark:
+            continue
+        if mark is not None:
+            _seen[owner, name] = mark
+        changed[name] = value
+    if owner is made:
+        setter(made, (changed, inner[1]))
+    else:
+        vars(owner).update(changed)
+        setter(made, inner)
+
+
+# ── Has it changed? ─────────────────────────────────────────────────────────────────────────────
+
+
+class _Sink:
+    def __init__(self) -> None:
+        self.hash = blake2b(digest_size=16)
+
+    def write(self, data: Buffer) -> int:
+        self.hash.update(data)
+        return len(data)
+
+
+class _Fingerprint(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        return "code" if isinstance(obj, _CODE) else None
+
+
+def digest(value: object) -> bytes | None:
+    """Of what data holds, wherever it lies; None for code, and for what cannot be told."""
+    if isinstance(value, _CODE):
+        return None
+    sink = _Sink()
+    try:
+        _Fingerprint(sink, PROTOCOL, buffer_callback=lambda b: sink.write(b.raw())).dump(value)
+    except Exception:
+        return None
+    return sink.hash.digest()

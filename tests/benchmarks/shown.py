@@ -1,0 +1,155 @@
+"""The figures for people: a table between two markers of the README, and a plot beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import machine
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PLOT = ROOT / "examples" / "overhead.svg"
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+def write(results: dict[str, Any], readme: Path = README, plot: Path = PLOT) -> None:
+    text = readme.read_text()
+    if BEGIN in text and END in text:
+        before, rest = text.split(BEGIN, 1)
+        readme.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END, 1)[1]}")
+    if "overhead" in results:
+        draw(results["overhead"], plot)
+
+
+# ── The table ───────────────────────────────────────────────────────────────────────────────────
+
+
+def table(results: dict[str, Any]) -> str:
+    """A row per figure; what has not been measured has none."""
+    rows = [row for name, show in SHOWN.items() if name in results for row in show(results[name])]
+    told = {machine.sentence(result["machine"]) for result in results.values()}
+    lines = ["| | gpulaunch | |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join([*lines, "", "Measured on: " + "; ".join(sorted(told)) + "."])
+
+
+def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    gap, rate = figures["gap_ms"], figures["jobs_per_second"]
+    others = (f"{name} {one['median']:.2f}" for name, one in gap.items() if name != "gpulaunch")
+    ratio = figures["gap_ratio_to_xargs"]
+    ours = f"{gap['gpulaunch']['median']:.2f} ms" + (f" ({ratio:.1f} × xargs)" if ratio else "")
+    yield "from a job's exit to the next one's first instruction", ours, ", ".join(others)
+    others = (f"{name} {one:,.0f}" for name, one in rate.items() if name != "gpulaunch")
+    slots = figures["slots"]["jobs_per_second"]
+    yield (
+        f"empty jobs a second on {slots} slots",
+        f"{rate['gpulaunch']:,.0f}",
+        ", ".join(others),
+    )
+    for name, why in figures["absent"].items():
+        yield name, "", f"absent: {why}"
+
+
+def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    lists = figures["list"]
+    yield (
+        "the same, by the list's length",
+        ", ".join(f"{one['gap_ms']:.2f} ms" for one in lists.values()),
+        ", ".join(f"{int(count):,} jobs" for count in lists),
+    )
+    slots = figures["slots"]
+    yield (
+        "empty jobs a second, by slots",
+        ", ".join(f"{one:,.0f}" for one in slots.values()),
+        ", ".join(f"{count} slots" for count in slots),
+    )
+    count, longest = max(lists.items(), key=lambda item: int(item[0]))
+    yield (
+        f"supervisor's memory, {int(count):,} jobs",
+        f"{longest['memory_mb']:.0f} MB",
+        "its highest",
+    )
+    yield (
+        "supervisor's CPU while jobs run",
+        f"{figures['idle_cpu_percent']:.2f} % of a core",
+        f"{figures['idle_jobs']} long jobs",
+    )
+
+
+def _startup(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    yield (
+        "`--version`, `exec -- true`, `run` to the first job",
+        ", ".join(f"{figures[name]:.0f} ms" for name in ("version_ms", "exec_ms", "run_ms")),
+        f"a bare Python {figures['python_ms']:.0f} ms",
+    )
+
+
+def _order(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    ratio = figures["mean_ratio"]
+    yield (
+        "time to the end over the least possible, skewed durations",
+        f"{ratio['longest first']:.3f}",
+        f"any order {ratio['any order']:.3f}, split beforehand {ratio['split beforehand']:.3f}",
+    )
+
+
+def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]:
+    """A section of which only its ratios are shown."""
+
+    def rows(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+        for key, value in figures.items():
+            if key.endswith("_ratio") and isinstance(value, int | float):
+                yield (
+                    f"{title}: {key.removesuffix('_ratio').replace('_', ' ')}",
+                    f"{value:.2f} ×",
+                    "",
+                )
+
+    return rows
+
+
+SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, str, str]]]] = {
+    "overhead": _overhead,
+    "scale": _scale,
+    "startup": _startup,
+    "order": _order,
+    "preload": _other("preload"),
+    "worker": _other("worker"),
+    "executor": _other("executor"),
+    "igfold": _other("IgFold"),
+}
+
+
+# ── The plot ────────────────────────────────────────────────────────────────────────────────────
+
+
+def draw(figures: dict[str, Any], file: Path) -> None:
+    """Two rows of bars: milliseconds between jobs, and jobs a second."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "gpulaunch", "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    gaps = {name: one["median"] for name, one in figures["gap_ms"].items()}
+    plot, (left, right) = pyplot.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
+    _bars(left, gaps, "ms from a job's exit to the next one's start", "{:.2f}")
+    _bars(right, figures["jobs_per_second"], "empty jobs a second", "{:,.0f}")
+    plot.savefig(file, format="svg", metadata={"Date": None})
+    pyplot.close(plot)
+    # Matplotlib leaves blanks at the ends of lines.
+    file.write_text(re.sub(r"[ \t]+\n", "\n", file.read_text()))
+
+
+def _bars(axes: Any, values: dict[str, float], title: str, form: str) -> None:
+    names = sorted(values, key=lambda name: values[name])
+    colors = ["#2563eb" if name == "gpulaunch" else "#9ca3af" for name in names]
+    bars = axes.barh(names, [values[name] for name in names], color=colors)
+    axes.bar_label(bars, [form.format(values[name]) for name in names], padding=3, fontsize=8)
+    axes.set_title(title, fontsize=9)
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
