@@ -106,6 +106,11 @@ class Preloads:
                 self._note(job.name, f"preload: starts cold: {cold}")
             return None
 
+    def serves(self, server: Nursery) -> bool:
+        """Whether it may still be asked for pairs."""
+        servers = (one for kind in self._kinds.values() for one in kind.servers)
+        return any(one.process is server and one.state == "serves" for one in servers)
+
     def forget(self, server: Nursery) -> None:
         """What it imported has changed since: the next job has another one started."""
         for kind in self._kinds.values():

@@ -62,6 +62,7 @@ def tools() -> dict[str, Any]:
     import time
 
     found: dict[str, Any] = {"select.poll": select.poll, "socket.socket": socket.socket}
+    found["socket.socketpair"] = socket.socketpair
     for name in ("fork", "kill", "waitpid", "waitid", "pipe", "read", "write", "close", "open"):
         found["os." + name] = getattr(os, name)
     for name in ("sleep", "monotonic", "time"):
