@@ -27,7 +27,7 @@ from gpulaunch.engines.pool import Pool
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
-from gpulaunch.journal.joblog import JobLog, command_line
+from gpulaunch.journal.joblog import JobLog, command_line, what_runs
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -106,7 +106,7 @@ def supervise(
             pinned=session.pinned,
             ledger=ledger,
         )
-        commands = {job.name: job.run for job in session.submitted.jobs}
+        commands = {job.name: what_runs(job) for job in session.submitted.jobs}
         joblog = JobLog(session.run.joblog, lambda name: command_line(commands.get(name, "")))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
@@ -138,6 +138,7 @@ def _opened(session: Session) -> RunOpened:
         pid=os.getpid(),
         gpus=session.pool.gpus,
         simulated=session.pool.simulated,
+        limit=session.pool.limit,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 from gpulaunch.core.events import (
     Acquire,
     Asked,
+    Drained,
     Ended,
     Event,
     Instruction,
@@ -110,8 +111,15 @@ class Supervisor:
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: Event) -> None:
-        """An event for the core; handled in the order of posting, before the loop waits again."""
-        self._inbox.append(event)
+        """An event for the core; handled in the order of posting, before the loop waits again.
+
+        A card that is clean at once comes first: its next job is not to wait while a burst of other
+        ends is looked at, each of which would see one more card on its way.
+        """
+        if isinstance(event, Drained):
+            self._inbox.appendleft(event)
+        else:
+            self._inbox.append(event)
 
     def note(self, job: str | None, text: str) -> None:
         """A line for people and the journal that changes nothing."""
@@ -201,8 +209,8 @@ class Supervisor:
             case Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
             case StopAttempt(attempt, by=by) if attempt in self._held:
-                del self._held[attempt]
-                self.post(Ended(attempt, Interrupted(by)))
+                held = self._held.pop(attempt)
+                self.post(Ended(attempt, Interrupted(by), kept=held.worker is not None))
             case _:
                 self._engine.carry_out(instruction)
 

@@ -25,6 +25,7 @@ HEAVY = (
     "requests",
     "cloudpickle",
     "gpulaunch.executor",
+    "jinja2",
 )
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "drain": ("gpulaunch.cli.drain", "Give cards of a live run back to the others."),
     "status": ("gpulaunch.cli.status", "Show every job's state, and why jobs wait."),
     "top": ("gpulaunch.cli.top", "Watch a run on the whole screen, live or afterwards."),
+    "report": ("gpulaunch.cli.report", "Write a run's report.html: its night in one page."),
     "logs": ("gpulaunch.cli.logs", "Read or follow logs."),
     "cancel": ("gpulaunch.cli.cancel", "Stop jobs, or a whole run, from another terminal."),
     "ps": ("gpulaunch.cli.ps", "List the runs alive on this machine."),

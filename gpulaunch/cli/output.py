@@ -63,6 +63,12 @@ def stderr_console() -> Console:
     return console_for(sys.stderr, os.environ)
 
 
+def typed(path: Path, base: str | None = None) -> str:
+    """As people would type it from here; whole where that is no way down."""
+    relative = os.path.relpath(path, os.getcwd() if base is None else base)
+    return str(path) if relative.startswith("..") or base == "/" else relative
+
+
 class TypedPaths:
     """A run's paths as people would type them from here."""
 
@@ -84,8 +90,7 @@ class TypedPaths:
         return self._typed(self._run.out(attempt))
 
     def _typed(self, path: Path) -> str:
-        relative = os.path.relpath(path, self._base)
-        return str(path) if relative.startswith("..") or self._base == "/" else relative
+        return typed(path, self._base)
 
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:

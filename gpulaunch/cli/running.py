@@ -30,6 +30,7 @@ from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
+from gpulaunch.cli.reporting import reported
 from gpulaunch.cli.serving import Served
 from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
@@ -191,8 +192,9 @@ def run_to_its_end(
     finally:
         view.close(ledger)
         served.close()
-    if not options.as_json:
-        show_summary(ledger, session.run)
+    with reported(ledger, session.run, options):
+        if not options.as_json:
+            show_summary(ledger, session.run)
     if ledger.exit_status == errors.NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:

@@ -18,19 +18,21 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
     gpulaunch status
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
+    from functools import partial
+
     from gpulaunch.cli.lookup import found
     from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
     from gpulaunch.journal.codec import now
+    from gpulaunch.journal.earlier import durations_before
     from gpulaunch.metrics.read import measured
     from gpulaunch.views.status import print_status, status_json
 
     one = found(run)
     paths = TypedPaths(one.run)
+    earlier = partial(durations_before, one.run)
+    told = (one.ledger, paths.absolute() if as_json else paths, one.state, one.reasons())
     if as_json:
         used = measured(one.run.metrics)
-        told = status_json(one.ledger, paths.absolute(), one.state, one.reasons(), used, now=now())
-        print_json(told)
-        return
-    print_status(
-        stdout_console(), one.ledger, paths, one.state, one.reasons(), now(), everything=everything
-    )
+        print_json(status_json(*told, used, now=now(), earlier=earlier))
+    else:
+        print_status(stdout_console(), *told, now(), everything=everything, earlier=earlier)

@@ -141,6 +141,11 @@ class Attached:
     def log(self, attempt: AttemptId) -> os.PathLike[str]:
         return self._run.log(attempt)
 
+    def earlier(self) -> dict[str, float]:
+        from gpulaunch.journal.earlier import durations_before
+
+        return durations_before(self._run)
+
     # ── The supervisor ──────────────────────────────────────────────────────────────────────────
 
     def reasons(self) -> Why:

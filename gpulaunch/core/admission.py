@@ -5,6 +5,11 @@
 
 INVARIANT: after a pass no leased card is idle unless it is claimed: by a job that waits for the
 answer to an Acquire or for the end of a Drain, or by the one job that may gather cards.
+
+A worker that an attempt has left goes to the next job of its key before its cards go to another
+one of the same priority; what overtakes so is counted as everywhere, so that a job that waits long
+enough has the cards reserved. A worker that no job takes in a pass is ended, unless jobs for it are
+still to come and no other job waits for cards.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from gpulaunch.core.gathering import Gathering
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
+from gpulaunch.core.residents import Resident, Residents
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 FOCUSED = ("ready", "asking")
@@ -33,6 +39,7 @@ class Admission:
         cards: Cards,
         jobs: Jobs,
         attempts: Attempts,
+        residents: Residents,
         limits: Mapping[str, int],
         cpus: int,
         closed: Callable[[], str],
@@ -41,6 +48,7 @@ class Admission:
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
+        self._residents = residents
         self._limits = limits
         self._cpus = cpus
         self._closed = closed
@@ -121,7 +129,10 @@ class Admission:
             self.blocked.append(node)
             return
         node.lacking = self.obstacle(node)
-        if not node.lacking and not demand.gpus:
+        resident = None if node.lacking else self._residents.fit(demand)
+        if resident is not None:
+            self._start_in(resident, node)
+        elif not node.lacking and not demand.gpus:
             self._start(node, [])
         elif not node.lacking:
             self._place(node, demand)
@@ -154,7 +165,7 @@ class Admission:
         if len(here) == demand.gpus:
             self._start(node, here)
             return
-        there = self._attainable(demand)
+        there = [card for card in self._attainable(demand) if not self._is_spoken_for(card, node)]
         missing = demand.gpus - len(here)
         if len(there) < missing:
             node.lacking = "cards"
@@ -171,7 +182,7 @@ class Admission:
         room = max(0, self._cards.limit - self._cards.held())
         suited = [card for card in self._cards if suits_soon(card, demand, now)]
         asked = [card for card in suited if card.state == "asking"]
-        draining = [card for card in suited if card.state == "draining"]
+        draining = [card for card in suited if card.state in ("draining", "leased")]
         others = [card for card in suited if not card.held]
         others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.memory, c.gpu.index))
         return asked + others[:room] + draining
@@ -188,12 +199,37 @@ class Admission:
         for card in doubtful or wanted:
             self._cards.acquire(card)
 
-    def _start(self, node: Node, cards: list[Card]) -> None:
+    def _is_spoken_for(self, card: Card, node: Node) -> bool:
+        """An idle worker there will go on with a job that is not less urgent than this one."""
+        return any(
+            card in resident.cards and self._has_next(resident, node)
+            for resident in self._residents
+        )
+
+    def _has_next(self, resident: Resident, node: Node) -> bool:
+        if self.focus is not None:
+            return False
+        following = self._jobs.waiting.first_like(resident.demand)
+        return any(
+            other is not node
+            and other.job.priority >= node.job.priority
+            and resident.suits(other.job.demand)
+            and not self.obstacle(other)
+            for other in following
+        )
+
+    def _start_in(self, resident: Resident, node: Node) -> None:
+        """In the worker's process, on the cards that it has."""
+        self._residents.take(resident)
+        self._start(node, list(resident.cards), resident)
+
+    def _start(self, node: Node, cards: list[Card], resident: Resident | None = None) -> None:
         for other in self.blocked:
             other.overtaken += _took_what_it_lacks(node.job.demand, other)
         self._jobs.leave(node)
         ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
-        live = self._attempts.launch(node, tuple(ordered))
+        worker = None if resident is None else resident.id
+        live = self._attempts.launch(node, tuple(ordered), worker)
         for card in cards:
             self._cards.occupy(card, live.id, live.demand)
 
@@ -202,7 +238,7 @@ class Admission:
     def _forget_claims(self) -> None:
         for card in self._cards:
             card.claims.clear()
-            card.closed = card.wanted and bool(card.attempts)
+            card.closed = card.wanted and bool(card.attempts or card.residents)
 
     def _yield(self) -> None:
         for card in self._cards:
@@ -214,15 +250,26 @@ class Admission:
         for card in self._cards:
             self._cards.look_later(card, node.job.demand)
             due = card.state == "occupied" and card.not_before <= self._desk.now.mono
-            allowed = not card.drained and self._cards.held() < self._cards.limit
-            if node.lacking == "room" and due and allowed:
+            if node.lacking != "room" or not due or card.drained:
+                continue
+            if self._cards.held() < self._cards.limit:
                 self._claim([card], node.job.demand)
 
     def _let_go(self) -> bool:
         idle = [card for card in self._cards if card.idle and not card.claims]
         for card in idle:
             self._cards.release(card)
-        return bool(idle)
+        return self._residents.end_idle(self._are_to_come) or bool(idle)
+
+    def _are_to_come(self, demand: Demand) -> bool:
+        """Jobs for the same worker are waiting for something else, and no job waits for cards."""
+        if self._closed() or self.focus is not None or self.reserving is not None:
+            return False
+        if any(node.lacking in ("cards", "room") for node in self.blocked):
+            return False
+        alike = [known for known in self._jobs.demands if known.same_seat(demand)]
+        running = sum(live.demand.same_seat(demand) for live in self._attempts)
+        return sum(self._jobs.demands[known] for known in alike) > running
 
     # ── A job overtaken too often ───────────────────────────────────────────────────────────────
 
@@ -237,8 +284,12 @@ class Admission:
             return
         if self.obstacle(node):
             return
+        resident = self._residents.fit(demand)
         here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
-        if len(here) == demand.gpus:
+        if resident is not None:
+            self._start_in(resident, node)
+            self.gathering.succeed()
+        elif len(here) == demand.gpus:
             self._start(node, here)
             self.gathering.succeed()
         elif demand.gpus == 1 or self.gathering.granted:
@@ -304,7 +355,7 @@ class Admission:
         lives = [self._attempts.get(attempt) for attempt in card.attempts]
         if any(live is None or (live.service and not live.wish) for live in lives):
             return False
-        return bool(lives) or card.state in ("asking", "draining")
+        return bool(lives or card.residents) or card.state in ("asking", "draining")
 
     def _fits_beside_services(self, demand: Demand) -> bool:
         """Could it run while all services go on? Else reserving for it would starve them all."""

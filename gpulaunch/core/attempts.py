@@ -27,7 +27,8 @@ class Live:
 
     `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
     not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
-    `misplaced`: it was seen on a card that is not its own.
+    `misplaced`: it was seen on a card that is not its own. `worker`: the attempt whose process goes
+    on with this one.
     """
 
     id: AttemptId
@@ -39,6 +40,7 @@ class Live:
     killed: bool = False
     cause: Node | None = None
     misplaced: Failure | None = None
+    worker: AttemptId | None = None
 
     @property
     def service(self) -> Node | None:
@@ -71,14 +73,15 @@ class Attempts:
         demand = node.job.demand if node is not None else Demand(gpus=0, cpus=0)
         self._begin(Live(attempt, node, demand, inherited=True))
 
-    def launch(self, node: Node, cards: tuple[Card, ...]) -> Live:
-        """Start the job's next attempt on these cards, which suit it."""
+    def launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None = None) -> Live:
+        """Start the job's next attempt on these cards, which suit it; in an idle worker's process
+        where one is named."""
         number = len(self._desk.ledger.jobs[node.name].attempts) + 1
-        live = Live(AttemptId(node.name, number), node, node.job.demand, cards)
+        live = Live(AttemptId(node.name, number), node, node.job.demand, cards, worker=worker)
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
-        self._desk.fact(AttemptLaunched(live.id, tuple(gpu.uuid for gpu in gpus)))
-        self._desk.tell(Launch(live.id, node.job, gpus))
+        self._desk.fact(AttemptLaunched(live.id, tuple(gpu.uuid for gpu in gpus), worker))
+        self._desk.tell(Launch(live.id, node.job, gpus, worker))
         return live
 
     def _begin(self, live: Live) -> None:

@@ -45,6 +45,7 @@ class Card:
     `lost_at`: since when another launcher has it; `turn`: how long one had it before we got it.
     `claims` and `closed` hold for one placement pass: demands that wait for this card, and
     whether it is kept from anything new. `doomed`: why it is to be set aside once nothing is on it.
+    `residents`: workers there without an attempt.
     """
 
     gpu: Gpu
@@ -61,6 +62,7 @@ class Card:
     lost_at: float | None = None
     turn: float = 0.0
     attempts: dict[AttemptId, Demand] = field(default_factory=dict)
+    residents: dict[AttemptId, Demand] = field(default_factory=dict)
     claims: list[Demand] = field(default_factory=list)
     closed: bool = False
     doomed: str = ""
@@ -81,7 +83,7 @@ class Card:
 
     @property
     def idle(self) -> bool:
-        return self.state == "leased" and not self.attempts
+        return self.state == "leased" and not self.attempts and not self.residents
 
     @property
     def away(self) -> bool:
@@ -131,7 +133,9 @@ class Cards:
         card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
         if not card.used:
             card.backoff = min(card.backoff * 2, LAST_LOOK)
-        if card.wanted:
+        if card.doomed:
+            self._change(card, "aside", card.doomed)
+        elif card.wanted:
             self._hand_over(card)
         else:
             self._change(card, "free")
@@ -146,7 +150,7 @@ class Cards:
         if not card.serves:
             return
         card.doomed = why
-        if card.state != "asking" and not card.attempts:
+        if card.state != "asking" and not card.attempts and not card.residents:
             self.retire(card)
 
     def retire(self, card: Card) -> None:

@@ -12,6 +12,7 @@ from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
+from gpulaunch.core.residents import Residents
 from gpulaunch.core.waiting import WAITING
 
 
@@ -60,16 +61,34 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         recorded = ledger.gpus[card.gpu.uuid]
         assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
         assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
-        at_rest = card.state not in ("asking", "draining", "aside") and not card.attempts
+        at_rest = card.state not in ("asking", "draining", "aside")
+        at_rest = at_rest and not card.attempts and not card.residents
         assert not (card.doomed and at_rest), f"{name} is to be set aside, and is {card.state}"
         demands = list(card.attempts.values())
         assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
+        demands += card.residents.values()
         if len(demands) > 1:
             shares = {demand.per_gpu for demand in demands}
             assert len(shares) == 1, f"{name} is shared by unlike jobs: {shares}"
             assert len(demands) <= min(shares), f"{name} carries {len(demands)} jobs"
         promised = sum(demand.gpu_memory for demand in demands)
         assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
+
+
+def check_workers(ledger: Ledger, cards: Cards, residents: Residents, now: float) -> None:
+    """A worker without an attempt is on cards that are ours, and is being ended; or it waits, not
+    for long, while nobody wants them."""
+    on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.residents}
+    by_workers = {(uuid, resident.id) for resident in residents for uuid in resident.gpus}
+    assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
+    for resident in residents:
+        waits = now < resident.until and resident.may_stay
+        assert resident.ending or waits, f"the worker of {resident.id} is idle"
+        states = {card.state for card in resident.cards}
+        assert states <= {"leased"}, f"the worker of {resident.id} is on a card that is {states}"
+        for card in resident.cards if resident.ending else ():
+            recorded = ledger.gpus[card.gpu.uuid].workers
+            assert resident.id in recorded, f"GPU {card.gpu.index}: recorded {recorded}"
 
 
 def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
@@ -86,14 +105,16 @@ def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> 
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
 
 
-def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
+def check_idle(cards: Cards, jobs: Jobs, residents: Residents, admission: Admission) -> None:
     """No leased card is idle but for one that waits with a claim; none beside a job that fits."""
     for card in cards:
         if not card.idle:
             continue
         name = f"GPU {card.gpu.index}"
         assert card.claims, f"{name} is leased and idle, and nobody's claim is on it"
-        pending = any(c.state in ("asking", "draining") and c.claims for c in cards)
+        pending = any(
+            (c.state in ("asking", "draining") or c.residents) and c.claims for c in cards
+        )
         gathering = admission.gathering.granted and admission.reserving is not None
         assert pending or gathering, f"{name} is kept idle without the right to gather"
     if admission.focus is not None:
@@ -102,5 +123,9 @@ def check_idle(cards: Cards, jobs: Jobs, admission: Admission) -> None:
         demand = node.job.demand
         if not demand.gpus or node is admission.reserving or admission.obstacle(node):
             continue
+        assert residents.fit(demand) is None, f"{node.name} waits beside a worker of its key"
         fits = sum(suits_now(card, demand) for card in cards)
+        idle = any(not resident.ending for resident in residents)
+        waits = node in admission.blocked and node.lacking == "cards"
+        assert not (idle and waits), f"{node.name} waits for cards beside an idle worker"
         assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"

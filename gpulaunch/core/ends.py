@@ -10,15 +10,16 @@ from __future__ import annotations
 from gpulaunch.core import retry
 from gpulaunch.core.attempts import Attempts, Live
 from gpulaunch.core.breaker import Breaker
-from gpulaunch.core.cards import Cards
+from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.desk import Desk
-from gpulaunch.core.events import Ended
+from gpulaunch.core.events import Ended, WorkerEnded
 from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled, TimedOut
 from gpulaunch.core.moves import Ground
+from gpulaunch.core.residents import Residents
 from gpulaunch.core.suspects import Suspects
 from gpulaunch.core.waiting import Node
 
@@ -36,9 +37,11 @@ class Ends:
         jobs: Jobs,
         attempts: Attempts,
         breaker: Breaker,
+        residents: Residents,
         pinned: bool,
     ) -> None:
         self._desk = desk
+        self._residents = residents
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
@@ -70,8 +73,10 @@ class Ends:
                 shown.advice,
             )
         )
+        if event.kept and not live.inherited:
+            self._residents.stay(live)
         self._set_aside(live, shown)
-        self._free_cards(live, killing)
+        self._free(live.cards, killing)
         if live.node is None:
             self._settle_vanished(record, decision)
             return
@@ -87,6 +92,10 @@ class Ends:
         elif _succeeded(decision):
             self._suspects.succeeded(live)
             self._breaker.worked()
+
+    def worker_ended(self, event: WorkerEnded, killing: bool) -> None:
+        """Its cards are as after an attempt."""
+        self._free(self._residents.gone(event.worker), killing)
 
     def _count_failure(self, live: Live, node: Node, event: Ended, seen: Failure | None) -> None:
         self._breaker.failed(
@@ -163,9 +172,9 @@ class Ends:
                 if card.gpu.uuid in failure.gpus:
                     self._cards.doom(card, failure.evidence)
 
-    def _free_cards(self, live: Live, killing: bool) -> None:
-        for card in live.cards:
-            if card.attempts or card.state == "aside":
+    def _free(self, cards: tuple[Card, ...], killing: bool) -> None:
+        for card in cards:
+            if card.attempts or card.residents or card.state == "aside":
                 continue
             if card.doomed:
                 self._cards.retire(card)

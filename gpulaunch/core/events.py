@@ -156,8 +156,10 @@ class BecameReady:
 class Ended:
     """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end.
 
-    `started` and `ended` are its keeper's own times, None where it told none. `failure` is what
-    was recognised of its end, None where nothing was: its status then says all.
+    `kept`: but for its worker, which is idle on the attempt's cards until it is launched with
+    another one, or ended by EndWorker. `started` and `ended` are its keeper's own times, None where
+    it told none. `failure` is what was recognised of its end, None where nothing was: its status
+    then says all.
     """
 
     attempt: AttemptId
@@ -166,6 +168,14 @@ class Ended:
     started: Instant | None = None
     ended: Instant | None = None
     failure: Failure | None = None
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnded:
+    """Nothing is left of the worker that `worker` began (the attempt it was started with)."""
+
+    worker: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +250,7 @@ Event: TypeAlias = (
     | Started
     | BecameReady
     | Ended
+    | WorkerEnded
     | TimerFired
     | Asked
 )
@@ -270,9 +281,12 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
+    """`worker`: the idle one that takes it, by the attempt that it was started with; None: none."""
+
     attempt: AttemptId
     job: Job
     gpus: tuple[Gpu, ...]
+    worker: AttemptId | None = None
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
@@ -293,6 +307,17 @@ class StopAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class EndWorker:
+    """End an idle worker: its input, TERM, KILL (`now`: KILL at once). Answered by WorkerEnded.
+
+    May come again with `now`, and while its `WorkerEnded` is on the way.
+    """
+
+    worker: AttemptId
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Wait until the card's memory is what it was before; answered by Drained or Refused(Sick)."""
 
@@ -307,4 +332,6 @@ class SetTimer:
     at: float
 
 
-Instruction: TypeAlias = Acquire | Release | Gather | Launch | StopAttempt | Drain | SetTimer
+Instruction: TypeAlias = (
+    Acquire | Release | Gather | Launch | StopAttempt | EndWorker | Drain | SetTimer
+)

@@ -25,7 +25,8 @@ from gpulaunch.core.model import (
 class RunOpened:
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
-    `boot` is the kernel's boot id: monotonic times are comparable within one boot only.
+    `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
+    at most so many of the cards are held at once, None: all.
     """
 
     run: str
@@ -37,14 +38,16 @@ class RunOpened:
     pid: int
     gpus: tuple[Gpu, ...]
     simulated: bool = False
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobAdded:
     """A job that the file holds. The same name again: its definition as read by a resume.
 
-    `gpus` is how many cards it needs; `service`: it is a server beside the jobs; `expected`: the
-    seconds that earlier runs let one expect of it, 0 where they say nothing.
+    `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
+    `service`: it is a server beside the jobs; `expected`: the seconds that earlier runs let one
+    expect of it, 0 where they say nothing.
     """
 
     name: str
@@ -55,6 +58,7 @@ class JobAdded:
     cost: float = 0.0
     service: bool = False
     expected: float = 0.0
+    gpu_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,14 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLaunched:
-    """The intent, written before the process is started. `gpus` are the cards' UUIDs."""
+    """The intent, written before the process is started. `gpus` are the cards' UUIDs.
+
+    `worker`: the attempt whose process goes on with this one; None: one of its own.
+    """
 
     attempt: AttemptId
     gpus: tuple[str, ...]
+    worker: AttemptId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,22 @@ class AttemptEnded:
     ended: Instant | None = None
     evidence: str = ""
     advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLeft:
+    """A worker is idle, and no job follows in it: it is being ended, and its cards drain after."""
+
+    worker: AttemptId
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """Nothing of that worker is left."""
+
+    worker: AttemptId
+    gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +223,8 @@ Fact: TypeAlias = (
     | AttemptStarted
     | ServiceReady
     | AttemptEnded
+    | WorkerLeft
+    | WorkerGone
     | JobDelayed
     | JobSettled
     | GpuChanged

@@ -81,6 +81,7 @@ class Jobs:
                 job.cost,
                 job.service is not None,
                 job.expected,
+                job.demand.gpu_memory,
             )
             if not _same(ledger.jobs.get(job.name), fact):
                 self._desk.fact(fact)
@@ -424,14 +425,15 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
     if record is None or record.vanished:
         return False
-    own = (record.group, record.gpus, record.digest, record.cost, record.service, record.expected)
-    return own == (
+    own = (record.group, record.gpus, record.digest, record.cost, record.service)
+    return (*own, record.expected, record.gpu_memory) == (
         fact.group,
         fact.gpus,
         fact.digest,
         fact.cost,
         fact.service,
         fact.expected,
+        fact.gpu_memory,
     ) and dict(record.params) == dict(fact.params)
 
 

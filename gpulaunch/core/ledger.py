@@ -35,6 +35,7 @@ class AttemptRecord:
     """One start of a job. Times are Instants; `gpus` are UUIDs.
 
     `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
+    `worker`: the attempt in whose process it ran, where that was an earlier one's.
     """
 
     id: AttemptId
@@ -52,6 +53,7 @@ class AttemptRecord:
     evidence: str = ""
     advice: str = ""
     reports: list[str] = field(default_factory=list)
+    worker: AttemptId | None = None
 
     @property
     def seconds(self) -> float:
@@ -76,6 +78,7 @@ class JobRecord:
     cost: float = 0.0
     service: bool = False
     expected: float = 0.0
+    gpu_memory: int = 0
     state: JobState = "waiting"
     reason: str = ""
     settled: Instant | None = None
@@ -103,6 +106,7 @@ class GpuRecord:
     why: str = ""
     drained: bool = False
     attempts: set[AttemptId] = field(default_factory=set)
+    workers: set[AttemptId] = field(default_factory=set)  # idle ones that are being ended
 
 
 @dataclass(slots=True)
@@ -147,9 +151,9 @@ class Ledger:
                 job.not_before = None
                 self._set(job, "waiting", why)
                 job.settled = None
-            case f.AttemptLaunched(attempt, gpus):
+            case f.AttemptLaunched(attempt, gpus, worker):
                 job = self.jobs[attempt.job]
-                job.attempts.append(AttemptRecord(attempt, gpus, at))
+                job.attempts.append(AttemptRecord(attempt, gpus, at, worker=worker))
                 self._set(job, "running", "")
                 for gpu in gpus:
                     self.gpus[gpu].attempts.add(attempt)
@@ -160,6 +164,12 @@ class Ledger:
                 self.attempt(attempt).ready = True
             case f.AttemptEnded():
                 self._end(fact, at)
+            case f.WorkerLeft(worker, gpus):
+                for gpu in gpus:
+                    self.gpus[gpu].workers.add(worker)
+            case f.WorkerGone(worker, gpus):
+                for gpu in gpus:
+                    self.gpus[gpu].workers.discard(worker)
             case f.JobDelayed(name, why, delay):
                 job = self.jobs[name]
                 job.not_before = at.mono + delay if delay else None
@@ -232,6 +242,7 @@ class Ledger:
         job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
         job.params, job.cost, job.service = fact.params, fact.cost, fact.service
         job.expected = fact.expected
+        job.gpu_memory = fact.gpu_memory
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)

@@ -57,7 +57,8 @@ class Demand:
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
     all saying the same number, may share a card. `avoid` names cards (UUIDs) that an earlier
-    attempt's end speaks against.
+    attempt's end speaks against. `worker` is the key of the worker that runs it, empty without
+    one: attempts of one key may follow each other in one process.
     """
 
     gpus: int = 1
@@ -66,6 +67,12 @@ class Demand:
     cpus: int | None = None
     uses: tuple[str, ...] = ()
     avoid: frozenset[str] = frozenset()
+    worker: str = ""
+
+    def same_seat(self, other: Demand) -> bool:
+        """Whether the same worker, on the cards that it has, serves both."""
+        mine = (self.worker, self.gpus, self.gpu_memory, self.per_gpu, self.cpus)
+        return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,29 @@ class FastaRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that loads once and takes one job after the other.
+
+    Either `function` (`/FILE.py:name` or `package.module:name`, called with what `load`, named
+    alike, has returned, and the job's item), or `run`, a program that reads a line for each item.
+    It is replaced after `items` jobs, or when it holds more than `memory` bytes between two.
+    `load_timeout`: seconds until its first item may begin; None: as long as an item may take.
+    """
+
+    function: str = ""
+    load: str = ""
+    run: tuple[str, ...] = ()
+    items: int | None = None
+    memory: int | None = None
+    load_timeout: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What people know it by."""
+        return self.function.rpartition("/")[2] or " ".join(self.run)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One job, expanded and checked. Start-time placeholders are still slots inside `Text`s.
 
@@ -107,7 +137,8 @@ class Job:
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
     and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
-    script imports). `digest` changes when, and only when, what would be run changes.
+    script imports). `run` of a job for a `worker` is the command that its program amounts to, and
+    `item` what it is handed. `digest` changes when, and only when, what would be run changes.
     """
 
     name: str
@@ -140,6 +171,8 @@ class Job:
     isolation: Literal["env", "strict"] = "env"
     inherit_ranks: bool = False
     explain: bool = False
+    worker: Worker | None = None
+    item: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
     digest: str = ""
 

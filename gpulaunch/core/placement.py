@@ -9,18 +9,21 @@ from gpulaunch.core.cards import Card
 from gpulaunch.core.model import Demand, Gpu
 
 
-def has_room(card: Card, demand: Demand, memory: int) -> bool:
+def has_room(card: Card, demand: Demand, memory: int, residents: bool = True) -> bool:
     """Could one more attempt of this demand be on the card, which has `memory` bytes for all?
 
-    A card is shared only by those that say the same `per_gpu`, and by at most that many.
+    A card is shared only by those that say the same `per_gpu`, and by at most that many. Workers
+    without an attempt count like attempts, unless it is asked how it will be once they are gone.
     """
     if card.gpu.uuid in demand.avoid:
         return False
     beside = [*card.attempts.values(), *card.claims]
+    if residents:
+        beside += card.residents.values()
     if beside:
         if demand.per_gpu == 1 or len(beside) >= demand.per_gpu:
             return False
-        if beside[0].per_gpu != demand.per_gpu:
+        if any(other.per_gpu != demand.per_gpu for other in beside):
             return False
     promised = sum(other.gpu_memory for other in beside)
     return not demand.gpu_memory or memory - promised >= demand.gpu_memory
@@ -39,9 +42,10 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
         return False
     if card.state in ("free", "occupied") and now < card.not_before:
         return False
-    if card.state not in ("free", "occupied", "asking", "draining"):
+    leaving = card.state == "leased" and bool(card.residents)
+    if card.state not in ("free", "occupied", "asking", "draining") and not leaving:
         return False
-    return has_room(card, demand, card.memory_expected(now))
+    return has_room(card, demand, card.memory_expected(now), residents=False)
 
 
 def best(cards: Iterable[Card], count: int) -> list[Card]:

@@ -43,6 +43,7 @@ from gpulaunch.core.events import (
     Submitted,
     TimerFired,
     Wanted,
+    WorkerEnded,
 )
 from gpulaunch.core.facts import (
     AdmissionContinued,
@@ -61,6 +62,7 @@ from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, RunState
+from gpulaunch.core.residents import Residents
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
@@ -110,8 +112,15 @@ class Run:
         self._breaker = Breaker(breaker)
         self._patient = patient
         self._pinned = pinned
+        self._residents = Residents(self._desk)
         self._ends = Ends(
-            self._desk, self._cards, self._jobs, self._attempts, self._breaker, pinned
+            self._desk,
+            self._cards,
+            self._jobs,
+            self._attempts,
+            self._breaker,
+            self._residents,
+            pinned,
         )
         self._reported: set[tuple[str, str, tuple[AttemptId, ...]]] = set()
         self._admission = Admission(
@@ -119,6 +128,7 @@ class Run:
             self._cards,
             self._jobs,
             self._attempts,
+            self._residents,
             self._limits,
             self._cpus,
             self._closed,
@@ -160,6 +170,8 @@ class Run:
         """Nothing runs, nothing can ever run any more, and no lease is held."""
         if not self._submitted or len(self._attempts) or self._cards.held():
             return False
+        if len(self._residents):
+            return False
         return bool(self.ledger.stopping or self._halted() or not self._jobs.unsettled)
 
     def outcome(self) -> tuple[RunState, str]:
@@ -192,9 +204,10 @@ class Run:
         """Raise AssertionError, with words, where an invariant does not hold."""
         check.check_jobs(self.ledger, self._jobs, self._attempts)
         check.check_cards(self.ledger, self._cards, self._attempts)
+        check.check_workers(self.ledger, self._cards, self._residents, self._desk.now.mono)
         check.check_counters(self._attempts, self._limits, self._cpus)
         if self._submitted and not self._closed():
-            check.check_idle(self._cards, self._jobs, self._admission)
+            check.check_idle(self._cards, self._jobs, self._residents, self._admission)
         assert not (self.finished and self._cards.held()), "a finished run holds a lease"
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────────
@@ -216,6 +229,8 @@ class Run:
                 self._misplaced(event)
             case Ended():
                 self._ends.ended(event, self._killing, bool(self._closed()))
+            case WorkerEnded():
+                self._ends.worker_ended(event, self._killing)
             case TimerFired(key):
                 self._timer(key)
             case GatherGranted():
@@ -368,6 +383,8 @@ class Run:
             self._desk.fact(StopAsked(why, now))
         for live in self._attempts:
             self._attempts.stop(live, "interrupted", why, now)
+        for resident in self._residents:
+            self._residents.end(resident, now)
         for card in self._cards if now else ():
             if card.state == "draining":
                 self._cards.release(card)

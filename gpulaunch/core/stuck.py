@@ -54,7 +54,7 @@ class Stuck:
             self._still_since = None
             return False
         # A card that rivals hand to and fro is no progress: patience is not begun anew for it.
-        if any(card.state in ("asking", "draining") for card in self._cards):
+        if any(card.state in ("asking", "draining") or card.residents for card in self._cards):
             return False
         blocked = [node for node in self._admission.blocked if node.place == "ready"]
         if blocked:

@@ -144,6 +144,11 @@ class Waiting:
             if following is not None and following is not node:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
 
+    def first_like(self, demand: Demand) -> list[Node]:
+        """Of the jobs that the same worker could take, the first of each queue."""
+        alike = [queue for known, queue in self._queues.items() if known.same_seat(demand)]
+        return [node for queue in alike if (node := queue.peek()) is not None]
+
     def park(self, node: Node) -> None:
         """Take the head aside until `unpark`: what becomes of it says nothing of those alike."""
         self._queues[node.job.demand].pop()

@@ -110,6 +110,8 @@ class Why:
             since = self._desk.ledger.attempt(attempt).launched.mono
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
             return f"is busy with {attempt.job}{more} ({words.clock(now.mono - since)})"
+        if card.residents:
+            return f"still has the worker of {next(iter(card.residents)).job}"
         if card.drained:
             return "was given back by a person (drain)"
         match card.state:

@@ -1,6 +1,7 @@
 """Attempts on this machine: keeper pairs, one per set of leases, and what runs in them.
 
 launch ─▶ prepare ─▶ Pair (idle one of that lease set, else a new one) ─▶ Started ─▶ Ended
+                       └ the worker's own, where one goes on with it
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from functools import partial
 from hashlib import blake2s
 from typing import TypeAlias
 
-from gpulaunch.core.events import BecameReady, Ended, Launch, Started, StopAttempt
+from gpulaunch.core.events import (
+    BecameReady,
+    Ended,
+    EndWorker,
+    Launch,
+    Started,
+    StopAttempt,
+    WorkerEnded,
+)
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
@@ -51,6 +60,23 @@ class _Live:
     ports: list[PortLease]
     server: Nursery | None = None
     readiness: Readiness | None = None
+
+    @property
+    def worker(self) -> AttemptId:
+        """The name of its worker, should it have one: the attempt that this was started with."""
+        return self.launch.worker or self.launch.attempt
+
+
+@dataclass(slots=True)
+class _Idle:
+    """A worker between two attempts, or on its way out: the pair that keeps it, and its ports.
+
+    The ports stay reserved: its libraries may have opened them for good.
+    """
+
+    pair: Pair
+    leases: tuple[str, ...]
+    ports: list[PortLease]
 
 
 @dataclass(slots=True)
@@ -91,6 +117,7 @@ class Attempts:
         )
         # By what they hold, and by the preload server that bore them.
         self._idle: defaultdict[Kept, list[Pair]] = defaultdict(list)
+        self._workers: dict[AttemptId, _Idle] = {}
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._unserved: list[AttemptId] = []
@@ -116,9 +143,13 @@ class Attempts:
                 self._postpone(launch)
                 return
             where = f": {error.filename}" if error.filename else ""
-            self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
+            self._refuse(launch, NotStarted(f"{error.strerror}{where}"))
         except GpulaunchError as error:
-            self._post(Ended(launch.attempt, NotStarted(str(error))))
+            self._refuse(launch, NotStarted(str(error)))
+
+    def _refuse(self, launch: Launch, outcome: Outcome) -> None:
+        """It never began. The worker that was to take it is as it was."""
+        self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
     def _postpone(self, launch: Launch) -> None:
         """What is scarce is no failure of the job's: try again in a while."""
@@ -146,9 +177,11 @@ class Attempts:
     def _begin(self, launch: Launch) -> _Live:
         """What an attempt holds, all of it or, when something fails, nothing."""
         context = self._context
+        idle = self._workers.get(launch.worker) if launch.worker else None
         with ExitStack() as stack:
             count = 2 if wants_port(launch.job) else 1
-            ports = [stack.enter_context(reserve_port()) for _ in range(count)]
+            ports = list(idle.ports) if idle else []
+            ports += [stack.enter_context(reserve_port()) for _ in range(count - len(ports))]
             place = self._place(launch, ports)
             command = prepare(
                 launch.job,
@@ -159,22 +192,42 @@ class Attempts:
                 context.run,
                 self._outs,
             )
-            seat = self._preloads.seat(launch.job, command)
+            seat = None if launch.job.worker else self._preloads.seat(launch.job, command)
             server = seat.server if seat else None
             if seat:
                 command = replace(command, main=seat.main)
-            pair = self._pair((tuple(gpu.uuid for gpu in launch.gpus), server))
-            stack.callback(self._dismiss, pair)
+            if idle:
+                pair = idle.pair
+            else:
+                pair = self._pair((tuple(gpu.uuid for gpu in launch.gpus), server))
+                stack.callback(self._dismiss, pair)
             self._witness.begin(launch.attempt)
             pair.launch(command)
+            if launch.worker:
+                self._workers.pop(launch.worker, None)
             stack.pop_all()
             return _Live(launch, pair, place, ports, server)
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
             live.pair.stop(stop.reason, stop.now, stop.by)
-        elif self._postponed.pop(stop.attempt, None):
-            self._post(Ended(stop.attempt, Interrupted(stop.by)))
+        elif launch := self._postponed.pop(stop.attempt, None):
+            self._refuse(launch, Interrupted(stop.by))
+
+    def end_worker(self, instruction: EndWorker) -> None:
+        """A pair whose worker is not there any more (killed from outside) answers all the same."""
+        if idle := self._workers.get(instruction.worker):
+            idle.pair.retire(instruction.now)
+        else:
+            self._post(WorkerEnded(instruction.worker))
+
+    def _worker_gone(self, pair: Pair) -> None:
+        for worker, idle in list(self._workers.items()):
+            if idle.pair is pair:
+                del self._workers[worker]
+                self._close(idle.ports)
+                self._keep(pair, (idle.leases, None))
+                self._post(WorkerEnded(worker))
 
     def give_back(self, gpu: str) -> None:
         """End the idle pairs that hold this card's lease."""
@@ -187,6 +240,10 @@ class Attempts:
             for pair in pairs:
                 self._dismiss(pair)
         self._idle.clear()
+        for idle in self._workers.values():
+            self._dismiss(idle.pair)
+            self._close(idle.ports)
+        self._workers.clear()
         for live in self._live.values():
             # Its keepers end the attempt, as they do when we were killed.
             self._dismiss(live.pair)
@@ -231,12 +288,14 @@ class Attempts:
 
     def _rest(self, live: _Live) -> None:
         """The pair's attempt is over: keep it for the next one on the same leases."""
-        kept = _kept(live)
+        self._keep(live.pair, _kept(live))
+
+    def _keep(self, pair: Pair, kept: Kept) -> None:
         enough = not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD
         if enough or not self._bears(kept):
-            self._dismiss(live.pair)
+            self._dismiss(pair)
         else:
-            self._idle[kept].append(live.pair)
+            self._idle[kept].append(pair)
 
     def _bears(self, kept: Kept) -> bool:
         """Whether what bore such a pair still does; nobody asks for pairs of another."""
@@ -266,22 +325,9 @@ class Attempts:
                     if live.server:
                         self._preloads.forget(live.server)
                 case client.Ended():
-                    live = self._over(self._of(pair))
-                    self._rest(live)
-                    if live.launch.gpus and _was_short(report):
-                        again = partial(self._bear_another, _kept(live))
-                        self._loop.call_after(f"pair:{live.launch.gpus[0].uuid}", SOON, again)
-                    if _found_no_room(report.outcome):
-                        self._postpone(live.launch)
-                        continue
-                    ended = Ended(
-                        live.launch.attempt,
-                        report.outcome,
-                        report.leftovers,
-                        report.started,
-                        report.ended,
-                    )
-                    self._witness.examine(ended, live.launch.job, live.launch.gpus, self._post)
+                    self._ended(report, self._of(pair))
+                case client.WorkerGone():
+                    self._worker_gone(pair)
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
                         None,
@@ -291,12 +337,39 @@ class Attempts:
                 case client.Gone():
                     self._gone(pair)
 
+    def _ended(self, report: client.Ended, live: _Live) -> None:
+        launch = live.launch
+        self._over(live, report.kept)
+        if report.kept:
+            leases = tuple(gpu.uuid for gpu in launch.gpus)
+            self._workers[live.worker] = _Idle(live.pair, leases, live.ports)
+        else:
+            self._rest(live)
+            if launch.gpus and _was_short(report):
+                again = partial(self._bear_another, _kept(live))
+                self._loop.call_after(f"pair:{launch.gpus[0].uuid}", SOON, again)
+        if report.note:
+            self._context.warn(launch.attempt.job, report.note)
+        if _found_no_room(report.outcome):
+            self._postpone(replace(launch, worker=live.worker if report.kept else None))
+            return
+        ended = Ended(
+            launch.attempt,
+            report.outcome,
+            report.leftovers,
+            report.started,
+            report.ended,
+            kept=report.kept,
+        )
+        self._witness.examine(ended, launch.job, launch.gpus, self._post)
+
     def _of(self, pair: Pair) -> _Live:
         return next(live for live in self._live.values() if live.pair is pair)
 
     def _started(self, live: _Live, pid: int) -> None:
         self._post(Started(live.launch.attempt, pid))
-        self._metering.begin(live.launch.attempt, pid, live.launch.gpus)
+        goes_on = live.launch.worker is not None
+        self._metering.begin(live.launch.attempt, pid, live.launch.gpus, goes_on)
         service = live.launch.job.service
         if service is None:
             return
@@ -329,18 +402,23 @@ class Attempts:
             live.readiness.close()
             live.readiness = None
 
-    def _over(self, live: _Live) -> _Live:
+    def _over(self, live: _Live, kept: bool = False) -> None:
         attempt = live.launch.attempt
-        self._metering.end(attempt)  # before its keeper gets another
+        self._metering.end(attempt, kept)  # before its keeper gets another
         del self._live[attempt]
         self._addresses.pop(attempt.job, None)
-        self._let_go(live)
+        if kept:
+            self._end_readiness(live)
+        else:
+            self._let_go(live)
         self._outs.over(live.place.out)
-        return live
 
     def _let_go(self, live: _Live) -> None:
         self._end_readiness(live)
-        for port in live.ports:
+        self._close(live.ports)
+
+    def _close(self, ports: Sequence[PortLease]) -> None:
+        for port in ports:
             port.close()
 
     def _gone(self, pair: Pair) -> None:
@@ -350,16 +428,25 @@ class Attempts:
         for pairs in self._idle.values():
             with suppress(ValueError):
                 pairs.remove(pair)
+        for worker, idle in list(self._workers.items()):
+            if idle.pair is pair:
+                del self._workers[worker]
+                self._kill_stragglers(worker)
+                self._close(idle.ports)
+                self._post(WorkerEnded(worker))
         for live in [live for live in self._live.values() if live.pair is pair]:
             attempt = live.launch.attempt
-            # Whoever killed all its keepers at once left the attempt itself alive.
-            count = kill_stragglers(self._context.run_id, attempt)
-            if count:
-                self._context.warn(
-                    attempt.job, f"{count} processes had outlived their keepers: killed"
-                )
+            self._kill_stragglers(attempt)
+            if live.worker != attempt:
+                self._kill_stragglers(live.worker)
             self._over(live)
             self._post(Ended(attempt, Lost("its keeper was killed")))
+
+    def _kill_stragglers(self, attempt: AttemptId) -> None:
+        """Whoever killed all its keepers at once left the attempt itself alive."""
+        count = kill_stragglers(self._context.run_id, attempt)
+        if count:
+            self._context.warn(attempt.job, f"{count} processes had outlived their keepers: killed")
 
     # ── Places ──────────────────────────────────────────────────────────────────────────────────
 

@@ -88,7 +88,8 @@ class Cards:
                     why = f"its lease cannot be taken now: {error.strerror}"
                     self._post(Refused(gpu, Occupied(why)))
             case Release(gpu):
-                self.release(gpu)
+                if self.holds(gpu):  # else its Refused(Sick) is on the way, and it was given back
+                    self.release(gpu)
             case Drain(gpu):
                 self.drain(gpu)
             case Gather(on):

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.core.events import Acquire, Ended, Event, Instruction, Launch, StopAttempt
+from gpulaunch.core.events import (
+    Acquire,
+    Ended,
+    EndWorker,
+    Event,
+    Instruction,
+    Launch,
+    StopAttempt,
+)
 from gpulaunch.core.model import AttemptId, Job, Lost
 from gpulaunch.engines.attempts import Attempts, Context
 from gpulaunch.engines.cards import Cards
@@ -59,6 +67,8 @@ class Local:
                 self._cards.say_want()
             case StopAttempt():
                 self._attempts.stop(instruction)
+            case EndWorker():
+                self._attempts.end_worker(instruction)
             case _:
                 self._cards.carry_out(instruction)
         if isinstance(instruction, Acquire):

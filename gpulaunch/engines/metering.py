@@ -26,7 +26,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.failure import advice_for
 from gpulaunch.gpus.helper import command
 from gpulaunch.loop import Loop
-from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_since
+from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
@@ -97,10 +97,12 @@ class Metering:
 
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu]) -> None:
-        """An attempt's main process has just been started."""
+    def begin(
+        self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], goes_on: bool = False
+    ) -> None:
+        """An attempt's main process has just been started, or (`goes_on`) got another item."""
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
-        begun = _Begun(attempt, own, keeper_of(pid), time.monotonic())
+        begun = _Begun(attempt, own, keeper_of(pid, goes_on), time.monotonic())
         self._live[attempt] = begun
         if not self._wanted:
             self._wanted = True
@@ -108,12 +110,17 @@ class Metering:
         self._unsaid = not self._say(begun.message("begin", begun.at)) or self._unsaid
         self._flush()
 
-    def end(self, attempt: AttemptId) -> None:
-        """Nothing of it is left; its keeper has not begun another. Unknown ones are ignored."""
+    def end(self, attempt: AttemptId, kept: bool = False) -> None:
+        """Nothing of it is left (`kept`: but its worker); its keeper has not begun another.
+
+        Unknown ones are ignored.
+        """
         begun = self._live.pop(attempt, None)
         if begun is None:
             return
-        cpu = spent_since(begun.keeper) if begun.keeper else None
+        tell = spent_by_all if kept else spent_since
+        cpu = tell(begun.keeper) if begun.keeper else None
+        cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
         self._ended.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
         self._flush()
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
+import sys
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,12 +17,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.core.template import render, slots
+from gpulaunch.core.template import Template, render, slots
 from gpulaunch.engines import strict
-from gpulaunch.engines.environment import Machine, Place, delta, placeholders, shims
+from gpulaunch.engines.environment import Delta, Machine, Place, delta, placeholders, shims
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.command import Command
+from gpulaunch.process.client import SERVE
+from gpulaunch.process.command import Command, Task
 from gpulaunch.spec.fasta import digest_of
 from gpulaunch.spec.places import read_env_file
 
@@ -51,7 +54,7 @@ def prepare(
         _write_shims(job.python, place.run_dir)
     return Command(
         attempt=str(attempt),
-        argv=_argv(job, values),
+        argv=_argv(job, values) if job.worker is None else _worker(job, changes, base),
         env_set=changes.set,
         env_unset=tuple(changes.unset),
         cwd=job.cwd,
@@ -63,6 +66,7 @@ def prepare(
         outputs=_outputs(job, values),
         success_codes=job.success_codes,
         hidden=strict.hidden(job, place.gpus),
+        task=_task(job, values, changes),
     )
 
 
@@ -87,6 +91,33 @@ def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     if isinstance(job.run, tuple):
         return tuple(render(text, values) for text in job.run)
     return (*job.shell, render(job.run, values))
+
+
+def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...]:
+    """The worker's own side, in the job's Python; between a program and us, in ours."""
+    assert job.worker is not None
+    if job.worker.run:
+        return (sys.executable, "-I", "-S", str(SERVE), "lines", *job.worker.run)
+    path = changes.set.get("PATH") or base.get("PATH", os.defpath)
+    python = "python" if shutil.which("python", path=path) else "python3"
+    return (python, str(SERVE), "call", job.worker.function, job.worker.load)
+
+
+def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
+    """What a worker is handed: the item, and the variables that differ from item to item."""
+    worker = job.worker
+    if worker is None:
+        return None
+    own = {name for name, text in job.env.items() if isinstance(text, Template)}
+    env = {k: v for k, v in changes.set.items() if k.startswith("GPULAUNCH_") or k in own}
+    return Task(
+        key=job.demand.worker,
+        values={**job.item, **values, "job": job.name},
+        env=env,
+        items=worker.items,
+        memory=worker.memory,
+        load_timeout=worker.load_timeout,
+    )
 
 
 def _directories(job: Job, place: Place, log: str, end: str, outs: Outs) -> None:

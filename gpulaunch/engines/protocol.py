@@ -16,7 +16,9 @@ Cards
 Attempts
   `Launch(attempt)` is answered by `Started`, then `Ended`, or by `Ended(NotStarted)` alone; always
   by exactly one `Ended`, and only once no descendant of the attempt is alive. The lease of its
-  cards is held by the attempt's own processes as well. `StopAttempt` of an attempt that has ended
+  cards is held by the attempt's own processes as well. With `kept`, the worker that ran it lives
+  on, idle, holding those leases: `Launch` with it follows, or `EndWorker`, which is answered by
+  exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has ended
   meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
 
 Records

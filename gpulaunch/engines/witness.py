@@ -104,7 +104,8 @@ class Witness:
         facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
         if isinstance(seen, Sick):
             facts = replace(facts, sick=seen.why)
-        elif inquiry.job.demand.per_gpu == 1:  # else what is there may be another job of ours
+        elif inquiry.job.demand.per_gpu == 1 and not inquiry.ended.kept:
+            # Else what is there may be another job of ours, or the worker that ran this one.
             facts = replace(facts, foreign=_foreign(seen))
         inquiry.cards.append(facts)
         if not inquiry.unseen:

@@ -61,8 +61,14 @@ class GpuExecutor(Executor):
     follow as more cards come free. Cards are held until `shutdown`, except that one whose worker
     died or was replaced goes first to a launcher that waits and holds none.
 
-    Functions and classes of `__main__` need no `if __name__` guard; workers share its globals
-    among all calls, and do not import it. What a worker prints goes where this process prints.
+    Functions and classes of `__main__` need no `if __name__` guard: a worker does not import it,
+    and keeps one set of its globals for all calls. What a worker prints goes where this process
+    prints. Large arrays and CPU tensors travel outside of the pickle; bring others by `.cpu()`.
+    Workers start from the environment and working directory of this call.
+
+    At the interpreter's exit pending work is done first, unless a Ctrl-C ended the program. A
+    forked child has no part in it. Should this process be killed, so are the workers, and all that
+    they started, within their 10 s of grace.
 
     A worker that dies fails the one item that it ran (WorkerDiedError); another takes its place.
     When nothing can be had any more, all that waits fails with BrokenGpuExecutorError: three

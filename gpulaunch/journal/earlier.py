@@ -10,7 +10,7 @@ from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.journal.read import replay
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import RunDir, before
 
 MOST = 8 << 20
 """Bytes of a journal: about a third of a second, and the events of some 20,000 jobs."""
@@ -45,6 +45,11 @@ def durations(run: RunDir | None, most: int | None = None) -> dict[str, float]:
         for attempt in job.attempts
         if attempt.state == "succeeded"
     }
+
+
+def durations_before(run: RunDir) -> dict[str, float]:
+    """The same of the run of the same file before this one: what this one began with."""
+    return durations(before(run))
 
 
 def _size(run: RunDir) -> int:

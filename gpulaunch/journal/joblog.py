@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
-from gpulaunch.core.model import exit_code_of, signal_of
+from gpulaunch.core.model import Job, exit_code_of, signal_of
 from gpulaunch.core.template import Text
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
@@ -87,6 +87,13 @@ def row(number: int, host: str, attempt: AttemptRecord, command: str) -> str:
         _cell(f"{attempt.id.job}: {command}"),
     )
     return "\t".join(cells) + "\n"
+
+
+def what_runs(job: Job) -> Text | tuple[Text, ...]:
+    """A job's command; of a worker's function, that."""
+    if job.worker is not None and job.worker.function:
+        return ("worker", job.worker.function)
+    return job.run
 
 
 def command_line(run: Text | tuple[Text, ...]) -> str:

@@ -246,6 +246,21 @@ def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
             yield run
 
 
+def before(run: RunDir) -> RunDir | None:
+    """The newest run of the same job file that was begun before this one, where it was begun."""
+    this = _manifest(run)
+    if this is None or not this.job_file:
+        return None
+    wanted = os.path.realpath(this.job_file)
+    for other in runs(Path(this.cwd)):
+        manifest = _manifest(other)
+        if manifest is None or not manifest.job_file or manifest.started >= this.started:
+            continue
+        if os.path.realpath(manifest.job_file) == wanted:
+            return other
+    return None
+
+
 def _directories(base: Path) -> Iterator[RunDir]:
     try:
         with os.scandir(base) as entries:

@@ -129,7 +129,7 @@ class _Looking:
         return Mistakes(self.plan.source, self.plan.root)
 
     def _run_node(self, group: int) -> Node:
-        """The entry's `run:`, or that of `defaults:`."""
+        """The entry's `run:`, or what its worker runs."""
         top = self.plan.root.value
         entries = top["jobs"].value if isinstance(top, dict) else None
         entry = entries[group] if isinstance(entries, list) else None
@@ -137,12 +137,21 @@ class _Looking:
         for node in (entry, defaults):
             if node is not None and isinstance(node.value, dict) and "run" in node.value:
                 return node.value["run"]
+            if node is not None and isinstance(node.value, dict) and "worker" in node.value:
+                return _worker_node(node.value["worker"])
         return self.plan.root
 
     def _line(self, run: Node) -> str:
         """The line on which `run:` itself stands."""
         number, lines = tree.place(run.key_at)[0], self.plan.source.lines
         return lines[number] if number < len(lines) else ""
+
+
+def _worker_node(node: Node) -> Node:
+    """What it runs: the program's list, or the function's name."""
+    if not isinstance(node.value, dict):
+        return node
+    return node.value.get("run") or node.value.get("function") or node
 
 
 def _text(run: Node) -> str:

@@ -91,6 +91,9 @@ SELECT EXISTS (SELECT 1 FROM card_now) OR EXISTS (SELECT 1 FROM attempt);
 -- name: latest
 SELECT uuid, at, utilization, memory, power, temperature, throttled FROM card_now;
 
+-- name: last_seen
+SELECT max(at) FROM (SELECT max(at) AS at FROM card_now UNION ALL SELECT max(last) FROM attempt);
+
 -- name: cards
 SELECT at, utilization, memory, power, temperature, throttled
 FROM card_sample WHERE gpu = (SELECT id FROM gpu WHERE uuid = :gpu) AND at >= :since ORDER BY at;

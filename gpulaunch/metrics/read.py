@@ -83,6 +83,11 @@ class Reader:
         """The newest sample of each card, by UUID; its `at` says how old it is."""
         return {gpu: card_sample(gpu, row) for gpu, *row in self._rows("latest")}
 
+    def last_seen(self) -> float | None:
+        """When the newest sample of all was taken (UTC): the run lived then."""
+        rows = self._rows("last_seen")
+        return rows[0][0] if rows else None
+
     def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
         """A card's samples from `since` (UTC) on, in time order; where there are more than `most`,
         neighbours merged: their mean utilisation and power, their highest memory."""

@@ -23,10 +23,12 @@ from typing import IO, Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.process.command import Command, Main
+from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
+SERVE = Path(__file__).with_name("serve.py")
+"""A worker's own side: what a command with a task starts."""
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
@@ -45,13 +47,24 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing of the attempt is left, and its end is in its file."""
+    """Nothing of the attempt is left, and its end is in its file.
+
+    `kept`: but for its worker, which waits for another item on this pair. `note` is a line for
+    people about the worker, mostly empty.
+    """
 
     attempt: str
     outcome: Outcome
     leftovers: int
     started: Instant | None = None
     ended: Instant | None = None
+    kept: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """Nothing is left of the worker that was to retire (or there was none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +90,7 @@ class StartedCold:
     why: str
 
 
-Report: TypeAlias = Started | StartedCold | Ended | Unkillable | Gone
+Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Gone
 
 
 class Nursery:
@@ -205,6 +218,12 @@ class Pair:
             message = {"do": "stop", "attempt": self._attempt, "reason": reason, "by": by}
             self._tell({**message, "now": now})
 
+    def retire(self, now: bool = False) -> None:
+        """End the worker that stayed: end of its input, TERM, KILL; answered by WorkerGone."""
+        if self._attempt is not None:
+            raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
+        self._tell({"do": "retire", "now": now})
+
     def end(self) -> None:
         """An idle pair finishes and gives its leases back; answered by Gone."""
         if self._attempt is not None:
@@ -239,14 +258,17 @@ class Pair:
             # The outer keeper, which sweeps when the inner one was killed, knows no attempt.
             if attempt := message["attempt"] or self._attempt:
                 yield Unkillable(attempt, tuple(message["pids"]))
+        elif message["is"] == "worker_gone":
+            yield WorkerGone()
         elif message["is"] == "cold":
             yield StartedCold(message["attempt"], message["why"])
         else:
-            yield self._ended(end_from(message["end"]))
+            yield self._ended(end_from(message["end"]), message["kept"], message["note"])
 
-    def _ended(self, end: End) -> Ended:
+    def _ended(self, end: End, kept: bool = False, note: str = "") -> Ended:
         attempt, self._attempt = self._attempt, None
-        return Ended(attempt or end.attempt, end.outcome, end.leftovers, end.started, end.ended)
+        name = attempt or end.attempt
+        return Ended(name, end.outcome, end.leftovers, end.started, end.ended, kept, note)
 
     def _last_words(self) -> Iterator[Report]:
         """A keeper may have been killed between writing the end and telling it."""
@@ -279,6 +301,7 @@ def _for_the_keeper(command: Command) -> dict[str, object]:
         "idle_timeout": command.idle_timeout,
         "grace": command.grace,
         "success_codes": sorted(command.success_codes),
+        "worker": command.task is not None,
     }
 
 
@@ -292,9 +315,24 @@ def _for_the_child(command: Command) -> bytes:
         "log": _code(command.log),
         "outputs": _coded(command.outputs),
         "hidden": None if command.hidden is None else _coded(command.hidden),
+        "worker": None if command.task is None else _task(command, command.task),
         "main": None if command.main is None else _main(command.main),
     }
     return json.dumps(spec).encode()
+
+
+def _task(command: Command, task: Task) -> dict[str, object]:
+    """As the worker's own side reads it, which decodes names of files as we do."""
+    return {
+        "key": task.key,
+        "values": dict(task.values),
+        "env": dict(task.env),
+        "items": task.items,
+        "memory": task.memory,
+        "load_timeout": task.load_timeout,
+        "log": command.log,
+        "cwd": command.cwd,
+    }
 
 
 def _main(main: Main) -> dict[str, object]:

@@ -9,6 +9,24 @@ from gpulaunch.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """An item for a worker. One that stayed after an item of the same `key` takes it; else the
+    command's program is started, which is a worker's own side (`serve.py`).
+
+    `env` and `values` are what differs from item to item: variables set, and what the item is. The
+    worker is replaced after `items` of them, or when it holds more than `memory` bytes.
+    `load_timeout`: seconds until it is ready for its first item; None: as long as an item may take.
+    """
+
+    key: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    items: int | None = None
+    memory: int | None = None
+    load_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Main:
     """How a program of Python shows and finds itself that goes on in a server's interpreter.
 
@@ -32,6 +50,7 @@ class Command:
     glob patterns, looked at after an exit with one of `success_codes`; a path that exists is
     itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
     `hidden` are paths below /dev that are absent for it, in namespaces of its own; None: neither.
+    `task`: the program is a worker, and this is its item.
     `main` counts on a pair of a preload server alone: there it takes the place of executing `argv`.
     """
 
@@ -48,6 +67,7 @@ class Command:
     outputs: tuple[str, ...] = ()
     success_codes: frozenset[int] = frozenset({0})
     hidden: tuple[str, ...] | None = None
+    task: Task | None = None
     main: Main | None = None
 
     def __post_init__(self) -> None:

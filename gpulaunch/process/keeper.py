@@ -3,7 +3,8 @@
     supervisor ──exec once──▶ nursery ──fork──▶ outer ──fork──▶ inner ──fork, exec──▶ job
 
 What it owns: starting a job, its signals, timeouts and end, and the proof that nothing of it is
-left. What it never does: decide what runs, touch a card, write an environment's value anywhere.
+left; and, between the items that it takes, a worker (`serve.py` is that one's own side). What it
+never does: decide what runs, touch a card, write an environment's value anywhere.
 It runs alone, as `python -I -S keeper.py FD`, on Python 3.8 and newer, standard library only;
 hence one file, and no import from the package. With `try-isolation` in the descriptor's place it
 says on standard error what keeps jobs from strict isolation here, if anything, and does no more.
@@ -47,7 +48,7 @@ import time
 
 TYPE_CHECKING = False  # `typing` itself would be a tenth of what every fork copies
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 END_SIZE = 8192
 LEASES_FROM = 100
@@ -449,6 +450,10 @@ class Inner:
         self.leases = leases
         self.environment = environment
         self.attempt: Attempt | None = None
+        self.worker: Worker | None = None
+        self.retirement: Retirement | None = None
+        self.pending: tuple[dict[str, object], int] | None = None
+        self.early_stop: tuple[str, str, bool] | None = None
         self.spare: Spare | None = None
         self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
@@ -458,7 +463,7 @@ class Inner:
         rename("keeper-inner")
 
     def serve(self) -> None:
-        while self.attempt or not self.leaving:
+        while self.attempt or self.worker or self.pending or not self.leaving:
             ready = self.wait()
             self.waker.clear()
             if self.attempt:  # first: an end that came before a stop is the job's own
@@ -475,13 +480,18 @@ class Inner:
                 if self.attempt.over:
                     self.attempt = None
                     self.spare_at = time.monotonic() + SPARE_AFTER
-            elif self.spare_at is not None and time.monotonic() >= self.spare_at:
+            if not self.attempt:
+                self.mind_worker()
+            if self.is_idle() and self.spare_at is not None and time.monotonic() >= self.spare_at:
                 self.bear_spare()
+
+    def is_idle(self) -> bool:
+        return not (self.attempt or self.worker or self.retirement or self.pending)
 
     def bear_spare(self) -> None:
         """Fork ahead, while there is nothing else to do: no step of a start costs more.
 
-        INVARIANT: there is none while an attempt runs, or ECHILD would prove nothing.
+        INVARIANT: there is none beside an attempt or a worker, or ECHILD would prove nothing.
         """
         self.spare_at = None
         if not self.leaving:
@@ -496,10 +506,13 @@ class Inner:
         if self.channel.fd >= 0:
             poller.register(self.channel.fd, select.POLLIN)
         milliseconds: float | None = None
-        if self.attempt:
-            for fd in self.attempt.pipes():
+        if self.worker and self.worker.outbox:
+            poller.register(self.worker.items, select.POLLOUT)
+        doing = self.attempt or self.retirement
+        if doing:
+            for fd in self.attempt.pipes() if self.attempt else ():
                 poller.register(fd, select.POLLIN)
-        at = self.attempt.next_deadline() if self.attempt else self.spare_at
+        at = doing.next_deadline() if doing else self.spare_at if self.is_idle() else None
         if at is not None:
             milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
         return dict(poller.poll(milliseconds))
@@ -509,14 +522,84 @@ class Inner:
         if message is None:
             self.leaving = True
             self.channel.fd = -1  # the socket stays open: it says that this keeper lives
-            if self.attempt:
-                self.attempt.stop("interrupted", SUPERVISOR_GONE, now=False)
+            self.stop("interrupted", SUPERVISOR_GONE, now=False)
         elif message["do"] == "launch":
-            self.attempt = Attempt(self, message, fds[0])
+            self.pending = (message, fds[0])
+            self.begin()
         elif message["do"] == "end":
             self.leaving = True
-        elif self.attempt and message["attempt"] == self.attempt.id:
-            self.attempt.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
+        elif message["do"] == "retire":
+            self.retire(bool(message["now"]), asked=True)
+        elif message["attempt"] == (
+            self.attempt.id if self.attempt else self.pending and self.pending[0]["attempt"]
+        ):
+            self.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
+
+    def stop(self, reason: str, by: str, now: bool) -> None:
+        """End what runs, or what is to begin once a worker is gone."""
+        if self.attempt:
+            self.attempt.stop(reason, by, now)
+        elif self.pending:
+            self.early_stop = (reason, by, now)
+
+    # ── Workers: a process that stays from one attempt to the next ──────────────────────────
+
+    def begin(self) -> None:
+        """The attempt that was asked for; a worker that is not for it is ended before."""
+        assert self.pending is not None
+        if self.worker and not self.retirement:
+            died = self.worker.has_died()  # with no item: that is nobody's failure
+            message, file = self.pending
+            if died or not message["worker"] or not self.worker.suits(task_of(file)):
+                self.retire(now=died)
+        if self.retirement:
+            return
+        (message, file), self.pending = self.pending, None
+        self.attempt = Attempt(self, message, file)
+        if self.early_stop:
+            self.attempt.stop(*self.early_stop)
+            self.early_stop = None
+        if self.attempt.over:
+            self.attempt = None
+
+    def mind_worker(self) -> None:
+        """Between attempts: bury a worker that has died, end one, go on once it is gone."""
+        if self.worker and not self.retirement:
+            if self.leaving:
+                self.retire(now=False)
+            elif self.worker.has_died():
+                self.retire(now=True)
+        if self.retirement:
+            self.retirement.advance(time.monotonic())
+            if self.retirement.over:
+                asked, self.retirement = self.retirement.asked, None
+                self.spare_at = time.monotonic() + SPARE_AFTER
+                if asked:
+                    self.channel.send({"is": "worker_gone"})
+        if self.pending and not self.retirement:
+            self.begin()
+
+    def retire(self, now: bool, asked: bool = False) -> None:
+        """End the worker, which has no item. Where there is none, that is said at once."""
+        if self.attempt:
+            return
+        if self.retirement:
+            self.retirement.hurry(now)
+        elif self.worker:
+            self.retirement = Retirement(self, self.worker, now)
+        elif asked:
+            self.channel.send({"is": "worker_gone"})
+            return
+        if self.retirement:
+            self.retirement.asked = self.retirement.asked or asked
+
+    def bury_worker(self, pid: int) -> bool:
+        """True if it was the worker that was just reaped: its pipes are closed."""
+        if self.worker is None or self.worker.pid != pid:
+            return False
+        self.worker.close()
+        self.worker = None
+        return True
 
 
 def read_spec(fd: int) -> dict[str, object]:
@@ -528,10 +611,20 @@ def read_spec(fd: int) -> dict[str, object]:
     return value
 
 
+def task_of(file: int) -> dict[str, object]:
+    """A worker's item, as it is handed on."""
+    task = read_spec(file)["worker"]
+    assert isinstance(task, dict)
+    return task
+
+
 # Phases of an attempt. A stop or a timeout sends TERM; what is left at `kill_at` is swept.
 #
 #   running ──main ends──▶ sweeping ──nothing left──▶ (checking outputs) ──▶ over
 #      └─TERM, main ends──▶ ending ──kill_at, or nothing left──▲
+#
+# A worker's answer ends the attempt as its main process's end would. One that stays is not swept;
+# one that is to go has its input closed, and is "ending" until it is gone.
 RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking"
 
 
@@ -579,6 +672,13 @@ class Attempt:
         self.idle_at: float | None = None
         self.since = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
         self.end: int | None = None
+        self.task = task_of(file) if spec["worker"] else None
+        self.clock = self.asked[0]
+        self.loading = False
+        self.keep = False
+        self.note = ""
+        self.term_at: float | None = None
+        self.answered_at: tuple[float, float] | None = None
         try:
             self.lay_out_end()
         except OSError as problem:
@@ -608,12 +708,21 @@ class Attempt:
     def launch(self) -> None:
         """Fork. Where processes or descriptors are scarce, later: that is not the job's failure."""
         self.fork_at = None
+        if self.task and self.keeper.worker:
+            self.take_over(self.keeper.worker)
+            return
         spare, self.keeper.spare, self.keeper.spare_at = self.keeper.spare, None, None
+        pipes: list[int] = []
         try:
-            if spare is None or not spare.begin(self.file):
+            for _ in (1, 2) if self.task else ():
+                pipes.extend(os.pipe())
+            theirs = (pipes[0], pipes[3]) if pipes else ()
+            if spare is None or not spare.begin(self.file, theirs):
                 spare = Spare.bear(self.keeper)
-                spare.begin(self.file)
+                spare.begin(self.file, theirs)
         except OSError as problem:
+            for fd in pipes:
+                os.close(fd)
             if problem.errno not in SCARCE:
                 raise
             self.fork_at = time.monotonic() + self.fork_pause
@@ -621,9 +730,35 @@ class Attempt:
             return
         self.pid, self.exec_pipe = spare.pid, spare.exec_pipe
         self.started = (time.monotonic(), time.time())
-        self.silent_since = self.looked_at = self.started[0]
-        if self.idle_timeout:
-            self.idle_at = self.started[0] + self.idle_timeout
+        if self.task:
+            os.close(pipes[0])
+            os.close(pipes[3])
+            self.loading = True
+            to, back = pipes[1], pipes[2]
+            self.keeper.worker = Worker(self.id, self.task, self.grace, spare.pid, to, back)
+            self.keeper.worker.hand(self.task, fresh=True)
+        self.start_clock()
+
+    def take_over(self, worker: Worker) -> None:
+        """The worker that is there gets the item: nothing is forked."""
+        self.pid = worker.pid
+        self.started = (time.monotonic(), time.time())
+        self.start_clock()
+        worker.grace = self.grace
+        assert self.task is not None
+        worker.hand(self.task, fresh=False)
+        self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
+
+    def start_clock(self) -> None:
+        """From here on its time, and its silence, count; loading has a time of its own."""
+        self.clock = self.silent_since = self.looked_at = time.monotonic()
+        if self.idle_timeout and not self.loading:
+            self.idle_at = self.clock + self.idle_timeout
+
+    def limit(self) -> float | None:
+        if self.loading and self.task and self.task["load_timeout"] is not None:
+            return _seconds(self.task["load_timeout"])
+        return self.timeout
 
     def read_exec_pipe(self) -> None:
         """End of file: the program runs (or was killed before). Words before it: it does not."""
@@ -647,8 +782,10 @@ class Attempt:
     # ── What happens meanwhile ──────────────────────────────────────────────────────────────
 
     def pipes(self) -> list[int]:
-        helper = [self.helper.fd] if self.helper else []
-        return helper + ([self.exec_pipe] if self.exec_pipe is not None else [])
+        fds = [self.helper.fd] if self.helper else []
+        if self.task and self.keeper.worker and not self.keeper.worker.silent:
+            fds.append(self.keeper.worker.answers)
+        return fds + ([self.exec_pipe] if self.exec_pipe is not None else [])
 
     def next_deadline(self) -> float | None:
         now = time.monotonic()
@@ -657,15 +794,17 @@ class Attempt:
         if self.phase == CHECKING:
             return min(self.check_at, self.check_limit)
         if self.phase == ENDING or self.kill_at is not None:
-            return self.kill_at
+            return min((at for at in (self.term_at, self.kill_at) if at is not None), default=None)
         times = [self.fork_at, self.idle_at]
-        if self.timeout:
-            times.append((self.started or self.asked)[0] + self.timeout)
+        limit = self.limit()
+        if limit:
+            times.append(self.clock + limit)
         return min((at for at in times if at is not None), default=None)
 
     def look(self, ready: dict[int, int]) -> None:
         """Take in what has happened: the exec's result, dead children, a helper's answer."""
         self.read_exec_pipe()
+        self.hear_worker()
         self.reap()  # before the helper: a job that has ended cannot be too silent
         if self.helper and self.helper.fd in ready and self.helper.read():
             answer, self.helper = self.helper.answer, None
@@ -697,9 +836,15 @@ class Attempt:
         self.told.discard(pid)
         if self.sweep:
             self.sweep.nap = 0.0005
-        if pid == self.pid and self.status is None:
-            self.status = status
+        if pid == self.pid:
             self.read_exec_pipe()
+            self.hear_worker()  # its last answer, which it gave before it died
+            unanswered = self.keeper.bury_worker(pid) and self.status is None and not self.cause
+            self.keep = False
+            if unanswered and not self.error and status == 0:
+                status, self.note = 1 << 8, "its worker ended, with status 0, before it answered"
+            if self.status is None:
+                self.status = status
         elif pid in self.helper_pids:
             self.helper_pids.discard(pid)
         elif self.status is not None and not self.main_was_killed and os.WIFSIGNALED(status):
@@ -729,7 +874,46 @@ class Attempt:
     def conclude(self, missing: list[str]) -> None:
         self.checked = True
         self.missing = missing
-        self.start_sweep()  # of the helper
+        if self.keep:
+            self.drop_helper()
+            self.finish()
+        else:
+            self.start_sweep()  # of the helper
+
+    # ── A worker's item ─────────────────────────────────────────────────────────────────────
+
+    def hear_worker(self) -> None:
+        """Its answers; one that makes no sense is the end of it."""
+        worker = self.keeper.worker if self.task else None
+        if worker is None:
+            return
+        worker.flush()
+        for word in worker.hear():
+            if word is not None and "loaded" in word and self.loading:
+                self.loading = False
+                self.start_clock()
+            elif word is not None and word.get("item") == worker.count and self.status is None:
+                self.answered(worker, word)
+            else:
+                self.note = "its worker gave an answer that is none, and was killed"
+                self.keep = False
+                send_signal(-worker.pid, signal.SIGKILL)
+
+    def answered(self, worker: Worker, word: dict[str, object]) -> None:
+        code = word.get("exit", 0)
+        code = code if isinstance(code, int) and 0 <= code < 256 else 1
+        self.error = str(word["error"]) if word.get("error") else None
+        self.status = code << 8
+        self.answered_at = (time.monotonic(), time.time())
+        self.keep = not self.cause and not word.get("spoiled") and worker.may_stay()
+
+    def end_worker(self, worker: Worker, now: float) -> None:
+        """The item is over and its worker is not to stay: end of input, half the grace, TERM."""
+        self.phase = ENDING
+        worker.close_input()
+        if self.kill_at is None:
+            self.term_at = now + self.grace / 2
+            self.kill_at = now + self.grace
 
     # ── What follows from it ────────────────────────────────────────────────────────────────
 
@@ -740,7 +924,8 @@ class Attempt:
             self.cut = self.cut or (reason, by)
             self.check_limit = min(self.check_limit, at)
         elif self.phase == SWEEPING or (self.status is not None and not self.cause):
-            return
+            if now and self.phase == ENDING:  # a worker that has answered
+                self.kill_at = at
         elif self.cause is None:
             self.cause, self.by, self.kill_at = reason, by, at
             self.idle_at = None
@@ -775,7 +960,8 @@ class Attempt:
             self.advance_checking(now)
 
     def advance_unborn(self, now: float) -> None:
-        if self.timeout and now >= self.asked[0] + self.timeout:
+        limit = self.limit()
+        if limit and now >= self.asked[0] + limit:
             self.cause = self.cause or "timeout"
         if self.cause:
             self.finish()
@@ -784,14 +970,20 @@ class Attempt:
 
     def advance_running(self, now: float) -> None:
         assert self.started is not None
-        if self.status is not None:
+        limit = self.limit()
+        if self.status is not None and self.task and self.keeper.worker:
+            if self.keep:
+                self.check_or_finish()
+            else:
+                self.end_worker(self.keeper.worker, now)
+        elif self.status is not None:
             self.phase = ENDING if self.cause else SWEEPING
             if self.phase == SWEEPING:
                 self.start_sweep()
         elif self.kill_at is not None:
             if now >= self.kill_at:
                 self.start_sweep()
-        elif self.timeout and now >= self.started[0] + self.timeout:
+        elif limit and now >= self.clock + limit:
             self.stop("timeout", "", now=False)
         elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
             self.idle_at = None if self.ask(look_at_log, self.file) else now + 1.0
@@ -823,6 +1015,9 @@ class Attempt:
         if self.alone or now >= self.kill_at:
             self.start_sweep()
             return
+        if self.term_at is not None and now >= self.term_at and self.keeper.worker:
+            self.term_at = None
+            self.terminate(self.keeper.worker.pid)
         for pid in children():
             if pid not in self.told and pid != self.pid:
                 self.told.add(pid)
@@ -839,13 +1034,15 @@ class Attempt:
         assert self.sweep is not None
         assert self.pid is not None
         if not self.alone:
-            if self.status is None:
+            if self.status is None or (self.task and self.keeper.worker):
                 self.main_was_killed = True
                 send_signal(-self.pid, signal.SIGKILL)
             self.sweep.kill()
             self.reap()
-        if not self.alone:
-            return
+        if self.alone:
+            self.check_or_finish()
+
+    def check_or_finish(self) -> None:
         if self.wants_check():
             self.phase = CHECKING
             self.check_at = time.monotonic()
@@ -894,11 +1091,12 @@ class Attempt:
             with contextlib.suppress(OSError):  # the supervisor is told all the same
                 os.pwrite(self.end, b"%08x %s\n" % (binascii.crc32(line), line), 0)
             os.close(self.end)
-        self.keeper.channel.send({"is": "ended", "end": record})
+        kept = self.keeper.worker is not None
+        self.keeper.channel.send({"is": "ended", "end": record, "kept": kept, "note": self.note})
 
     def record(self) -> dict[str, object]:
         """What `ends.py` reads. It fits the file that was laid out, whatever the paths' length."""
-        limits = {"timeout": self.timeout, "idle_timeout": self.idle_timeout}
+        limits = {"timeout": self.limit(), "idle_timeout": self.idle_timeout}
         missing = [clip(path, 900) for path in self.missing[:40]]
         while len(json.dumps(missing)) > 2000:
             missing.pop()
@@ -913,7 +1111,7 @@ class Attempt:
             "error": self.error and clip(self.error, 2000),
             "leftovers": self.leftovers,
             "started": self.started,
-            "ended": (time.monotonic(), time.time()),
+            "ended": self.answered_at or (time.monotonic(), time.time()),
         }
 
 
@@ -922,6 +1120,163 @@ def clip(text: str, limit: int) -> str:
     while len(json.dumps(text)) > limit:
         text = text[: len(text) * 4 // 5] + "…"
     return text
+
+
+# ── A worker between its items ──────────────────────────────────────────────────────────────────
+
+
+class Worker:
+    """A process that is handed one item after the other, and the pipes to it."""
+
+    def __init__(
+        self, by: str, task: dict[str, object], grace: float, pid: int, items: int, answers: int
+    ) -> None:
+        self.by = by
+        self.key = task["key"]
+        self.most = task["items"]
+        self.memory = task["memory"]
+        self.grace = grace
+        self.pid = pid
+        self.items = items
+        self.answers = answers
+        self.count = 0
+        self.outbox = b""
+        self.words = b""
+        self.silent = False
+        os.set_blocking(items, False)
+        os.set_blocking(answers, False)
+
+    def suits(self, task: dict[str, object]) -> bool:
+        """Whether this attempt's item may be handed to it. Words nobody asked for: better not."""
+        return task["key"] == self.key and not self.hear()
+
+    def hand(self, task: dict[str, object], fresh: bool) -> None:
+        self.count += 1
+        self.outbox = json.dumps({**task, "item": self.count, "fresh": fresh}).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            while self.outbox:
+                self.outbox = self.outbox[os.write(self.items, self.outbox) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.outbox = b""  # it reads no more: its end comes next
+
+    def hear(self) -> list[dict[str, object] | None]:
+        """What it has said since; None for what is no answer."""
+        try:
+            while len(self.words) < 65536:
+                data = os.read(self.answers, 65536)
+                if not data:  # it has closed them: nothing but its end can come
+                    self.silent = True
+                    break
+                self.words += data
+        except BlockingIOError:
+            pass
+        *lines, self.words = self.words.split(b"\n")
+        if len(self.words) >= 65536:
+            lines, self.words = [*lines, b""], b""
+        return [_answer(line) for line in lines]
+
+    def may_stay(self) -> bool:
+        """For another item: so many have not been, and it holds no more memory than allowed."""
+        if self.most is not None and self.count >= int(str(self.most)):
+            return False
+        return self.memory is None or tree_memory(self.pid) <= int(str(self.memory))
+
+    def has_died(self) -> bool:
+        """Looked at between items; whatever else has ended is buried meanwhile."""
+        for pid in children():
+            if pid != self.pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        return bool(os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+
+    def close_input(self) -> None:
+        if self.items >= 0:
+            os.close(self.items)
+            self.items, self.outbox = -1, b""
+
+    def close(self) -> None:
+        self.close_input()
+        os.close(self.answers)
+
+
+class Retirement:
+    """The end of a worker without an item: of its input, half the grace, TERM, the rest, KILL."""
+
+    def __init__(self, keeper: Inner, worker: Worker, now: bool) -> None:
+        self.keeper = keeper
+        self.asked = self.over = False
+        at = time.monotonic()
+        grace = 0.0 if now else worker.grace
+        self.term_at: float | None = at + grace / 2
+        self.kill_at = at + grace
+        self.sweep = Sweep(keeper.channel, worker.by)
+        worker.close_input()
+
+    def hurry(self, now: bool) -> None:
+        if now:
+            self.kill_at = time.monotonic()
+
+    def next_deadline(self) -> float:
+        if self.keeper.worker is None or time.monotonic() >= self.kill_at:
+            return time.monotonic() + self.sweep.nap
+        return min(self.term_at or self.kill_at, self.kill_at)
+
+    def advance(self, now: float) -> None:
+        if self.reap():
+            return
+        worker = self.keeper.worker
+        if worker is None or now >= self.kill_at:
+            if worker:
+                send_signal(-worker.pid, signal.SIGKILL)
+            self.sweep.kill()
+            self.reap()
+        elif self.term_at is not None and now >= self.term_at:
+            self.term_at = None
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                if not send_signal(-worker.pid, number):
+                    send_signal(worker.pid, number)
+
+    def reap(self) -> bool:
+        """True, and over, once nothing at all is left."""
+        try:
+            while True:
+                pid = os.waitpid(-1, os.WNOHANG)[0]
+                if not pid:
+                    return False
+                self.sweep.nap = 0.0005
+                self.keeper.bury_worker(pid)
+        except ChildProcessError:
+            self.over = True
+            return True
+
+
+def _answer(line: bytes) -> dict[str, object] | None:
+    try:
+        word = json.loads(line.decode())
+    except ValueError:
+        return None
+    return word if isinstance(word, dict) else None
+
+
+def tree_memory(pid: int) -> int:
+    """Resident bytes of a process and all below it, as far as /proc tells them now."""
+    page, total, todo = os.sysconf("SC_PAGE_SIZE"), 0, [pid]
+    while todo:
+        pid = todo.pop()
+        try:
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                total += int(file.read().split()[1]) * page
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    todo.extend(int(number) for number in file.read().split())
+        except OSError:
+            continue  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
+    return total
 
 
 # ── The job's first moments ─────────────────────────────────────────────────────────────────────
@@ -959,9 +1314,12 @@ class Spare:
             on_failure.pop_all()
         return cls(pid, link, read)
 
-    def begin(self, file: int) -> bool:
-        """Hand it the job. False: it is dead, and buried."""
-        fds = struct.pack("i", file)
+    def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
+        """Hand it the job; of a worker, also where its items come from and its answers go to.
+
+        False: it is dead, and buried.
+        """
+        fds = struct.pack(f"{1 + len(pipes)}i", file, *pipes)
         try:
             self.link.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         except OSError:  # it was killed meanwhile
@@ -993,7 +1351,12 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
             os.set_inheritable(fd, True)
         environment = dict(keeper.environment)
         with link:
-            spec = await_spec(link)
+            spec, pipes = await_spec(link)
+        if pipes:
+            pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+            answers = fcntl.fcntl(pipes[1], fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+            os.dup2(pipes[0], 0)
+            os.dup2(answers, 3)
         stdio(raw(spec["log"]))
         if spec["hidden"] is not None:
             isolate(raws(spec["hidden"]))
@@ -1018,15 +1381,18 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
             os._exit(127)
 
 
-def await_spec(link: socket.socket) -> dict[str, object]:
-    """What the keeper says is to be run; where it lets go without a word, the process ends."""
+def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]:
+    """What the keeper says is to be run, and a worker's pipes; where it lets go without a word, the
+    process ends."""
     flags = socket.MSG_CMSG_CLOEXEC
-    said, ancillary, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4), flags)
+    said, ancillary, got, _ = link.recvmsg(1, socket.CMSG_SPACE(3 * 4), flags)
     if not said:
         os._exit(127)
-    if not ancillary:
+    if not ancillary or got & socket.MSG_CTRUNC:
         raise Refusal(os.strerror(errno.EMFILE))
-    return read_spec(struct.unpack("i", ancillary[0][2][:4])[0])
+    fds = ancillary[0][2]
+    file, *pipes = struct.unpack(f"{len(fds) // 4}i", fds[: len(fds) // 4 * 4])
+    return read_spec(file), tuple(pipes)
 
 
 class Refusal(Exception):

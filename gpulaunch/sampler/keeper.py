@@ -15,21 +15,25 @@ from dataclasses import dataclass
 
 _NAME = b"keeper-inner"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PARENT, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 13, 14, 19  # from the state on
+_PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 11, 12, 13, 14, 19
+"""Fields of /proc/PID/stat, from the state on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeper:
     """`start` in clock ticks since boot, with the PID its identity. `spent`: the CPU seconds of
-    what it had waited for when the attempt began."""
+    what it had waited for when the attempt began, and of a worker that lived already."""
 
     pid: int
     start: int
     spent: float
 
 
-def keeper_of(main: int) -> Keeper | None:
-    """The keeper of an attempt that has just begun; None where its main process is gone again."""
+def keeper_of(main: int, goes_on: bool = False) -> Keeper | None:
+    """The keeper of an attempt that has just begun; None where its main process is gone again.
+
+    `goes_on`: the main process is a worker that has run others before.
+    """
     try:
         parent = int(_stat(main)[1][_PARENT])
         name, fields = _stat(parent)
@@ -37,18 +41,57 @@ def keeper_of(main: int) -> Keeper | None:
         return None
     if name != _NAME:
         return None
-    return Keeper(parent, int(fields[_START]), _spent(fields))
+    before = _live(parent) if goes_on else 0.0
+    return Keeper(parent, int(fields[_START]), _spent(fields) + before)
+
+
+def spent_by_all(keeper: Keeper) -> float | None:
+    """CPU seconds of the attempt so far, its living processes included; None: the keeper is gone.
+
+    For the end of an attempt whose worker lives on.
+    """
+    waited = spent_since(keeper)
+    return None if waited is None else max(0.0, waited + _live(keeper.pid))
 
 
 def spent_since(keeper: Keeper) -> float | None:
-    """CPU seconds of the processes that ended since the attempt began; None: the keeper is gone."""
+    """CPU seconds of the processes that ended since the attempt began; None: the keeper is gone.
+
+    Negative where a worker lives that had spent more before: its own count makes up for it.
+    """
     try:
         _, fields = _stat(keeper.pid)
         if int(fields[_START]) != keeper.start:
             return None
     except (OSError, IndexError):
         return None
-    return max(0.0, _spent(fields) - keeper.spent)
+    return _spent(fields) - keeper.spent
+
+
+def _live(pid: int) -> float:
+    """CPU seconds of all that live below a process, with what they have waited for."""
+    total, todo = 0.0, _children(pid)
+    while todo:
+        pid = todo.pop()
+        try:
+            _, fields = _stat(pid)
+        except (OSError, IndexError):
+            continue
+        own = int(fields[_USER]) + int(fields[_SYSTEM])
+        total += own / _TICKS + _spent(fields)
+        todo += _children(pid)
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += [int(number) for number in file.read().split()]
+    except OSError:
+        return found  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
+    return found
 
 
 def _spent(fields: list[bytes]) -> float:

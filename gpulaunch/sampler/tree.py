@@ -65,7 +65,7 @@ class Trees:
                 cpu += times.user + times.system + times.children_user + times.children_system
                 resident += memory.rss
                 below += self._children(pid)
-        return Tree(processes, cpu, resident)
+        return Tree(processes, max(0.0, cpu), resident)
 
     def _process(self, pid: int) -> psutil.Process:
         """Raises psutil.NoSuchProcess."""

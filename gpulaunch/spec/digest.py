@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any
 
-from gpulaunch.core.model import Job
+from gpulaunch.core.model import Job, Worker
 from gpulaunch.core.template import Text
 
 
@@ -29,7 +29,15 @@ def digest(job: Job) -> str:
         _plain(job.service.ready) if job.service else None,
         job.inherit_ranks,
     ]
+    if job.worker is not None:
+        parts.append(_of_worker(job, job.worker))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _of_worker(job: Job, worker: Worker) -> list[Any]:
+    """The functions, and the item: but for its number, which a new file before it changes."""
+    item = sorted((name, value) for name, value in job.item.items() if name != "index")
+    return [worker.function, worker.load, item]
 
 
 def _command(job: Job) -> list[Any]:

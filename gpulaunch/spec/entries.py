@@ -63,6 +63,8 @@ class Drafts:
         if any(key in plain and key not in own for key in ("name", "foreach", "matrix", "batch")):
             self.complete = False
             return
+        if not _says_what_runs(plain, where, mistakes):
+            fine = False
         if sum(key in own for key in _ENVIRONMENTS) > 1:
             mistakes.add(where, "python:, venv: and conda: exclude each other; keep one")
             fine = False
@@ -95,6 +97,20 @@ class Drafts:
             f"the name {second.name}{item} is taken already, by {taken}; put what tells them"
             " apart into name:",
         )
+
+
+def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> bool:
+    """A command, or a worker: one of them. A mistake is added where it is not so."""
+    if "run" not in plain and "worker" not in plain:
+        mistakes.add(where, "run: is missing: the command to run")
+    elif "run" in plain and "worker" in plain:
+        mistakes.add((*where, "worker"), "run: and worker: exclude each other; keep one", key=True)
+    elif "worker" in plain and "service" in plain:
+        text = "a service runs beside the jobs, a worker takes one after the other; keep one"
+        mistakes.add((*where, "worker"), text, key=True)
+    else:
+        return True
+    return False
 
 
 def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpulaunch.core.model import Demand, Job, RetryPolicy
-from gpulaunch.spec import places
+from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
+from gpulaunch.spec import places, workers
 from gpulaunch.spec.digest import digest
 from gpulaunch.spec.fields import Deferred, filled
 from gpulaunch.spec.forms import Matrix
@@ -72,6 +72,7 @@ class Entry:
     where: Callable[[str], Steps]
     broken: bool = False
     complete: bool = True
+    workers: set[str] = field(default_factory=set)
 
     def drafts(self) -> Iterator[Draft]:
         """Its jobs; mistakes are added."""
@@ -116,6 +117,7 @@ class Entry:
         gather = Gather()
         gather.take((), self._demand, texts.fixed)
         gather.take((), self._places, texts.fixed)
+        gather.take(("worker",), self._worker, texts.fixed)
         for bad in gather.bads:
             self._add_for("", bad)
 
@@ -214,7 +216,10 @@ class Entry:
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), self._demand, resolved)
         found = gather.take((), self._places, resolved)
-        run = gather.take(("run",), partial(texts.run, shell), values)
+        worker = gather.take(("worker",), self._worker, resolved)
+        run: Any = () if worker is None else workers.command_of(worker)
+        if "run" in self.fields:
+            run = gather.take(("run",), partial(texts.run, shell), values)
         env = gather.take(("env",), texts.environment, values)
         outputs = gather.take(("outputs",), texts.files, values)
         service = gather.take(("service",), texts.service, values)
@@ -252,8 +257,44 @@ class Entry:
             explain=resolved.get("explain", False),
             preload=resolved.get("preload", ()),
             inherit_ranks=resolved.get("inherit_ranks", False),
+            worker=worker,
+            item=values if worker is not None else _NO_PLACES,
         )
+        if worker is not None:
+            try:
+                job = self._keyed(job)
+            except Bad as bad:
+                self._add_for(where, bad)
+                return None
         return _with_digest(job)
+
+    def _worker(self, resolved: Fields) -> Worker | None:
+        """The worker with its files found; checked unless its needs may make them."""
+        form: workers.Form | None = resolved.get("worker")
+        if form is None:
+            return None
+        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
+        functions = []
+        for function in (form.worker.function, form.worker.load):
+            if file := workers.file_of(function):
+                found = self.context.places.find("worker", made_later, file)
+                function = workers.moved(function, found)
+            functions.append(function)
+        return replace(form.worker, function=functions[0], load=functions[1])
+
+    def _keyed(self, job: Job) -> Job:
+        gather = Gather()
+        gather.take(("env",), workers.check_env, job)
+        gather.done()
+        job = workers.with_key(job)
+        self.workers.add(job.demand.worker)
+        if len(self.workers) > workers.KINDS:
+            raise Bad(
+                f"more than {workers.KINDS} different workers for these jobs: what a worker has for"
+                " its whole life (env, venv, gpu_memory ...) differs from item to item",
+                ("worker",),
+            )
+        return job
 
     def _resolve(self, texts: Texts, values: Values, gather: Gather) -> dict[str, Any]:
         """The fields of this job, with Deferred ones filled and converted."""

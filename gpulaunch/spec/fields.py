@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 from gpulaunch.core.template import Template, Text
 from gpulaunch.spec import convert as c
-from gpulaunch.spec import forms
+from gpulaunch.spec import forms, workers
 from gpulaunch.spec import values as v
 from gpulaunch.spec.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.spec.tree import Plain
@@ -25,7 +25,7 @@ from gpulaunch.spec.tree import Plain
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
-LATER = frozenset({"worker", "engine", "tty"})
+LATER = frozenset({"engine", "tty"})
 """Keys of other versions of the job file, which this one cannot do yet."""
 
 
@@ -182,6 +182,22 @@ _MATRIX: Schema = {
     "additionalProperties": {"anyOf": [SCALAR, _array(SCALAR)]},
 }
 _CODES: Schema = {"anyOf": [COUNT, PLACEHOLDER, _array({"anyOf": [COUNT, PLACEHOLDER]})]}
+_FUNCTION: Schema = {"type": "string", "pattern": r":"}
+_LOADS: Schema = {
+    "load": _FUNCTION,
+    "items": {"anyOf": [SOME, PLACEHOLDER]},
+    "memory": {"anyOf": [_SIZE, PLACEHOLDER]},
+    "load_timeout": {"anyOf": [_TIME, PLACEHOLDER]},
+}
+_WORKER: Schema = {
+    "anyOf": [
+        _FUNCTION,
+        _object({"function": _FUNCTION, **_LOADS}, ("function",)),
+        _object(
+            {"run": _array(SCALAR), **{k: s for k, s in _LOADS.items() if k != "load"}}, ("run",)
+        ),
+    ]
+}
 _READY: Schema = {"type": "string", "pattern": r"^(tcp:|https?://|\{\{)"}
 
 _MODULE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*$"}
@@ -235,7 +251,8 @@ class Entry(Defaults):
     """A job as it stands in the file."""
 
     name: Annotated[Any, Kind(c.not_empty, TEXT, defers=False)] = None
-    run: Annotated[Any, Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False)]
+    run: Annotated[Any, Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False)] = None
+    worker: Annotated[Any, Kind(workers.worker, _WORKER)] = None
     foreach: Annotated[Any, Kind(forms.foreach, _FOREACH, defers=False)] = None
     batch: Annotated[
         Any, Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False)

@@ -63,7 +63,12 @@ class Places:
         if field == "conda":
             return find_conda(text, self.base, self._environ)
         path = resolve(text, self.base, self.home)
-        check = {"cwd": check_directory, "env_file": check_env_file, "venv": check_venv}[field]
+        check = {
+            "cwd": check_directory,
+            "env_file": check_env_file,
+            "venv": check_venv,
+            "worker": check_file,
+        }[field]
         check(path)
         return path
 
@@ -71,6 +76,12 @@ class Places:
 def check_directory(path: Path) -> None:
     if not os.path.isdir(path):
         kind = "is not a directory" if os.path.exists(path) else "does not exist"
+        raise Bad(f"{path} {kind}")
+
+
+def check_file(path: Path) -> None:
+    if not os.path.isfile(path):
+        kind = "is not a file" if os.path.exists(path) else "does not exist"
         raise Bad(f"{path} {kind}")
 
 

@@ -9,6 +9,7 @@ from gpulaunch.spec.tell import OCCASIONS
 
 ID = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Schema = {"type": "null"}
+_NO_SERVICE: Schema = {"properties": {"service": _NULL}}
 _ON: Schema = {"enum": list(OCCASIONS)}
 TARGET: Schema = {
     "type": "object",
@@ -67,12 +68,10 @@ def _fields(model: type[Defaults]) -> Schema:
         if name != "run":
             found = {"anyOf": [found, {"type": "null"}]}
         properties[name] = _described(found, name)
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": made.get("required", []),
-        "properties": properties,
-    }
+    found = {"type": "object", "additionalProperties": False, "properties": properties}
+    if "run" in properties:
+        found["oneOf"] = [{"required": ["run"]}, {"required": ["worker"], **_NO_SERVICE}]
+    return found
 
 
 def _described(found: Schema, name: str) -> Schema:
@@ -85,6 +84,8 @@ DESCRIPTIONS = {
     "notify": "Whom the run tells, and when: to: an address, or run: a command.",
     "name": "Unique after expansion, at most 200 bytes. Items' labels are appended where needed.",
     "run": "The command: a string for bash -eo pipefail -c, or a list executed as it is.",
+    "worker": "In place of run: a Python function, FILE.py:function, or a program that loads once"
+    " and takes one job after the other.",
     "gpus": "Cards this job needs at once (1). 0: the cards are hidden.",
     "gpu_memory": 'Only a card with this much memory free: "16GB", "20GiB".',
     "per_gpu": "How many jobs that say the same may share a card (1: alone).",

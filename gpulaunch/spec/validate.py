@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER
-from gpulaunch.spec.fields import Entry as EntryFields
 from gpulaunch.spec.mistakes import Bad, Mistakes
 from gpulaunch.spec.suggest import did_you_mean
 from gpulaunch.spec.tree import Node, Plain
@@ -38,8 +37,7 @@ def validate(
         for detail in error.errors(include_url=False, include_input=False):
             wrong.add(_explain(detail, where, mistakes))
         kept = {key: value for key, value in plain.items() if key not in wrong}
-        # A required field that is missing must not hide what else is wrong with the entry.
-        entry = model.model_validate({"run": ":", **kept} if model is EntryFields else kept)
+        entry = model.model_validate(kept)
         return {key: getattr(entry, key) for key in kept}, False
     return {key: getattr(entry, key) for key in plain}, True
 
@@ -56,8 +54,6 @@ def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
             known = DEFAULT_FIELDS if where == ("defaults",) else FIELDS
             message = f"unknown key{did_you_mean(field, known)}"
             mistakes.add((*where, field), message, key=True)
-    elif detail["type"] == "missing":
-        mistakes.add(where, f"{field}: is missing: the command to run")
     else:
         error = detail["ctx"]["error"]
         bad = error if isinstance(error, Bad) else Bad(str(error))

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.model import Gpu, Job, Worker
 from gpulaunch.core.selection import Selection, choose, describe
 from gpulaunch.core.template import Text as Command
 from gpulaunch.core.template import slots
@@ -56,6 +56,7 @@ def _job_json(job: Job) -> dict[str, Any]:
         "group": job.group,
         "params": dict(job.params),
         "run": command(job.run),
+        "worker": None if job.worker is None else _worker_json(job.worker, job.demand.worker),
         "cwd": job.cwd,
         "gpus": job.demand.gpus,
         "gpu_memory": job.demand.gpu_memory or None,
@@ -73,6 +74,18 @@ def _job_json(job: Job) -> dict[str, Any]:
         "retries": job.retry.times,
         "outputs": [unescaped(_shown(text)) for text in job.outputs],
         "service": job.service is not None,
+    }
+
+
+def _worker_json(worker: Worker, key: str) -> dict[str, Any]:
+    """`key`: jobs of the same one may follow each other in one process."""
+    return {
+        "key": key,
+        "function": worker.function or None,
+        "load": worker.load or None,
+        "items": worker.items,
+        "memory": worker.memory,
+        "load_timeout": worker.load_timeout,
     }
 
 
@@ -139,10 +152,26 @@ def _group_lines(group: Sequence[Job]) -> list[Text]:
     facts = " · ".join([words.several(len(group), "job"), *_needs_of(group)])
     lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
-        lines.append(Text.assemble(("    $ ", "green"), _one_line(command(job.run))))
+        lines.append(Text.assemble(("    $ ", "green"), _one_line(_what_runs(job))))
     if len(group) > COMMANDS:
         lines.append(Text(f"    and {words.count(len(group) - COMMANDS)} more", "dim"))
     return lines
+
+
+def _what_runs(job: Job) -> str:
+    if job.worker is None:
+        return command(job.run)
+    if job.worker.run:
+        return command(job.run)
+    return f"{job.worker.title}({job.name})"
+
+
+def _workers_of(group: Sequence[Job]) -> list[str]:
+    """`a worker`, or of how many kinds: each of them loads by itself."""
+    kinds = {job.demand.worker for job in group if job.worker is not None}
+    if not kinds:
+        return []
+    return ["in a worker" if len(kinds) == 1 else f"in workers of {len(kinds)} kinds"]
 
 
 def _one_line(text: str) -> str:
@@ -159,6 +188,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
     shares = [demand.per_gpu if demand.per_gpu > 1 else None for demand in demands]
     return [
         _cards_needed(group) + each,
+        *_workers_of(group),
         *_span(memories, words.size, "{} free on the card"),
         *_span(shares, words.count, "{} share a card"),
         *_span([demand.cpus for demand in demands], lambda n: words.several(n, "CPU"), "{}"),

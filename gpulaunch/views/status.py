@@ -6,7 +6,7 @@ The run's state comes from the caller: whether a supervisor is alive is not in t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
@@ -38,13 +38,15 @@ def status_json(
     reasons: Mapping[str, str],
     measured: Measured = NOTHING,
     now: Instant | None = None,
+    earlier: Callable[[], Mapping[str, float]] = dict,
 ) -> dict[str, Any]:
     """What `status --json` prints. `reasons`: why jobs wait, where the live run knows better.
+    `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
 
     Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
     not known is null.
     """
-    ahead = _ahead(ledger, state, now)
+    ahead = _ahead(ledger, state, now, earlier)
     return {
         "run": {
             "id": ledger.run,
@@ -63,11 +65,17 @@ def status_json(
     }
 
 
-def _ahead(ledger: Ledger, state: RunState, now: Instant | None) -> Ahead | None:
+def _ahead(
+    ledger: Ledger,
+    state: RunState,
+    now: Instant | None,
+    earlier: Callable[[], Mapping[str, float]],
+) -> Ahead | None:
     """How long a live run still takes; None where that cannot be said."""
     if state != "running" or now is None or ledger.stopping is not None:
         return None
-    estimate = Estimate()
+    # One that was taken up again knows by its own past.
+    estimate = Estimate(earlier() if ledger.epoch == 1 else None)
     estimate.seed(ledger)
     return estimate.ahead(now)
 
@@ -128,6 +136,7 @@ def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> di
         "evidence": attempt.evidence,
         "advice": attempt.advice,
         "reports": list(attempt.reports),
+        "worker": str(attempt.worker) if attempt.worker else None,
         "log": os.fspath(paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
     }
@@ -190,11 +199,15 @@ def print_status(
     reasons: Mapping[str, str],
     now: Instant,
     everything: bool = False,
+    earlier: Callable[[], Mapping[str, float]] = dict,
 ) -> None:
-    """Counts, cards and jobs. Without `everything`: running, failed, and the first that wait."""
+    """Counts, cards and jobs. Without `everything`: running, failed, and the first that wait.
+
+    `earlier` as for `status_json`.
+    """
     if state != "running":  # what no supervisor has ended did not last until now
         now = ledger.closed or ledger.last or now
-    _print_head(console, ledger, paths, state, now)
+    _print_head(console, ledger, paths, state, now, earlier)
     _print_cards(console, ledger)
     if everything:
         _print_jobs(console, ledger.jobs.values(), ledger, reasons, now)
@@ -218,12 +231,17 @@ def print_status(
 
 
 def _print_head(
-    console: Console, ledger: Ledger, paths: RunPaths, state: RunState, now: Instant
+    console: Console,
+    ledger: Ledger,
+    paths: RunPaths,
+    state: RunState,
+    now: Instant,
+    earlier: Callable[[], Mapping[str, float]],
 ) -> None:
     from rich.text import Text
 
     since = ledger.taken or ledger.opened or now
-    ahead = _ahead(ledger, state, now)
+    ahead = _ahead(ledger, state, now, earlier)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
     head = Text.assemble(
         (words.visible(ledger.name), "bold"),

@@ -210,6 +210,13 @@ def print_summary(console: Console, summary: Summary) -> None:
     _print_totals(console, summary)
 
 
+def print_report(console: Console, path: str) -> None:
+    """Where the run's report is: a line of the summary that comes once it is written."""
+    from rich.text import Text
+
+    _say(console, "report", Text(words.visible(path)), "dim")
+
+
 def _print_failed(console: Console, job: FailedJob, advise: bool) -> None:
     """`advise`: its advice has not been given yet."""
     from rich.text import Text

@@ -31,14 +31,19 @@ _REPORT = "gpulaunch explain: "
 _REPORT_GOES_ON = ("  every frame's tensors", f"{_REPORT}end of the report")
 
 
-def read_tail(path: str | os.PathLike[str], lines: int = SHOWN) -> tuple[str, ...]:
-    """The last meaningful lines of a log; empty where it cannot be read. Reads at most 64 KiB."""
+def read_tail(
+    path: str | os.PathLike[str], lines: int = SHOWN, window: int = WINDOW
+) -> tuple[str, ...]:
+    """The last meaningful lines of a log; empty where it cannot be read.
+
+    Reads `window` bytes at most.
+    """
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
-            start = max(0, end - WINDOW)
+            start = max(0, end - window)
             file.seek(start)
-            data = file.read(WINDOW)
+            data = file.read(window)
     except OSError:
         return ()
     return last_lines(data, lines, cut=start > 0)

@@ -38,7 +38,7 @@ def have(place: Path) -> tuple[dict[str, Launch], dict[str, str]]:
     for name, make in makers.items():
         try:
             found[name] = make(place)
-        except (OSError, subprocess.SubprocessError, FailedError) as error:
+        except TROUBLE as error:
             absent[name] = f"{error}"[:200]
     return found, absent
 
@@ -68,6 +68,10 @@ def environment() -> dict[str, str]:
 
 class FailedError(Exception):
     """A launcher, or what was to bring it here, failed: its last words."""
+
+
+TROUBLE = (OSError, subprocess.SubprocessError, FailedError)
+"""What a launcher that cannot be measured here raises."""
 
 
 def _run(
@@ -197,6 +201,8 @@ def _debian(package: str, place: Path) -> str:
 
 def _pypi(package: str, place: Path) -> Path:
     folder = place / package
-    _run([sys.executable, "-m", "venv", str(folder)], place)
-    _run([str(folder / "bin/python"), "-m", "pip", "install", "-q", package], place)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    _run([sys.executable, "-m", "venv", str(folder)], place, environ=environ)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q", package]
+    _run(pip, place, environ=environ)
     return folder / "bin"

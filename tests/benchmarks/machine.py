@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,15 @@ def describe() -> dict[str, Any]:
     }
 
 
-def sentence(told: dict[str, Any]) -> str:
-    return (
-        f"{told['cores']} cores ({told['cpu']}), {told['memory_gb']} GB, Linux {told['kernel']},"
-        f" Python {told['python']}, load {told['load']}, {told['on']}"
+def sentence(told: Sequence[dict[str, Any]]) -> str:
+    """Each machine once, with the least and the most that others kept it busy."""
+    loads: defaultdict[str, list[float]] = defaultdict(list)
+    for one in told:
+        words = f"{one['cores']} cores ({one['cpu']}), {one['memory_gb']} GB"
+        words += f", Linux {one['kernel']}, Python {one['python']}, {one['on']}"
+        loads[words].append(one["load"])
+    return "; ".join(
+        f"{words}, load {min(found)} to {max(found)}" for words, found in sorted(loads.items())
     )
 
 

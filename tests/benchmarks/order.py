@@ -40,7 +40,8 @@ NOISE = 0.1
 
 
 def measure(quick: bool) -> dict[str, object]:
-    return {"mean_ratio": ratios(20 if quick else 3000), "lists": 20 if quick else 3000}
+    count = 20 if quick else 2000
+    return {"mean_ratio": ratios(count), "lists": count}
 
 
 def ratios(count: int, seed: int = 1) -> dict[str, float]:

@@ -25,10 +25,18 @@ def measure(quick: bool) -> dict[str, object]:
         gaps: dict[str, list[float]] = {name: [] for name in found}
         rates: dict[str, list[float]] = {name: [] for name in found}
         for _ in range(rounds):
-            for name, launch in found.items():
-                gaps[name] += _stamps(place, launch, 1, lasting, program, NAP).gaps_ms(1)
-                stamps = _stamps(place, launch, SLOTS, empty, program, 0.0)
-                rates[name].append(stamps.per_second)
+            for name, launch in list(found.items()):
+                try:
+                    gap = _stamps(place, launch, 1, lasting, program, NAP)
+                    rate = _stamps(place, launch, SLOTS, empty, program, 0.0)
+                except launchers.TROUBLE as error:
+                    absent[name] = f"failed: {error}"[:200]
+                    del found[name]
+                    continue
+                gaps[name] += gap.gaps_ms(1)
+                rates[name].append(rate.per_second)
+    gaps = {name: values for name, values in gaps.items() if len(values) > 1}
+    rates = {name: values for name, values in rates.items() if values}
     return _figures(gaps, rates) | {"absent": absent}
 
 

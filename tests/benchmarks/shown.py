@@ -30,9 +30,9 @@ def write(results: dict[str, Any], readme: Path = README, plot: Path = PLOT) -> 
 def table(results: dict[str, Any]) -> str:
     """A row per figure; what has not been measured has none."""
     rows = [row for name, show in SHOWN.items() if name in results for row in show(results[name])]
-    told = {machine.sentence(result["machine"]) for result in results.values()}
+    told = machine.sentence([result["machine"] for result in results.values()])
     lines = ["| | gpulaunch | |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join([*lines, "", "Measured on: " + "; ".join(sorted(told)) + "."])
+    return "\n".join([*lines, "", f"Measured on: {told}."])
 
 
 def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -54,16 +54,17 @@ def _overhead(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _scale(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     lists = figures["list"]
+    ordered = {count: lists[count] for count in sorted(lists, key=int)}
     yield (
-        "the same, by the list's length",
-        ", ".join(f"{one['gap_ms']:.2f} ms" for one in lists.values()),
-        ", ".join(f"{int(count):,} jobs" for count in lists),
+        "from exit to next start, by the list's length",
+        ", ".join(f"{one['gap_ms']:.2f} ms" for one in ordered.values()),
+        ", ".join(f"{int(count):,}" for count in ordered) + " jobs",
     )
-    slots = figures["slots"]
+    slots = {count: figures["slots"][count] for count in sorted(figures["slots"], key=int)}
     yield (
         "empty jobs a second, by slots",
         ", ".join(f"{one:,.0f}" for one in slots.values()),
-        ", ".join(f"{count} slots" for count in slots),
+        f"{', '.join(slots)} slots",
     )
     count, longest = max(lists.items(), key=lambda item: int(item[0]))
     yield (

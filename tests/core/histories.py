@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from tests.core.world import GIB, Side, World, pretend_gpus
@@ -23,6 +24,7 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
         rest = [other for other in earlier if other not in needs]
         after = rng.sample(rest, min(len(rest), rng.choice([0, 0, 0, 1])))
         service = rng.random() < 0.15
+        demand = rng.choice(demands)
         if service:
             services.add(name)
             needs = [need for need in needs if need not in services or rng.random() < 0.3]
@@ -30,7 +32,7 @@ def random_jobs(rng: random.Random, cards: int, most: int = 12) -> tuple[Job, ..
             Job(
                 name,
                 "true",
-                demand=rng.choice(demands),
+                demand=replace(demand, worker="") if service else demand,
                 needs=tuple(needs),
                 after=tuple(after),
                 priority=rng.choice([0, 0, 0, 5]),
@@ -50,6 +52,7 @@ def random_demand(rng: random.Random, cards: int) -> Demand:
         per_gpu=rng.choice([1, 1, 2, 3]) if gpus else 1,
         cpus=rng.choice([None, None, 2, 6]),
         uses=tuple(rng.sample(TOKENS, rng.choice([0, 0, 0, 1, 2]))),
+        worker=rng.choice(["", "", "fold", "fold", "embed"]),
     )
 
 

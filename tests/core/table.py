@@ -14,6 +14,7 @@ from gpulaunch.core.events import (
     Drained,
     Elsewhere,
     Ended,
+    EndWorker,
     Event,
     Freed,
     Gather,
@@ -30,6 +31,7 @@ from gpulaunch.core.events import (
     StopAttempt,
     Submitted,
     TimerFired,
+    WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
@@ -43,7 +45,9 @@ BIG = 80 * GIB
 def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
     """A job; fields of its Demand may be given beside its own."""
     demand = {
-        key: fields.pop(key) for key in ("gpu_memory", "per_gpu", "cpus", "uses") if key in fields
+        key: fields.pop(key)
+        for key in ("gpu_memory", "per_gpu", "cpus", "uses", "worker")
+        if key in fields
     }
     return Job(name, "true", demand=Demand(gpus, **demand), **fields)  # type: ignore[arg-type]
 
@@ -86,9 +90,11 @@ class Table:
 
     def _line(self, instruction: Instruction) -> str:
         match instruction:
-            case Launch(what, _, gpus):
+            case Launch(what, _, gpus, worker):
                 on = " ".join(str(gpu.index) for gpu in gpus) or "none"
-                return f"launch {what} on {on}"
+                return f"launch {what} on {on}" + (f" in {worker}" if worker else "")
+            case EndWorker(worker, now):
+                return f"end worker {worker}" + (" now" if now else "")
             case Acquire(gpu):
                 return f"acquire {gpu[4:]}"
             case Release(gpu):
@@ -126,8 +132,11 @@ class Table:
     def started(self, what: str) -> list[str]:
         return self.on(Started(attempt(what), 42))
 
-    def ended(self, what: str, outcome: Outcome | None = None) -> list[str]:
-        return self.on(Ended(attempt(what), outcome or Exited(0)))
+    def ended(self, what: str, outcome: Outcome | None = None, kept: bool = False) -> list[str]:
+        return self.on(Ended(attempt(what), outcome or Exited(0), kept=kept))
+
+    def worker_ended(self, worker: str) -> list[str]:
+        return self.on(WorkerEnded(attempt(worker)))
 
     def timer(self, key: str, after: float) -> list[str]:
         self.now += after

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from gpulaunch.core import admission, attempts, cards, gathering, jobs, placement
+from gpulaunch.core import admission, attempts, cards, gathering, jobs, placement, residents
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
 from tests.core.histories import play
@@ -47,10 +47,11 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
             words = line.replace("(", " ").split()
             seen[words[words.index("<-" if "<-" in words else "->") + 1]] += 1
         seen["crash"] += sum(side.crashes for side in world.sides)
+        seen["continued"] += world.continued
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer Gather Granted Refused Freed Wanted "
         "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
-        "GpuEvent GpuReported AdmissionPaused AdmissionContinued"
+        "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -95,14 +96,14 @@ def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int) -> bool:
+    def broken(card: cards.Card, demand: Demand, memory: int, residents: bool = True) -> bool:
         return len(card.attempts) + len(card.claims) < max(2, demand.per_gpu)
 
     patch.setattr(placement, "has_room", broken)
 
 
 def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int) -> bool:
+    def broken(card: cards.Card, demand: Demand, memory: int, residents: bool = True) -> bool:
         beside = [*card.attempts.values(), *card.claims]
         alike = all(other.per_gpu == demand.per_gpu for other in beside)
         room = not beside or (alike and len(beside) < demand.per_gpu)
@@ -138,6 +139,28 @@ def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gathering.Gathering, "ask", broken)
 
 
+def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(residents.Residents, "end_idle", lambda self, to_come: False)
+
+
+def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:
+    stay = residents.Residents.stay
+
+    def broken(self: residents.Residents, live: attempts.Live) -> None:
+        stay(self, live)
+        for card in live.cards:
+            card.residents.clear()
+
+    patch.setattr(residents.Residents, "stay", broken)
+
+
+def _take_a_worker_that_is_ending(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: residents.Resident, demand: Demand) -> bool:
+        return self.demand.worker == demand.worker
+
+    patch.setattr(residents.Resident, "suits", broken)
+
+
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cards.Cards, "look_later", lambda self, card, demand: None)
 
@@ -156,6 +179,9 @@ def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
         _ignore_the_limit,
         _gather_without_the_right,
         _forget_the_timer,
+        _keep_workers_idle,
+        _forget_that_workers_hold_memory,
+        _take_a_worker_that_is_ending,
     ],
 )
 def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:

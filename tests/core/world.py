@@ -25,6 +25,7 @@ from gpulaunch.core.events import (
     DrainGpus,
     Elsewhere,
     Ended,
+    EndWorker,
     Event,
     Freed,
     Gather,
@@ -48,6 +49,7 @@ from gpulaunch.core.events import (
     Submitted,
     TimerFired,
     Wanted,
+    WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
@@ -95,6 +97,17 @@ class Process:
     asked: str = ""
     by: str = ""
     until: float = 0.0
+    worker: AttemptId | None = None
+
+
+@dataclass
+class Idle:
+    """A worker that an attempt has left in the world."""
+
+    job: Job
+    gpus: tuple[str, ...]
+    last: AttemptId
+    ending: bool = False
 
 
 @dataclass
@@ -154,6 +167,8 @@ class World:
         self.cards = {gpu.uuid: Place(gpu) for gpu in gpus}
         self.sides: list[Side] = []
         self.processes: dict[tuple[str, AttemptId], Process] = {}
+        self.workers: dict[tuple[str, AttemptId], Idle] = {}
+        self.continued = 0
         self.gatherer: Side | None = None
         self.gather_queue: list[Side] = []
         self.pending: list[tuple[str, Callable[[], None]]] = []
@@ -200,6 +215,12 @@ class World:
                 process.asked = "old"
                 for uuid in process.gpus:
                     self.cards[uuid].dead_hold.add(process.attempt)
+        for (name, worker), idle in list(self.workers.items()):
+            if name == side.name:
+                del self.workers[name, worker]
+                for uuid in idle.gpus:
+                    self.cards[uuid].dead_hold.add(worker)
+                self._later("", partial(self._old_worker_gone, worker, idle))
         if self.gatherer is side:
             self._give_up_gathering(side)
         self.gather_queue = [other for other in self.gather_queue if other is not side]
@@ -243,6 +264,14 @@ class World:
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
 
+    def _old_worker_gone(self, worker: AttemptId, idle: Idle) -> None:
+        """Its keeper has ended it, and held its leases until then."""
+        for uuid in idle.gpus:
+            place = self.cards[uuid]
+            place.dead_hold.discard(worker)
+            if not place.dead_hold:
+                self._freed(place)
+
     def _end_old(self, process: Process) -> None:
         """What an old keeper left behind."""
         ends: list[Outcome] = [Interrupted("its supervisor died"), Lost("gone"), Exited(0)]
@@ -284,9 +313,12 @@ class World:
                 self._later(side.name, lambda: self._answer(side, place))
             case Release(gpu):
                 place = self.cards[gpu]
+                if any(isinstance(e, Refused) and e.gpu == gpu for e in side.inbox):
+                    return  # the two have crossed
                 assert self._has(side, place), f"Release({gpu}), not held"
                 assert not place.draining or side.stopped, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
+                assert not self._idle_on(gpu), f"Release({gpu}) with a worker on it"
                 place.granted = place.draining = False
                 place.holder = None
                 self._hand_over(place)
@@ -295,6 +327,7 @@ class World:
                 assert self._has(side, place), f"Drain({gpu}), not held"
                 assert not place.draining, f"Drain({gpu}) twice"
                 assert not self._on(gpu), f"Drain({gpu}) with {self._on(gpu)} on it"
+                assert not self._idle_on(gpu), f"Drain({gpu}) with a worker on it"
                 place.draining = True
                 self._later(side.name, lambda: self._drained(side, place))
             case Launch():
@@ -308,6 +341,13 @@ class World:
                 assert reason in ("cancelled", "interrupted", "stopped")
                 assert process.asked != "old", f"StopAttempt({attempt}), an old keeper's"
                 process.asked, process.by = reason, by
+            case EndWorker(worker):
+                idle = self.workers.get((side.name, worker))
+                if idle is None:
+                    assert WorkerEnded(worker) in side.inbox, f"EndWorker({worker}), not alive"
+                elif not idle.ending:
+                    idle.ending = True
+                    self._later(side.name, partial(self._end_worker, side, worker))
             case SetTimer(key, at):
                 assert at > self.now, f"SetTimer({key}) in the past"
                 side.timers[key] = at
@@ -335,18 +375,26 @@ class World:
             place = self.cards[uuid]
             assert self._has(side, place), f"Launch({attempt}) on {uuid}, not held"
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
-            clean = place.carried or not place.dirty
+            clean = place.carried or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
             assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
             assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
             assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"
-            beside = self._on(uuid)
-            shares = {p.job.demand.per_gpu for p in beside} | {demand.per_gpu}
+            beside = [p.job.demand for p in self._on(uuid)]
+            beside += [idle.job.demand for idle in self._idle_on(uuid, launch.worker)]
+            shares = {other.per_gpu for other in beside} | {demand.per_gpu}
             assert not beside or (len(shares) == 1 and len(beside) < demand.per_gpu), (
                 f"Launch({attempt}) on {uuid} beside {beside}"
             )
-            promised = sum(p.job.demand.gpu_memory for p in beside) + demand.gpu_memory
+            promised = sum(other.gpu_memory for other in beside) + demand.gpu_memory
             assert not promised or promised <= self._free(place), f"{attempt}: memory on {uuid}"
+        if launch.worker is not None:
+            idle = self.workers.pop((side.name, launch.worker), None)
+            assert idle is not None, f"Launch({attempt}) in a worker that is not there"
+            assert not idle.ending, f"Launch({attempt}) in a worker that is being ended"
+            assert set(idle.gpus) == set(uuids), f"Launch({attempt}) on other cards than its worker"
+            assert idle.job.demand.same_seat(demand), f"Launch({attempt}) in another one's worker"
+            self.continued += 1
         states = {name: record.state for name, record in side.run.ledger.jobs.items()}
         by_name = {other.name: other for other in side.jobs}
         for need in job.needs:
@@ -371,8 +419,10 @@ class World:
             total = sum(cpus) + (demand.cpus or 1)
             assert total <= side.cpus or not cpus, f"{attempt}: {total} CPUs"
         for uuid in uuids:
+            if launch.worker is not None:
+                self.cards[uuid].carried.discard(launch.worker)
             self.cards[uuid].carried.add(attempt)
-        process = Process(side, attempt, job, tuple(uuids))
+        process = Process(side, attempt, job, tuple(uuids), worker=launch.worker)
         process.until = self.now + self.lasting(attempt)
         self.processes[side.name, attempt] = process
         self.launches[f"{side.name}:{job.name}"] += 1
@@ -450,7 +500,16 @@ class World:
                 if not place.dead_hold:
                     self._freed(place)
         failure = self._failure(process)
-        process.side.inbox.append(Ended(process.attempt, outcome, leftovers, failure=failure))
+        kept = bool(process.job.demand.worker) and process.asked != "old"
+        kept = kept and self.rng.random() < (0.3 if process.asked else 0.8)
+        if kept:
+            worker = process.worker or process.attempt
+            self.workers[process.side.name, worker] = Idle(
+                process.job, process.gpus, process.attempt
+            )
+        process.side.inbox.append(
+            Ended(process.attempt, outcome, leftovers, failure=failure, kept=kept)
+        )
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
 
@@ -486,6 +545,13 @@ class World:
 
     def _on(self, uuid: str) -> list[Process]:
         return [p for p in self.processes.values() if uuid in p.gpus]
+
+    def _idle_on(self, uuid: str, but: AttemptId | None = None) -> list[Idle]:
+        return [w for (_, name), w in self.workers.items() if uuid in w.gpus and name != but]
+
+    def _end_worker(self, side: Side, worker: AttemptId) -> None:
+        if self.workers.pop((side.name, worker), None):
+            side.inbox.append(WorkerEnded(worker))
 
     def _free(self, place: Place) -> int:
         return place.gpu.memory - place.taken
@@ -585,10 +651,13 @@ class World:
 
     def _deliver(self, side: Side) -> None:
         event = side.inbox.popleft()
-        if isinstance(event, Ended):
+        if isinstance(event, Ended | WorkerEnded):
+            gone = event.attempt if isinstance(event, Ended) else event.worker
+            left = [w for (_, w), idle in self.workers.items() if idle.last == gone]
             for place in self.cards.values():
-                if place.holder is side:
-                    place.carried.discard(event.attempt)
+                if place.holder is side and gone in place.carried:
+                    place.carried.discard(gone)
+                    place.carried.update(left if isinstance(event, Ended) else ())
         self.tell(side, event)
         if isinstance(event, Freed):
             place = self.cards[event.gpu]
@@ -668,6 +737,7 @@ class World:
             TimerFired("stuck"),
             Started(attempt, 1),
             Ended(attempt, Exited(0)),
+            WorkerEnded(attempt),
             BecameReady(attempt),
             Granted("GPU-99", 1),
         ]
@@ -732,6 +802,8 @@ class World:
         """No lease is left, and the replayed journal gives the same state, job by job."""
         held = [p.gpu.index for p in self.cards.values() if p.holder is side]
         assert not held, f"{side.name} is finished and holds {held}"
+        workers = [worker for name, worker in self.workers if name == side.name]
+        assert not workers, f"{side.name} is finished and has the workers {workers}"
         assert self.gatherer is not side, "a finished run has the right to gather"
         live, replayed = side.run.ledger, side.replayed
         assert live.jobs.keys() == replayed.jobs.keys()

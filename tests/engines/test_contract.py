@@ -368,6 +368,18 @@ def test_a_card_that_falls_ill_after_a_job_is_given_back_whole(make: Make) -> No
         other.hold(gpu)
 
 
+def test_a_release_that_crosses_the_cards_refusal_is_no_trouble(bench: Bench) -> None:
+    gpu = bench.gpus[0]
+    bench.hold(gpu)
+    cards = bench.engine._cards  # type: ignore[attr-defined]
+    look = cards._eyes.look
+    cards._eyes.look = lambda gpu, then: then(Sick("lost"))
+    bench.engine.carry_out(Drain(gpu.uuid))
+    bench.engine.carry_out(Release(gpu.uuid))
+    cards._eyes.look = look
+    bench.hold(gpu)
+
+
 def test_an_attempt_of_which_nothing_is_left_is_lost(bench: Bench) -> None:
     attempt = AttemptId("never", 1)
     bench.engine.adopt([attempt])

@@ -56,12 +56,15 @@ class Scene:
             lambda job, text: self.warned.append((job, text)),
         )
 
-    def end(self, outcome: Outcome, log: str = "", *gpus: Gpu, per_gpu: int = 1) -> None:
+    def end(
+        self, outcome: Outcome, log: str = "", *gpus: Gpu, per_gpu: int = 1, kept: bool = False
+    ) -> None:
         attempt = AttemptId("a", 1)
         self.run.log(attempt).write_text(log)
         self.witness.begin(attempt)
         job = Job("a", "x", demand=Demand(len(gpus), per_gpu=per_gpu), cwd="/")
-        self.witness.examine(Ended(attempt, outcome), job, gpus, self.told.append)
+        ended = Ended(attempt, outcome, kept=kept)
+        self.witness.examine(ended, job, gpus, self.told.append)
 
     def show(self, gpu: Gpu, *processes: Process) -> None:
         self.looks.pop(gpu.uuid)(Seen(gpu.memory, Look(gpu.uuid, processes=processes)))
@@ -124,8 +127,8 @@ def test_what_hung_on_a_lost_card_did_not_take_too_long(scene: Scene) -> None:
     assert (failure.kind, failure.gpus) == ("gpu_lost", (ONE.uuid,))
 
 
-def _foreign(scene: Scene, per_gpu: int) -> bool:
-    scene.end(Exited(1), OOM, ONE, per_gpu=per_gpu)
+def _foreign(scene: Scene, per_gpu: int, kept: bool = False) -> bool:
+    scene.end(Exited(1), OOM, ONE, per_gpu=per_gpu, kept=kept)
     scene.show(ONE, Process(77, "C", 30 * GIB, "bob", "train.py"))
     failure = scene.told[0].failure
     assert failure is not None
@@ -138,6 +141,10 @@ def test_memory_that_others_have_of_the_card_is_told(scene: Scene) -> None:
 
 def test_beside_other_jobs_of_ours_nobody_is_called_a_stranger(scene: Scene) -> None:
     assert not _foreign(scene, per_gpu=2)
+
+
+def test_the_memory_of_the_attempts_own_worker_is_nobody_elses(scene: Scene) -> None:
+    assert not _foreign(scene, per_gpu=1, kept=True)
 
 
 def test_what_is_not_recognised_is_told_with_its_last_line(scene: Scene) -> None:

@@ -79,7 +79,11 @@ def test_a_machine_without_a_card_says_what_to_do(monkeypatch: pytest.MonkeyPatc
 # ── What a worker finds ─────────────────────────────────────────────────────────────────────────
 
 
-def test_each_worker_sees_its_own_card_alone(tmp_path: Path) -> None:
+def test_each_worker_sees_its_own_card_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MASTER_ADDR", "PYTHONUNBUFFERED"):
+        monkeypatch.delenv(name, raising=False)
     marks = [str(tmp_path / name) for name in "ab"]
     with GpuExecutor(simulate=2, cpus=3, env={"MINE": "yes", "HOME": None}) as executor:
         both = [executor.submit(work.appear_and_wait, *pair) for pair in (marks, marks[::-1])]

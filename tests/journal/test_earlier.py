@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.journal import earlier
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.rundir import RunDir, before
 from tests.cli.launcher import Launcher
 
 
@@ -35,3 +35,20 @@ def test_no_run_a_torn_one_and_a_large_one_say_nothing(
     assert earlier.durations(RunDir(tmp_path)) == {}
     monkeypatch.setattr(earlier, "MOST", 1)
     assert earlier.durations(RunDir(tmp_path)) == {}
+
+
+def test_a_run_knows_the_one_before_it_of_the_same_file(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
+    launcher.file("other.yaml", "jobs: [{name: b, run: 'true'}]")
+    runs = []
+    for name in ("jobs.yaml", "other.yaml", "jobs.yaml"):
+        launcher("run", name, "--simulate", "1", "--new")
+        runs.append(RunDir(launcher.run))
+    first, other, last = runs
+    assert before(last) == first
+    assert earlier.durations_before(last).keys() == {"a"}
+    assert before(first) is None
+    assert before(other) is None
+    assert earlier.durations_before(first) == {}
+    last.manifest.unlink()
+    assert before(last) is None, "nobody knows of which file it is"

@@ -125,6 +125,15 @@ def test_a_pin_is_what_was_said_last_and_none_where_nothing_was(store: Store, pa
     assert measured(path).pins == {A: ("verified", "")}
 
 
+def test_a_run_was_last_seen_with_its_newest_sample_of_all(store: Store, path: Path) -> None:
+    store.write(card_steps(CardSample("GPU-0", 5.0, 1, 1)), 0.0)
+    with opened(path) as reader:
+        assert reader.last_seen() == 5.0
+    store.write(attempt_steps(AttemptSample(A, 9.0, 1, 1.0, 1), 1, 1.0, 1.0), 0.0)
+    with opened(path) as reader:
+        assert reader.last_seen() == 9.0
+
+
 def test_without_a_file_nothing_was_measured(tmp_path: Path) -> None:
     assert measured(tmp_path / "metrics.db") == NOTHING
     assert not (tmp_path / "metrics.db").exists()

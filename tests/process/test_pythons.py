@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, NotStarted, Signaled, TimedOut
-from gpulaunch.process.client import Ended, Nursery, Started
+from gpulaunch.process.client import SERVE, Ended, Nursery, Started
+from gpulaunch.process.command import Task
 from tests.process.support import Slot, marked, token
 
 VERSIONS = ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
@@ -40,4 +41,30 @@ def test_keepers_run_on(version: str, tmp_path: Path, nasty: str) -> None:
         slot.expect(Ended)
         slot.finish()
         assert marked(mark) == []
+        assert nursery.said() == ""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_workers_run_on(version: str, tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        "import os\ndef load(): return []\n"
+        "def act(seen, item):\n    seen.append(item.n)\n    print(seen)\n"
+        "    if item.n == '2': raise ValueError(item.n)\n"
+    )
+    (tmp_path / "loop.sh").write_text('while read -r line; do echo "$line"; echo 0 >&3; done\n')
+    interpreter = python(version)
+    call = (interpreter, str(SERVE), "call", f"{tmp_path}/made.py:act", f"{tmp_path}/made.py:load")
+    lines = (interpreter, "-I", "-S", str(SERVE), "lines", "sh", "loop.sh")
+    with Nursery(interpreter) as nursery, Slot(nursery, tmp_path) as slot:
+        for argv in (call, lines):
+            codes = []
+            for n in "123":
+                slot.launch(*argv, task=Task(argv[-1], {"n": n}), cwd=str(tmp_path))
+                ended = slot.expect(Ended)
+                assert ended.kept
+                codes.append(ended.outcome)
+            assert codes == [Exited(0), Exited(1 if argv is call else 0), Exited(0)]
+        assert (tmp_path / "3.log").read_text() == "['1', '2', '3']\n"
+        assert (tmp_path / "6.log").read_text() == '{"n": "3"}\n'
+        slot.finish()
         assert nursery.said() == ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
-from gpulaunch.process.client import Ended, Nursery, Started
-from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_since
+from gpulaunch.process.client import SERVE, Ended, Nursery, Started, WorkerGone
+from gpulaunch.process.command import Task
+from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
 from tests.helpers import wait_until
 from tests.process.conftest import nasty, nursery, slot
@@ -158,3 +160,38 @@ def test_a_keeper_that_is_gone_has_no_tree(slot: Slot, trees: Trees) -> None:
     gone = Keeper(keeper.pid, keeper.start + 1, 0.0)  # its number is somebody else's by now
     assert trees.look([gone]) == {}
     assert spent_since(gone) is None
+
+
+def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
+    slot: Slot, trees: Trees, tmp_path: Path
+) -> None:
+    (tmp_path / "made.py").write_text(
+        "import time\n"
+        "def act(item):\n"
+        "    end = time.process_time() + float(item.seconds)\n"
+        "    while time.process_time() < end: pass\n"
+    )
+    argv = (sys.executable, str(SERVE), "call", f"{tmp_path}/made.py:act", "")
+
+    def item(seconds: str) -> Keeper:
+        task = Task("k", {"seconds": seconds})
+        slot.launch(*argv, task=task, cwd=str(tmp_path))
+        keeper = keeper_of(slot.expect(Started).pid, goes_on=slot.number > 1)
+        assert keeper is not None
+        return keeper
+
+    item("1.0")
+    assert slot.expect(Ended).kept
+    keeper = item("0.3")
+    slot.expect(Ended)
+    spent, seen = spent_by_all(keeper), trees.look([keeper])[keeper].cpu_seconds
+    assert spent is not None
+    assert 0.2 <= spent < 0.9
+    assert 0.2 <= seen < 0.9
+    keeper = item("0.3")
+    slot.expect(Ended)
+    slot.pair.retire()
+    slot.expect(WorkerGone)
+    whole = spent_since(keeper)
+    assert whole is not None
+    assert 0.2 <= whole < 0.9

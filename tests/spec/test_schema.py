@@ -108,6 +108,7 @@ BOTH = {
     "shell: [sh, -c]": True,
     "name: ''": False,
     "engine: x": False,
+    "worker: 'a.b:f'": False,
 }
 
 
@@ -123,6 +124,33 @@ def test_loader_and_schema_agree(fields: str) -> None:
     assert accepts(text) == (expected is not False)
     if expected is not None:
         assert loads == expected
+
+
+WORKERS = {
+    "worker: 'a.b:f'": True,
+    "worker: {function: 'a.b:f', load: 'a.b:g', items: 5, memory: 3GB, load_timeout: 5m}": True,
+    "worker: {run: [python, loop.py]}": True,
+    "worker: {run: [x], load: 'a.b:g'}": False,
+    "worker: {function: 'a.b:f', run: [x]}": False,
+    "worker: {items: 5}": False,
+    "worker: {run: x}": False,
+    "worker: f": False,
+    "worker: 'a.b:f', run: x": False,
+    "worker: 'a.b:f', service: {ready: 'tcp:1'}": False,
+    "worker: 'a.b:f', matrix: {a: [1]}": True,
+    "name: a": False,
+}
+
+
+@pytest.mark.parametrize("fields", WORKERS)
+def test_loader_and_schema_agree_on_workers(fields: str) -> None:
+    text = f"jobs: [{{{fields}}}]"
+    try:
+        load_text(text.encode(), name="j", base=Path("/"), environ={})
+        loads = True
+    except JobFileError:
+        loads = False
+    assert (accepts(text), loads) == (WORKERS[fields], WORKERS[fields])
 
 
 def test_every_field_is_described() -> None:

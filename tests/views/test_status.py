@@ -67,6 +67,7 @@ def test_json_has_the_documented_shape() -> None:
                 "evidence": "",
                 "advice": "",
                 "reports": [],
+                "worker": None,
                 "log": "gpulaunch-runs/nanobodies-20261120-074215/logs/a.1.log",
                 "out": None,
                 "peak_gpu_memory": None,
@@ -223,3 +224,17 @@ def test_json_tells_what_was_measured_and_null_for_what_was_not() -> None:
     assert attempts["a"]["peak_resident"] is None
     assert (attempts["b"]["pin"], attempts["b"]["pin_reason"]) == ("unverified", "who knows")
     assert attempts["d"]["pin"] is None
+
+
+def test_times_of_an_earlier_run_say_how_long_a_first_start_takes() -> None:
+    run = History(1).open().jobs("a", "b", "c", "d").start("a", 0).pass_(60)
+    before = dict.fromkeys("abcd", 300.0)
+
+    def left(earlier: dict[str, float]) -> object:
+        told = status_json(run.ledger, Paths(), "running", {}, now=run.now, earlier=lambda: earlier)
+        return told["run"]["seconds_left"]
+
+    assert left({}) is None
+    assert left(before) == {"low": 1140, "high": 1140}
+    run.open()
+    assert left(before) is None, "one that was taken up again knows by its own past"

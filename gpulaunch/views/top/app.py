@@ -98,7 +98,7 @@ class Top(App[None]):
         self.theme = "ansi-dark"
         self.link = link
         self._zone, self._hung_up = zone, hung_up
-        self._present = Board(zone)
+        self._present = Board(zone, link.earlier())
         self._history: History | None = None
         self._rewinding = False
         self._intake = Intake(link, self._present)
@@ -443,7 +443,8 @@ class Top(App[None]):
 
     def _read_past(self) -> History:
         try:
-            return History(self.link.past(), self._present.samples, self._zone)
+            now = self._present
+            return History(self.link.past(), now.samples, self._zone, now.earlier)
         except (KeyError, IndexError) as error:
             raise GpulaunchError(words_of(error)) from None
 

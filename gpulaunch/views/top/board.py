@@ -6,6 +6,7 @@ changed and what is seen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import tzinfo
 
 from gpulaunch.core import facts as f
@@ -21,10 +22,14 @@ class Board:
 
     `now` moves on by the caller; `reasons` say why jobs wait, where the live run told.
     `past`: it is not how the run stands now. `zone` is for times of day; None: the machine's.
+    `earlier`: how long jobs took in an earlier run, in seconds by name.
     """
 
-    def __init__(self, zone: tzinfo | None = None) -> None:
+    def __init__(
+        self, zone: tzinfo | None = None, earlier: Mapping[str, float] | None = None
+    ) -> None:
         self.zone = zone
+        self.earlier = dict(earlier or {})
         self.ledger = Ledger()
         self.state: RunState = "interrupted"
         self.reasons: Why = lambda _: ""
@@ -45,9 +50,9 @@ class Board:
         self.ledger.apply(fact, at)
         self._estimate.see(fact, at, self.ledger)
         match fact:
-            case f.RunOpened():
+            case f.RunOpened(epoch=epoch):
                 # Monotonic times of an earlier supervisor may be of an earlier boot.
-                self._estimate = Estimate()
+                self._estimate = Estimate(self.earlier if epoch == 1 else None)
                 self._estimate.seed(self.ledger)
             case f.JobAdded(name) if self.ledger.jobs[name].state == "waiting":
                 self.waiting.setdefault(name)

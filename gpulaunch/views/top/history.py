@@ -7,7 +7,7 @@ from the beginning.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import tzinfo
 
 from gpulaunch.core.facts import JobAdded
@@ -27,9 +27,10 @@ class History:
         facts: Iterable[Dated],
         samples: Samples | None = None,
         zone: tzinfo | None = None,
+        earlier: Mapping[str, float] | None = None,
     ) -> None:
         self._facts = list(facts)
-        self._samples, self._zone = samples, zone
+        self._samples, self._zone, self._earlier = samples, zone, earlier
         self._ends = _moments(self._facts)
         self._times = [self._facts[end - 1][1].utc for end in self._ends]
         self._seen = 0
@@ -70,7 +71,7 @@ class History:
         self.board.state = ledger.state if ledger.closed else "running"
 
     def _fresh(self) -> Board:
-        board = Board(self._zone)
+        board = Board(self._zone, self._earlier)
         board.past, board.samples = True, self._samples
         return board
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeAlias
 
 from gpulaunch.core.events import Request
@@ -60,6 +60,9 @@ class Link(Protocol):
         """None: nothing is measured, as on pretend cards."""
 
     def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
+
+    def earlier(self) -> Mapping[str, float]:
+        """How long jobs took in an earlier run of the same file, in seconds by name."""
 
     def reasons(self) -> Why:
         """Raises GpulaunchError where the run is silent."""

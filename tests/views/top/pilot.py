@@ -47,6 +47,7 @@ class FakeLink:
         self.run = run
         self.logs = logs
         self.alive = True
+        self.times: dict[str, float] = {}
         self.lost = False
         self.asked: list[Request] = []
         self.refusal = ""
@@ -84,6 +85,9 @@ class FakeLink:
 
     def log(self, attempt: AttemptId) -> Path:
         return self.logs / f"{attempt}.log"
+
+    def earlier(self) -> dict[str, float]:
+        return self.times
 
     def reasons(self) -> Why:
         return lambda name: self.why.get(name, "")

@@ -109,6 +109,19 @@ def test_a_job_that_waits_again_is_back_at_its_place_in_the_queue() -> None:
     assert not board.ended
 
 
+def test_times_of_an_earlier_run_count_before_anything_has_ended() -> None:
+    run = History(1).open().jobs("a", "b", "c").start("a", 0).pass_(60)
+    said = []
+    for earlier in ({}, dict.fromkeys("abc", 300.0)):
+        board = Board(earlier=earlier)
+        board.state = "running"
+        for fact, at in run.facts:
+            board.see(fact, at)
+        board.at(run.now.utc)
+        said.append(board.to_go())
+    assert said == ["", "about 14 min to go"]
+
+
 # ── Logs ────────────────────────────────────────────────────────────────────────────────────────
 
 

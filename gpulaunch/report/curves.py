@@ -1,0 +1,82 @@
+"""What each card did, thinned to what a screen can show. Nothing where nothing was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from gpulaunch.metrics.model import CardSample
+from gpulaunch.metrics.read import Reader
+from gpulaunch.report.fold import Period
+
+POINTS = 360
+GAP = 4
+"""So many times the usual distance between two points is a hole in the curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points in time order; None is a hole. Utilisation in per cent, memory in bytes.
+
+    `mean` is that of the utilisation over the time that was measured, `peak` the memory's highest.
+    """
+
+    at: tuple[float, ...] = ()
+    utilization: tuple[int | None, ...] = ()
+    memory: tuple[int | None, ...] = ()
+    mean: float | None = None
+    peak: int | None = None
+
+
+def curves(reader: Reader, uuids: Iterable[str], when: Period) -> dict[str, Curve]:
+    """Of the cards that were measured while the run lasted."""
+    found = {}
+    for uuid in uuids:
+        samples = reader.cards(uuid, when.start, POINTS)
+        curve = curve_of([s for s in samples if s.at <= when.end])
+        if curve.at:
+            found[uuid] = curve
+    return found
+
+
+def curve_of(samples: Sequence[CardSample]) -> Curve:
+    known = [s for s in samples if s.utilization is not None or s.memory is not None]
+    if not known:
+        return Curve()
+    usual = _usual(known)
+    at: list[float] = []
+    utilization: list[int | None] = []
+    memory: list[int | None] = []
+    for before, sample in zip([None, *known], known, strict=False):
+        if before is not None and sample.at - before.at > GAP * usual:
+            at.append(before.at + usual)
+            utilization.append(None)
+            memory.append(None)
+        at.append(sample.at)
+        utilization.append(sample.utilization)
+        memory.append(sample.memory)
+    return Curve(tuple(at), tuple(utilization), tuple(memory), _mean(known, usual), _peak(known))
+
+
+def _usual(samples: Sequence[CardSample]) -> float:
+    steps = [b.at - a.at for a, b in pairwise(samples)]
+    return max(1.0, median(steps)) if steps else 1.0
+
+
+def _mean(samples: Sequence[CardSample], usual: float) -> float | None:
+    """Each sample counts for the time since the one before it, a hole for none."""
+    total = weight = 0.0
+    for before, sample in zip([None, *samples], samples, strict=False):
+        if sample.utilization is None:
+            continue
+        span = usual if before is None else min(sample.at - before.at, GAP * usual)
+        total += sample.utilization * span
+        weight += span
+    return total / weight if weight else None
+
+
+def _peak(samples: Sequence[CardSample]) -> int | None:
+    known = [s.memory for s in samples if s.memory is not None]
+    return max(known) if known else None

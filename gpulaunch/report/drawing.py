@@ -1,0 +1,168 @@
+"""What the page's script draws, as JSON: attempts in columns, lanes, curves, ends of logs. Pure.
+
+Times are seconds after the run's beginning, to the hundredth; memory is in MiB. Text is made
+visible here: the script only ever sets it as text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from gpulaunch.core.ledger import AttemptRecord
+from gpulaunch.core.model import AttemptId
+from gpulaunch.metrics.model import AttemptUse
+from gpulaunch.report.curves import Curve
+from gpulaunch.report.fold import History, Period, begin, cut_off, finish
+from gpulaunch.report.groups import groups_of
+from gpulaunch.report.idle import Cause, Span
+from gpulaunch.report.lanes import Lane
+from gpulaunch.report.say import KINDS, SHORT, card_name, cards_named, ended
+from gpulaunch.views import words
+
+MIB = 1 << 20
+SHADED: tuple[Cause, ...] = (
+    "others",
+    "given_back",
+    "aside",
+    "paused",
+    "stopping",
+    "away",
+    "memory",
+)
+"""Causes that a lane shows where no bar is; the rest is plain emptiness."""
+
+
+class Words:
+    """Texts by number, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def all(self) -> list[str]:
+        return list(self._numbers)
+
+
+def drawing(
+    history: History,
+    when: Period,
+    lanes: list[Lane],
+    spans: Mapping[str, tuple[Span, ...]],
+    curves: Mapping[str, Curve],
+    uses: Mapping[AttemptId, AttemptUse],
+    tails: Mapping[AttemptId, tuple[str, ...]],
+    zone: float,
+    logs: str,
+) -> dict[str, Any]:
+    """`zone`: seconds that clocks on the wall were ahead of UTC; `logs`: where the logs lie."""
+    attempts, texts = history.attempts(), Words()
+    groups = groups_of(history.ledger)
+    number_of = {name: number for number, name in enumerate(history.ledger.jobs)}
+    group_of = {name: number for number, one in enumerate(groups) for name in one.jobs}
+    at = {attempt.id: number for number, attempt in enumerate(attempts)}
+    return {
+        "start": when.start,
+        "length": round(when.seconds, 2),
+        "zone": zone,
+        "live": when.state == "running",
+        "names": [words.visible(name) for name in number_of],
+        "files": _odd_names(number_of),
+        "logs": logs,
+        "group": [group_of[name] for name in number_of],
+        "groups": [words.visible(one.label) for one in groups],
+        "service": [number_of[job.name] for job in history.ledger.jobs.values() if job.service],
+        "kinds": list(KINDS),
+        "causes": [SHORT[cause] for cause in SHADED],
+        "attempts": _columns(attempts, history, when, number_of, uses, texts),
+        "texts": texts.all(),
+        "lanes": [_lane(lane, history, when, spans, curves) for lane in lanes],
+        "tails": {at[who]: [words.visible(line) for line in tails[who]] for who in tails},
+    }
+
+
+def _columns(
+    attempts: list[AttemptRecord],
+    history: History,
+    when: Period,
+    number_of: Mapping[str, int],
+    uses: Mapping[AttemptId, AttemptUse],
+    texts: Words,
+) -> dict[str, list[Any]]:
+    kinds = {kind: number for number, kind in enumerate(KINDS)}
+    used = [uses.get(attempt.id) or AttemptUse(attempt.id) for attempt in attempts]
+    return {
+        "job": [number_of[attempt.id.job] for attempt in attempts],
+        "number": [attempt.id.number for attempt in attempts],
+        "start": [round(begin(attempt) - when.start, 2) for attempt in attempts],
+        "end": [round(finish(attempt, when) - when.start, 2) for attempt in attempts],
+        "kind": [kinds[_kind(attempt, when)] for attempt in attempts],
+        "cards": [texts(cards_named(attempt.gpus, history.cards)) for attempt in attempts],
+        "how": [texts(words.visible(ended(attempt, when))) for attempt in attempts],
+        "shown": [texts(words.visible(attempt.evidence)) for attempt in attempts],
+        "memory": [_mib(use.peak_gpu_memory) for use in used],
+        "resident": [_mib(use.peak_resident) for use in used],
+        "busy": [_whole(use.mean_gpu_utilization) for use in used],
+    }
+
+
+def _kind(attempt: AttemptRecord, when: Period) -> str:
+    if cut_off(attempt, when):
+        return "unknown"
+    return "running" if attempt.state == "launching" else attempt.state
+
+
+def _lane(
+    lane: Lane,
+    history: History,
+    when: Period,
+    spans: Mapping[str, tuple[Span, ...]],
+    curves: Mapping[str, Curve],
+) -> dict[str, Any]:
+    idle = spans.get(lane.uuid, ()) if lane.uuid else ()
+    said: dict[str, Any] = {
+        "name": card_name(history.cards[lane.uuid]) if lane.uuid else "No card",
+        "bars": lane.bars,
+        "rows": lane.rows,
+        "height": lane.height,
+        "idle": [
+            [round(s.start - when.start, 2), round(s.end - when.start, 2), SHADED.index(s.cause)]
+            for s in idle
+            if s.cause in SHADED
+        ],
+        "marks": [
+            [round(remark.at - when.start, 2), words.visible(remark.text)]
+            for remark in history.remarks
+            if remark.gpu and remark.gpu == lane.uuid
+        ],
+    }
+    curve = curves.get(lane.uuid) if lane.uuid else None
+    if curve is not None and lane.uuid:
+        said["curve"] = {
+            "at": [round(moment - when.start, 1) for moment in curve.at],
+            "busy": curve.utilization,
+            "memory": [_mib(value) for value in curve.memory],
+            "most": _mib(history.cards[lane.uuid].memory),
+        }
+    return said
+
+
+def _odd_names(number_of: Mapping[str, int]) -> dict[int, str]:
+    """Jobs whose name, as it is shown, is not how their log's address is written."""
+    return {
+        number: quote(os.fsencode(name))
+        for name, number in number_of.items()
+        if words.visible(name) != name
+    }
+
+
+def _mib(amount: int | None) -> int | None:
+    return None if amount is None else round(amount / MIB)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

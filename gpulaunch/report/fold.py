@@ -1,0 +1,119 @@
+"""The fold of a whole journal, with what the ledger forgets: when, and cards of earlier starts.
+
+Pure but for `read_history`. A torn last line is left out, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.model import Gpu, Instant, RunState
+from gpulaunch.journal.read import fold, read
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.report.idle import CardTimes, Span
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A line for people with its moment: a note, or what the driver said of a card (UUID)."""
+
+    at: float
+    text: str
+    gpu: str = ""
+    job: str = ""
+
+
+@dataclass(slots=True)
+class History:
+    """A run so far. `cards` are all that it ever had; of jobs and attempts the ledger knows."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    cards: dict[str, Gpu] = field(default_factory=dict)
+    times: CardTimes = field(default_factory=CardTimes)
+    remarks: list[Remark] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+
+    def see(self, fact: f.Fact, at: Instant, where: str = "the journal") -> None:
+        """Raises DamagedJournalError where the fact fits nothing before it."""
+        fold(self.ledger, fact, at, where)
+        self.times.see(fact, at, self.ledger)
+        match fact:
+            case f.RunOpened(gpus=gpus):
+                self.cards.update((gpu.uuid, gpu) for gpu in gpus)
+                self.starts.append(at.utc)
+            case f.GpuReported(gpu, text):
+                self.remarks.append(Remark(at.utc, text, gpu=gpu))
+            case f.Noted(text, job):
+                self.remarks.append(Remark(at.utc, text, job=job or ""))
+
+    @property
+    def simulated(self) -> bool:
+        return self.ledger.simulated
+
+    def attempts(self) -> list[AttemptRecord]:
+        """In the order of their beginnings."""
+        every = [attempt for job in self.ledger.jobs.values() for attempt in job.attempts]
+        return sorted(every, key=lambda one: (begin(one), one.id))
+
+
+def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> History:
+    """Raises DamagedJournalError where a fact fits nothing before it."""
+    history = History()
+    for number, (fact, at) in enumerate(facts, 1):
+        history.see(fact, at, f"{where}: line {number}")
+    return history
+
+
+def read_history(run: RunDir) -> History:
+    """Raises as `journal.read.read` does."""
+    return of(read(run.events), str(run.events))
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What a report is about: `state` as its caller knows it, seconds since 1970 (UTC)."""
+
+    state: RunState
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def period(history: History, state: RunState, now: float, seen: float | None = None) -> Period:
+    """A run that lives ends now; one whose supervisor is gone, with the last that is known of it:
+    a fact, or when it was last `seen` alive."""
+    ledger = history.ledger
+    state = ledger.state if ledger.closed else state  # it has ended since its caller looked
+    start = history.times.began or now
+    last = ledger.last.utc if ledger.last else start
+    end = now if state == "running" else last
+    if state == "interrupted":
+        end = max(end, min(seen or end, now))
+    ends = [one.ended.utc for one in history.attempts() if one.ended]
+    return Period(state, start, max(start, end, history.times.reached, *ends))
+
+
+def spans(history: History, when: Period) -> Mapping[str, tuple[Span, ...]]:
+    """Where each card's time went, by UUID, in the order of the cards."""
+    found = history.times.until(when.end)
+    return {uuid: found[uuid] for uuid in history.cards}
+
+
+def begin(attempt: AttemptRecord) -> float:
+    return (attempt.started or attempt.launched).utc
+
+
+def finish(attempt: AttemptRecord, when: Period) -> float:
+    """Its end, or that of what is known of it."""
+    return max(begin(attempt), attempt.ended.utc if attempt.ended else when.end)
+
+
+def cut_off(attempt: AttemptRecord, when: Period) -> bool:
+    """It was running when the run was cut off: nobody knows how it ended."""
+    return attempt.outcome is None and when.state != "running"

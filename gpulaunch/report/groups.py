@@ -1,0 +1,122 @@
+"""Jobs of one entry of the job file: what they are called together, and how many fit on one card.
+
+Pure. Nothing is said from fewer than three measured successes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import fmean
+
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.metrics.model import AttemptUse
+
+ENOUGH = 3
+SPARE = 0.05
+"""The share of a card's memory that is left alone: peaks between two looks, and fragments."""
+BUSY = 80.0
+"""Per cent of utilisation from which on a second job on the card would mostly wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`label` is what its jobs' names have in common: `fold-*`."""
+
+    number: int
+    label: str
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`fits`: so many of the group's jobs have room on one card, by the largest measured.
+
+    `peak`, `memory` in bytes; `utilization` in per cent of the card, the mean of one job alone;
+    None where that was not measured. `of`: how many attempts were measured.
+    """
+
+    label: str
+    fits: int
+    peak: int
+    memory: int
+    of: int
+    utilization: float | None
+
+    @property
+    def worth_it(self) -> bool:
+        """Several fit, and one alone leaves the card time for another."""
+        return self.fits > 1 and (self.utilization is None or self.utilization < BUSY)
+
+
+def groups_of(ledger: Ledger) -> list[Group]:
+    """In the order of the file."""
+    members: dict[int, list[str]] = defaultdict(list)
+    for job in ledger.jobs.values():
+        members[job.group].append(job.name)
+    return [Group(number, label(names), tuple(names)) for number, names in sorted(members.items())]
+
+
+def label(names: Sequence[str]) -> str:
+    """`fold-*` of fold-a, fold-b; a single name is itself; `*` where they have nothing alike.
+
+    A number is not cut in two: of fold-07 and fold-08 as well.
+    """
+    if len(names) == 1:
+        return names[0]
+    start = _alike(names).rstrip("0123456789")
+    end = _alike([name[len(start) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    return f"{start}*{end}"
+
+
+def _alike(names: Sequence[str]) -> str:
+    """What all of them begin with."""
+    first, last = min(names), max(names)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(char for char, _ in same)
+
+
+def fits(
+    ledger: Ledger, cards: Mapping[str, Gpu], uses: Mapping[AttemptId, AttemptUse]
+) -> list[Fit]:
+    """Of each group of jobs for one card whose memory was measured."""
+    found = []
+    for group in groups_of(ledger):
+        jobs = [ledger.jobs[name] for name in group.jobs]
+        measured = list(_measured(jobs, uses))
+        memories = [cards[a.gpus[0]].memory for a, _ in measured if a.gpus[0] in cards]
+        peaks = [use.peak_gpu_memory or 0 for _, use in measured]
+        if len(measured) < ENOUGH or not memories:
+            continue
+        means = [u.mean_gpu_utilization for _, u in measured if u.mean_gpu_utilization is not None]
+        room = int(min(memories) * (1 - SPARE))
+        found.append(
+            Fit(
+                group.label,
+                max(1, room // max(peaks)),
+                max(peaks),
+                min(memories),
+                len(measured),
+                fmean(means) if means else None,
+            )
+        )
+    return found
+
+
+def _measured(
+    jobs: Sequence[JobRecord], uses: Mapping[AttemptId, AttemptUse]
+) -> Sequence[tuple[AttemptRecord, AttemptUse]]:
+    """Successes on one card, with what they used of it."""
+    return [
+        (attempt, uses[attempt.id])
+        for job in jobs
+        if not job.service
+        for attempt in job.attempts
+        if attempt.state == "succeeded"
+        and len(attempt.gpus) == 1
+        and attempt.id in uses
+        and uses[attempt.id].peak_gpu_memory
+    ]

@@ -1,0 +1,124 @@
+"""The head of the page: what came out, and whether the cards were busy, at a glance. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import JobState
+from gpulaunch.report.fold import History, Period
+from gpulaunch.report.idle import Cause
+from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
+from gpulaunch.report.say import SHORT, percent
+from gpulaunch.views import words
+
+
+def headline(
+    history: History,
+    when: Period,
+    rows: Sequence[CardRow],
+    failures: Sequence[FailureGroup],
+) -> tuple[str, ...]:
+    """A few sentences, the most important first."""
+    said = [_counts(history.ledger, when)]
+    busy = busy_share(rows)
+    if busy is not None:
+        kind = "simulated card" if history.simulated else "card"
+        cards = f"The {len(rows)} {kind}s" if len(rows) > 1 else f"The {kind}"
+        text = f"{cards} had jobs {percent(busy)} of the time"
+        idle = [
+            f"{SHORT[c]} {percent(share)}" for c, share in _main_causes(rows)[:2] if share >= 0.02
+        ]
+        said.append(text + (f"; for the rest: {', '.join(idle)}." if idle else "."))
+    if failures:
+        worst = max(failures, key=lambda group: group.failed + group.mended)
+        of_all = sum(group.failed + group.mended for group in failures)
+        share = words.count(worst.failed + worst.mended)
+        same = f"{share} of {words.count(of_all)} failures" if len(failures) > 1 else "What failed"
+        said.append(f"{same}: {worst.title}.")
+    if when.state == "interrupted":
+        said.append("The run was cut off: its supervisor was gone without having ended it.")
+    elif history.ledger.reason and when.state == "stopped":
+        said.append(f"Stopped: {words.visible(history.ledger.reason)}.")
+    return tuple(said)
+
+
+def _counts(ledger: Ledger, when: Period) -> str:
+    total, done = len(ledger.jobs), ledger.counts["succeeded"]
+    if total and done == total:
+        return (
+            f"All {words.count(total)} jobs succeeded." if total > 1 else "Its one job succeeded."
+        )
+    alive = when.state == "running"
+    endings: tuple[tuple[JobState, str], ...] = (
+        ("failed", "failed"),
+        ("cancelled", "cancelled"),
+        ("skipped", "skipped"),
+        ("running", "running" if alive else "cut off"),
+        ("waiting", "waiting" if alive else "not run"),
+    )
+    rest = [
+        f"{words.count(ledger.counts[state])} {said}"
+        for state, said in endings
+        if ledger.counts[state] > 0
+    ]
+    of = f"{words.count(done)} of {words.several(total, 'job')}"
+    verb = "have succeeded so far" if alive else "succeeded"
+    return f"{of} {verb}" + (f", {', '.join(rest)}." if rest else ".")
+
+
+def tiles(
+    history: History, when: Period, rows: Sequence[CardRow], measures: Measures
+) -> tuple[Tile, ...]:
+    """The numbers beneath them."""
+    ledger = history.ledger
+    attempts = history.attempts()
+    again = len(attempts) - sum(bool(job.attempts) for job in ledger.jobs.values())
+    said = [
+        Tile(
+            "Jobs",
+            words.count(len(ledger.jobs)),
+            f"{words.several(len(attempts), 'attempt')}, {words.count(again)} of them again"
+            if again
+            else "",
+        ),
+        Tile("Time", words.duration(when.seconds), _starts(history)),
+    ]
+    busy = busy_share(rows)
+    if busy is not None:
+        hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
+        text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
+        kind = "simulated " if history.simulated else ""
+        said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
+    means = [curve.mean for curve in measures.curves.values() if curve.mean is not None]
+    if means:
+        said.append(Tile("Utilisation", f"{sum(means) / len(means):.0f} %", "mean of all cards"))
+    use = max(measures.uses.values(), key=lambda one: one.peak_gpu_memory or 0, default=None)
+    if use is not None and use.peak_gpu_memory:
+        said.append(
+            Tile("Most GPU memory", words.size(use.peak_gpu_memory), words.visible(use.attempt.job))
+        )
+    return tuple(said)
+
+
+def _starts(history: History) -> str:
+    count = len(history.starts)
+    return f"in {count} starts" if count > 1 else ""
+
+
+def busy_share(rows: Sequence[CardRow]) -> float | None:
+    """Of the time in which the run lived; None where there was none, or no card."""
+    busy = sum(part.seconds for row in rows for part in row.parts if part.cause == "busy")
+    alive = sum(part.seconds for row in rows for part in row.parts if part.cause != "away")
+    return busy / alive if alive else None
+
+
+def _main_causes(rows: Sequence[CardRow]) -> list[tuple[Cause, float]]:
+    """Why cards were idle, what took most of the time first."""
+    sums: dict[Cause, float] = defaultdict(float)
+    for part in (part for row in rows for part in row.parts if part.cause != "away"):
+        sums[part.cause] += part.seconds
+    alive = sum(sums.values())
+    idle = [(cause, seconds / alive) for cause, seconds in sums.items() if cause != "busy"]
+    return sorted(idle, key=lambda one: -one[1])

@@ -1,0 +1,64 @@
+"""The page as HTML. Owns the template's surroundings; looks at nothing of the run itself.
+
+One file without a network: the plotting library, the script and the style stand in it, and a
+content security policy lets nothing else run, whatever a log or a job's name may hold.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from gpulaunch import __version__
+from gpulaunch.report.model import Page
+from gpulaunch.report.say import percent
+from gpulaunch.views import words
+
+ASSETS = Path(__file__).with_name("assets")
+
+
+def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
+    """`zone` is that of the times of day."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    around = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    around.filters.update(
+        duration=words.duration,
+        size=words.size,
+        count=words.count,
+        percent=percent,
+        moment=lambda utc: words.local_time(utc, zone),
+    )
+    around.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    library = _text("uplot/uPlot.iife.min.js")
+    script = _text("report.js")
+    return around.get_template("report.html.j2").render(
+        page=page,
+        drawing=drawing,
+        zone=zone.tzname(None),
+        version=__version__,
+        library=library,
+        licence=_text("uplot/LICENSE"),
+        script=script,
+        style=_text("uplot/uPlot.min.css") + _text("report.css"),
+        sources=" ".join(_source(text) for text in (library, script)),
+    )
+
+
+def _text(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _source(text: str) -> str:
+    """What a content security policy calls an inline script by."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

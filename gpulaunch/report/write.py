@@ -1,0 +1,182 @@
+"""A run's directory becomes its report. Also the process of its own that a run starts at its end.
+
+Replaces the file in one step, so that a reader has the old one or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from urllib.parse import quote
+
+from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.metrics.read import Reader, open_metrics
+from gpulaunch.report.curves import curves
+from gpulaunch.report.drawing import drawing
+from gpulaunch.report.fold import History, Period, period, read_history, spans
+from gpulaunch.report.lanes import lanes
+from gpulaunch.report.model import Measures
+from gpulaunch.report.page import page
+from gpulaunch.report.render import render
+from gpulaunch.report.tails import tails
+from gpulaunch.views.summary import next_command
+from gpulaunch.views.tail import read_tail
+
+
+def write(run: RunDir, output: Path | None = None, over: bool = False) -> Path:
+    """Write the run's report as it stands now; returns where it is. `over`: it has ended, though
+    its supervisor is still there and the journal may not say so.
+
+    Raises UsageError where there is no run or the file cannot be written, DamagedJournalError.
+    """
+    target = Path(os.path.abspath(output or run.report))
+    state = state_of(run)
+    if over and state == "running":
+        state = "interrupted"
+    text = report(run, state, now().utc, target.parent)
+    _replace(target, text.encode())
+    return target
+
+
+def report(
+    run: RunDir,
+    state: RunState,
+    at: float,
+    beside: Path | None = None,
+    zone: timezone | None = None,
+) -> str:
+    """The page. `at`: now, in seconds since 1970 (UTC); `beside`: the directory it will lie in."""
+    history = read_history(run)
+    with ExitStack() as stack:
+        reader = open_metrics(run.metrics)
+        if reader is not None:
+            stack.enter_context(reader)
+        when = period(history, state, at, reader.last_seen() if reader else None)
+        measures = _measures(reader, history, when)
+    attempts = history.attempts()
+    zone = zone or _zone(when.start)
+    address = _address(run.logs, beside or run.path)
+    ends = tails(attempts, when, lambda who, *how: _tail(run, who, *how))
+    logs = {who: address + quote(os.fsencode(run.log(who).name)) for who in ends}
+    split = spans(history, when)
+    told = page(
+        history, when, split, measures, ends, logs, manifest_rows(run, history),
+        next_command(when.state, history.ledger, os.fspath(run.path)),
+    )  # fmt: skip
+    offset = zone.utcoffset(None).total_seconds()
+    rows = lanes(attempts, history.cards, when)
+    drawn = drawing(
+        history, when, rows, split, measures.curves, measures.uses, ends, offset, address
+    )
+    return render(told, drawn, zone)
+
+
+def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]:
+    """Nothing of a job whose name is no file's: a journal may be anybody's."""
+    try:
+        return read_tail(run.log(who), lines, window)
+    except ValueError:
+        return ()
+
+
+def _measures(reader: Reader | None, history: History, when: Period) -> Measures:
+    if reader is None:
+        return Measures({}, {})
+    return Measures(reader.uses(), curves(reader, history.cards, when))
+
+
+def _zone(utc: float) -> timezone:
+    """This machine's at that moment, for all of the report: one run, one clock."""
+    offset = datetime.fromtimestamp(utc).astimezone().utcoffset() or timedelta()
+    return timezone(offset)
+
+
+def _address(logs: Path, beside: Path) -> str:
+    """Of the directory of logs as the page says it."""
+    return quote(os.fsencode(os.path.relpath(logs, beside))) + "/"
+
+
+def manifest_rows(run: RunDir, history: History) -> list[tuple[str, str]]:
+    """What the run was made of; of one whose manifest is lost, what the journal knows."""
+    ledger = history.ledger
+    cards = [f"GPU {g.index}: {g.name}, {g.uuid}" for g in history.cards.values()]
+    rows = [("Run", ledger.run), ("Directory", os.fspath(run.path))]
+    try:
+        rows += _of(run.read_manifest())
+    except UsageError:
+        rows += [("Machine", ledger.host), ("gpulaunch", ledger.version)]
+    kind = "Simulated cards" if ledger.simulated else "Cards"
+    return [(name, value) for name, value in [*rows, (kind, "; ".join(cards) or "none")] if value]
+
+
+def _of(manifest: Manifest) -> list[tuple[str, str]]:
+    git = manifest.git
+    commit = f"{git.commit}{'' if git.clean else ', with changes'}" if git else ""
+    turns = [
+        f"{turn.started[:19]}Z by {turn.user}: {shlex.join(turn.command)}"
+        for turn in manifest.epochs
+    ]
+    return [
+        ("Job file", manifest.job_file),
+        ("Git commit", commit),
+        ("Machine", manifest.host),
+        ("User", manifest.user),
+        ("Working directory", manifest.cwd),
+        *(
+            (f"Start {number}" if len(turns) > 1 else "Start", turn)
+            for number, turn in enumerate(turns, 1)
+        ),
+        ("gpulaunch", manifest.version),
+        ("Python", manifest.python),
+        ("Kernel", manifest.kernel),
+        ("NVIDIA driver", manifest.driver or ""),
+    ]
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Raises UsageError where it cannot be written; nothing of a half-written one is left."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(draft, target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def main() -> None:
+    """Of the process that a run starts: its directory is the last argument but one. Says on
+    standard output what went wrong, one line, where something did."""
+    # What a journal adds up to is no garbage: to look through it again and again takes a third of
+    # the time.
+    gc.set_threshold(100_000, 50, 100)
+    said = _attempt(sys.argv[-2:-1])
+    if said:
+        sys.stdout.write(said)
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def _attempt(argv: Sequence[str]) -> str:
+    try:
+        write(RunDir(Path(argv[0])), over=True)
+    except GpulaunchError as error:
+        return str(error)
+    except Exception as error:  # the run is over, and in good order: no traceback ends it
+        return f"{type(error).__name__}: {error}"
+    return ""

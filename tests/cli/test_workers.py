@@ -1,0 +1,173 @@
+"""`worker:` from outside: a folder of items through one process a card."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+from tests.cli.launcher import Launcher
+from tests.faults.test_stopping import alive, run_id
+from tests.helpers import wait_until
+
+FOLD = """
+    import os, signal, time
+
+    def load():
+        print("loaded in", os.getpid())
+        return os.getpid()
+
+    def predict(model, item):
+        print(item.job, item.n, model, item.gpu_index)
+        with open(item.out + "/made", "w") as file:
+            file.write(item.n)
+        if item.n == os.environ.get("BAD"):
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if item.n == os.environ.get("LONG"):
+            time.sleep(1000)
+"""
+
+
+def entry(count: int, **more: str) -> str:
+    numbers = ", ".join(map(str, range(count)))
+    extra = "".join(f"\n            {key}: {value}" for key, value in more.items())
+    return f"""
+        jobs:
+          - name: fold-{{{{n}}}}
+            matrix: {{n: [{numbers}]}}
+            worker: {{function: "fold.py:predict", load: "fold.py:load"}}
+            outputs: ["{{{{out}}}}/made"]{extra}
+    """
+
+
+def test_five_hundred_items_on_four_cards_take_four_processes(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file("jobs.yaml", entry(500))
+    result = launcher("run", "jobs.yaml", "--simulate", "4")
+    assert result.status == 0, result.err
+    by_card: Counter[tuple[str, str]] = Counter()
+    loads = 0
+    for number in range(500):
+        *first, last = launcher.log(f"fold-{number}").splitlines()
+        name, item, pid, card = last.split()
+        assert (name, item) == (f"fold-{number}", str(number))
+        assert [line.split()[-1] for line in first] in ([], [pid])
+        loads += bool(first)
+        by_card[card, pid] += 1
+        made = launcher.run / "results" / name / "made"
+        assert made.read_text() == str(number)
+    assert sorted(card for card, _ in by_card) == ["0", "1", "2", "3"]
+    assert loads == 4
+    launched = Counter(line["job"] for line in launcher.events("attempt_launched"))
+    assert set(launched.values()) == {1}
+    assert len(launcher.events("worker_left")) == len(launcher.events("worker_gone")) == 4
+    table = (launcher.run / "joblog.tsv").read_text().splitlines()
+    assert table[1].endswith(f"worker {launcher.path}/fold.py:predict")
+
+
+def test_a_crash_costs_one_item_which_is_retried_in_a_fresh_process(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD.replace('"BAD")', '"BAD") and item.attempt == "1"'))
+    launcher.file("jobs.yaml", entry(6, env="{BAD: 3}", retries="1"))
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 0, result.err
+    attempts = {name: job["attempts"] for name, job in launcher.jobs().items()}
+    assert [len(attempts[f"fold-{n}"]) for n in range(6)] == [1, 1, 1, 2, 1, 1]
+    ends = {line["job"]: line for line in launcher.events("attempt_ended") if line["failure"]}
+    assert ends.keys() == {"fold-3"}
+    assert "loaded" in launcher.log("fold-4") or "loaded" in launcher.log("fold-3", 2)
+
+
+def test_one_item_that_hangs_is_timed_out_alone(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file("jobs.yaml", entry(4, env="{LONG: 1}", timeout="3s", grace="0.2"))
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 1
+    states = launcher.states()
+    assert states.pop("fold-1") == "failed"
+    assert set(states.values()) == {"succeeded"}
+
+
+def test_it_waits_for_items_that_are_made_one_after_the_other(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file(
+        "jobs.yaml",
+        """
+        limits: {one: 1}
+        jobs:
+          - {name: "msa-{{n}}", matrix: {n: [0, 1, 2, 3]}, gpus: 0, uses: one, run: sleep 0.2}
+          - name: fold-{{n}}
+            matrix: {n: [0, 1, 2, 3]}
+            needs: ["msa-{{n}}"]
+            worker: {function: "fold.py:predict", load: "fold.py:load"}
+        """,
+    )
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 0, result.err
+    logs = "".join(launcher.log(f"fold-{n}") for n in range(4))
+    assert logs.count("loaded") == 1
+    workers = [a["worker"] for job in launcher.jobs().values() for a in job["attempts"]]
+    assert set(workers) == {None, "fold-0.1"}
+
+
+def test_killed_with_live_workers_the_supervisor_leaves_nobody(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file("jobs.yaml", entry(40, env="{LONG: 20}", grace="0.5"))
+    with launcher.begun("run", "jobs.yaml", "--simulate", "3") as process:
+        launcher.wait_for("job_settled", 30)
+        run = run_id(launcher)
+        assert alive(run)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    wait_until(lambda: not alive(run), 30, "every process of the run gone")
+    text = (launcher.path / "jobs.yaml").read_text().replace("LONG: 20", "LONG: none")
+    launcher.file("jobs.yaml", text)
+    result = launcher("resume", "--simulate", "3")
+    assert result.status == 0, result.err
+    assert set(launcher.states().values()) == {"succeeded"}
+
+
+def test_the_plan_shows_what_a_worker_is_called_with(launcher: Launcher) -> None:
+    launcher.file("fold.py", FOLD)
+    launcher.file("jobs.yaml", entry(5))
+    result = launcher("check", "jobs.yaml")
+    assert "in a worker" in result.out
+    assert "$ fold.py:predict(fold-0)" in result.out
+    plan = json.loads(launcher("check", "jobs.yaml", "--json").out)
+    worker = plan["jobs"][0]["worker"]
+    assert worker["function"] == f"{launcher.path}/fold.py:predict"
+    assert worker["key"] == plan["jobs"][4]["worker"]["key"]
+
+
+def test_what_is_suspect_in_the_functions_file_is_found(launcher: Launcher) -> None:
+    launcher.file("fold.py", "import torch\ndef predict(item):\n    torch.zeros(1).to('cuda:1')\n")
+    launcher.file("jobs.yaml", "jobs: [{name: a, worker: 'fold.py:predict'}]")
+    result = launcher("check", "jobs.yaml")
+    assert "fold.py:3" in result.out + result.err
+
+
+def test_explain_works_in_a_worker(launcher: Launcher) -> None:
+    fake = Path(__file__).parents[1] / "explain" / "faketorch"
+    launcher.file(
+        "fold.py",
+        """
+        import torch
+        def predict(item):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices,"
+                " cuda:0 and cpu!"
+            )
+        """,
+    )
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: a, worker: 'fold.py:predict', explain: true, env: {{PYTHONPATH: {fake}}}}}
+        """,
+    )
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    log = launcher.log("a")
+    assert "RuntimeError: Expected all tensors" in log
+    assert "serve.py" not in log

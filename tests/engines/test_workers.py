@@ -1,0 +1,181 @@
+"""Workers in an engine: real processes that go from attempt to attempt, and end when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import (
+    Ended,
+    EndWorker,
+    Launch,
+    Release,
+    Started,
+    StopAttempt,
+    WorkerEnded,
+)
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Demand,
+    Exited,
+    Gpu,
+    Job,
+    Lost,
+    NotStarted,
+    Worker,
+)
+from gpulaunch.core.template import Slot, Template
+from tests.engines.test_contract import Bench, Make, bench, make
+from tests.helpers import wait_until
+from tests.process.support import children_of
+
+__all__ = ["bench", "make"]
+
+PROGRAM = """
+import os, sys, time
+def act(item):
+    names = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "OUT", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
+    print(os.getpid(), *(os.environ.get(name) for name in names), item.path, item.attempt)
+    open(item.out + "/made", "w").write("x")
+    sys.stdout.flush()
+    exec(item.what)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "made.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def item(program: Path, name: str, what: str = "pass", **fields: object) -> Job:
+    return Job(
+        name,
+        ("python", str(program)),
+        demand=Demand(worker="key"),
+        env={"OUT": Template((Slot("out"),))},
+        worker=Worker(f"{program}:act"),
+        item={"path": f"/data/{name}", "what": what},
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def go(bench: Bench, job: Job, *gpus: Gpu, worker: AttemptId | None = None) -> Ended:
+    attempt = AttemptId(job.name, 1)
+    bench.engine.carry_out(Launch(attempt, job, gpus, worker))
+    ended = bench.expect(Ended)
+    assert ended.attempt == attempt
+    return ended
+
+
+def words(bench: Bench, name: str) -> list[str]:
+    return (bench.run.path / "logs" / f"{name}.1.log").read_text().split()
+
+
+A, B, C = (AttemptId(name, 1) for name in "abc")
+
+
+def test_the_next_attempt_goes_on_in_it_with_its_own_variables(bench: Bench, program: Path) -> None:
+    gpu = bench.gpus[1]
+    bench.hold(gpu)
+    assert go(bench, item(program, "a"), gpu).kept
+    assert go(bench, item(program, "b"), gpu, worker=A).kept
+    first, second = words(bench, "a"), words(bench, "b")
+    assert first[0] == second[0]
+    assert second[1:3] == ["b", "1"]
+    assert second[3] == str(bench.run.out(B))
+    assert (second[5], second[6]) == ("1", "/data/b")
+    assert (bench.run.out(B) / "made").exists()
+    assert first[4] == second[4], "its port stays reserved for it"
+
+
+def test_it_ends_when_told_and_its_keeper_is_used_again(bench: Bench, program: Path) -> None:
+    go(bench, item(program, "a"))
+    pid = int(words(bench, "a")[0])
+    bench.engine.carry_out(EndWorker(A))
+    assert bench.expect(WorkerEnded) == WorkerEnded(A)
+    assert not Path(f"/proc/{pid}").exists()
+    assert go(bench, item(program, "b")).outcome == Exited(0)
+    assert int(words(bench, "b")[0]) != pid
+
+
+def test_one_that_is_not_there_has_ended(bench: Bench) -> None:
+    bench.engine.carry_out(EndWorker(A))
+    assert bench.expect(WorkerEnded) == WorkerEnded(A)
+
+
+def test_an_attempt_that_cannot_begin_leaves_it_as_it_was(bench: Bench, program: Path) -> None:
+    go(bench, item(program, "a"))
+    ended = go(bench, item(program, "b", cwd="/nowhere"), worker=A)
+    assert isinstance(ended.outcome, NotStarted)
+    assert ended.kept
+    assert go(bench, item(program, "c"), worker=A).kept
+    assert words(bench, "a")[0] == words(bench, "c")[0]
+
+
+def test_a_stopped_attempt_takes_it_along(bench: Bench, program: Path) -> None:
+    go(bench, item(program, "a"))
+    bench.engine.carry_out(Launch(B, item(program, "b", "time.sleep(600)"), (), A))
+    bench.expect(Started)
+    bench.engine.carry_out(StopAttempt(B, "cancelled", "a person"))
+    ended = bench.expect(Ended)
+    assert isinstance(ended.outcome, Cancelled)
+    assert not ended.kept
+
+
+def test_one_whose_keepers_are_killed_has_ended(bench: Bench, program: Path) -> None:
+    go(bench, item(program, "a"))
+    pid = int(words(bench, "a")[0])
+    inner = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(inner, signal.SIGKILL)
+    assert bench.expect(WorkerEnded) == WorkerEnded(A)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    assert go(bench, item(program, "b"), worker=A).outcome == Exited(0)
+
+
+def test_an_attempt_in_it_whose_keepers_are_killed_is_lost(bench: Bench, program: Path) -> None:
+    go(bench, item(program, "a"))
+    pid = int(words(bench, "a")[0])
+    inner = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    outer = int(Path(f"/proc/{inner}/stat").read_text().rpartition(")")[2].split()[1])
+    bench.engine.carry_out(Launch(B, item(program, "b", "time.sleep(600)"), (), A))
+    bench.expect(Started)
+    wait_until(lambda: inner in children_of(outer))
+    os.kill(outer, signal.SIGKILL)
+    os.kill(inner, signal.SIGKILL)
+    assert isinstance(bench.expect(Ended).outcome, Lost)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_idle_workers_end_with_the_engine(make: Make, program: Path) -> None:
+    bench = make()
+    go(bench, item(program, "a"))
+    pid = int(words(bench, "a")[0])
+    bench.engine.close()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_card_goes_back_after_its_worker(bench: Bench, program: Path) -> None:
+    gpu = bench.gpus[0]
+    bench.hold(gpu)
+    go(bench, item(program, "a"), gpu)
+    bench.engine.carry_out(EndWorker(A))
+    bench.expect(WorkerEnded)
+    bench.engine.carry_out(Release(gpu.uuid))
+    bench.hold(gpu)
+
+
+def test_a_program_that_reads_lines_works_alike(bench: Bench, tmp_path: Path) -> None:
+    loop = tmp_path / "loop.sh"
+    loop.write_text('while read -r line; do echo "$$ $line"; echo ${#line} >&2; echo 0 >&3; done')
+    job = replace(item(loop, "a"), run=("sh", str(loop)), worker=Worker(run=("sh", str(loop))))
+    assert go(bench, job).kept
+    assert go(bench, replace(job, name="b"), worker=A).kept
+    assert words(bench, "a")[0] == words(bench, "b")[0]
+    assert '"job": "b"' in (bench.run.path / "logs" / "b.1.log").read_text()

@@ -1,0 +1,164 @@
+"""Workers that are any program: a line in, an answer out, everything printed in the item's log."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Exited, Signaled, TimedOut
+from gpulaunch.process.client import SERVE, Ended, Nursery, WorkerGone
+from gpulaunch.process.command import Task
+from tests.process.support import Slot, marked, token
+
+LOOP = """
+import json, os, sys, time
+answers = os.fdopen(3, "w", buffering=1)
+print("ready")
+for line in sys.stdin:
+    item = json.loads(line)
+    print(item["what"])
+    sys.stdout.flush()
+    exec(item["what"])
+print("bye")
+"""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+class Bench(Slot):
+    def __init__(self, nursery: Nursery, folder: Path) -> None:
+        super().__init__(nursery, folder)
+        self.mark = token()
+        (folder / "loop.py").write_text(LOOP)
+        self.program = (sys.executable, "loop.py")
+
+    def do(self, what: str = "answers.write('0\\n')", **limits: float) -> Ended:
+        argv = (sys.executable, "-I", "-S", str(SERVE), "lines", *self.program)
+        env = {"MARK": self.mark}
+        task = Task("k", {"what": what})
+        self.launch(*argv, env_set=env, task=task, cwd=str(self.folder), **limits)
+        return self.expect(Ended)
+
+    @property
+    def alive(self) -> list[int]:
+        return marked(self.mark, "environ")
+
+    def text(self, number: int) -> str:
+        return (self.folder / f"{number}.log").read_text()
+
+
+@pytest.fixture
+def bench(nursery: Nursery, tmp_path: Path) -> Iterator[Bench]:
+    with Bench(nursery, tmp_path) as bench:
+        yield bench
+
+
+def test_it_is_started_once_and_each_item_has_its_own_log(bench: Bench) -> None:
+    for _ in range(3):
+        assert bench.do("print('x' * 100_000, flush=True); answers.write('0\\n')").kept
+    assert bench.text(1).startswith("ready\n")
+    assert bench.text(3).count("x") == 100_001
+    assert len(bench.alive) == 2
+    bench.pair.retire()
+    bench.expect(WorkerGone)
+    assert bench.alive == []
+    assert bench.text(3).endswith("bye\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ("0", Exited(0)),
+        ("3", Exited(3)),
+        ("{}", Exited(0)),
+        ('{"exit": 4}', Exited(4)),
+        ('{"error": "no such chain"}', Exited(1)),
+    ],
+)
+def test_answers(bench: Bench, answer: str, outcome: Exited) -> None:
+    ended = bench.do(f"answers.write({answer!r} + chr(10))")
+    assert (ended.outcome, ended.kept) == (outcome, True)
+    assert ("no such chain" in bench.text(1).splitlines()) == ("error" in answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["hello", "true", "1.5", "256", "-1", "[0]", '{"exit": "0"}', "null", '{"x": 1}']
+)
+def test_what_is_no_answer_ends_it_and_fails_the_item(bench: Bench, answer: str) -> None:
+    ended = bench.do(f"answers.write({answer!r} + chr(10)); answers.flush(); time.sleep(600)")
+    assert (ended.outcome, ended.kept) == (Exited(1), False)
+    assert f"found the answer {answer}; expected" in bench.text(1)
+    assert bench.alive == []
+    assert bench.do().outcome == Exited(0)
+
+
+def test_answers_too_long_to_be_one_end_it(bench: Bench) -> None:
+    assert bench.do("answers.write('0' * 200_000); time.sleep(600)").outcome == Exited(1)
+
+
+def test_with_two_answers_to_one_item_it_is_replaced(bench: Bench) -> None:
+    ended = bench.do("os.write(3, b'0\\n0\\n'); time.sleep(600)")
+    assert (ended.outcome, ended.kept) == (Exited(0), False)
+    assert bench.do().outcome == Exited(0)
+    assert bench.text(2).startswith("ready\n")
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome"),
+    [
+        ("sys.exit(5)", Exited(5)),
+        ("sys.exit(0)", Exited(1)),
+        ("os.kill(os.getpid(), 11)", Signaled(signal.SIGSEGV)),
+        ("os.kill(os.getpid(), 9)", Signaled(signal.SIGKILL)),
+        ("os.kill(os.getppid(), 9)", Signaled(signal.SIGKILL)),
+    ],
+)
+def test_an_end_costs_one_item(bench: Bench, what: str, outcome: object) -> None:
+    assert bench.do().kept
+    ended = bench.do(what)
+    assert (ended.outcome, ended.kept) == (outcome, False)
+    assert bench.alive == []
+    assert bench.do().kept
+
+
+def test_what_it_says_after_a_term_is_heard(bench: Bench) -> None:
+    what = (
+        "import signal; signal.signal(15, lambda *_: (print('caught', flush=True), os._exit(3)));"
+        "time.sleep(600)"
+    )
+    ended = bench.do(what, timeout=0.5, grace=30.0)
+    assert ended.outcome == TimedOut("timeout", 0.5, Exited(3))
+    assert bench.text(1).endswith("caught\n")
+
+
+def test_a_program_that_cannot_be_started_says_so_in_the_log(bench: Bench) -> None:
+    bench.program = ("/no/such/program",)
+    assert bench.do().outcome == Exited(127)
+    assert bench.text(1) == "cannot start /no/such/program: No such file or directory\n"
+
+
+def test_one_that_reads_nothing_gets_big_items_all_the_same(bench: Bench) -> None:
+    (bench.folder / "loop.py").write_text(
+        "import sys, time\nprint('x' * 300_000, flush=True)\nprint(len(sys.stdin.readline()),"
+        " flush=True)\nopen(3, 'w').write('0\\n')\ntime.sleep(600)"
+    )
+    assert bench.do("y" * 300_000).outcome == Exited(0)
+    assert bench.text(1).splitlines()[-1].startswith("300")
+
+
+def test_a_shell_loop_is_enough(bench: Bench) -> None:
+    (bench.folder / "loop.sh").write_text(
+        'while read -r line; do echo "got $line"; echo 0 >&3; done'
+    )
+    bench.program = ("sh", "loop.sh")
+    assert bench.do("one").kept
+    assert bench.do("two").kept
+    assert bench.text(2) == 'got {"what": "two"}\n'

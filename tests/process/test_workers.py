@@ -1,0 +1,439 @@
+"""A worker between its keeper and its items: what it is handed, what ends it, what it costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Interrupted,
+    MissingOutput,
+    NotStarted,
+    Signaled,
+    TimedOut,
+)
+from gpulaunch.process.client import SERVE, Ended, Gone, Nursery, Started, WorkerGone
+from gpulaunch.process.command import Task
+from tests.helpers import wait_until
+from tests.process.support import Slot, keepers_of, marked, token
+
+PROGRAM = """
+    import atexit, ctypes, os, signal, subprocess, sys, time
+
+    def load():
+        print("loading")
+        atexit.register(print, "leaving")
+        return {"pid": os.getpid(), "seen": 0}
+
+    def act(model, item):
+        assert os.getpid() == model["pid"]
+        model["seen"] += 1
+        print(model["seen"], item.what, os.environ["WHAT"], sys.stdin.read(), flush=True)
+        exec(item.what)
+"""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery() as nursery:
+        yield nursery
+
+
+class Bench(Slot):
+    """A pair that is handed items for one function."""
+
+    def __init__(self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = ()) -> None:
+        super().__init__(nursery, folder, leases)
+        self.mark = token()
+        self.file = folder / "made.py"
+        self.file.write_text(textwrap.dedent(PROGRAM))
+        self.load = f"{self.file}:load"
+
+    def item(self, what: str = "pass", **more: Any) -> None:
+        limits = {k: more.pop(k) for k in ("items", "memory", "load_timeout", "key") if k in more}
+        task = Task(limits.pop("key", "k"), {"what": what}, {"WHAT": str(self.number)}, **limits)
+        argv = (sys.executable, str(SERVE), "call", f"{self.file}:act", self.load)
+        env = {"WHAT": str(self.number), "MARK": self.mark}
+        more.setdefault("cwd", str(self.folder))
+        unset = ("PYTHONUNBUFFERED",)
+        self.launch(*argv, env_set=env, env_unset=unset, task=task, **more)
+
+    def do(self, what: str = "pass", **more: Any) -> Ended:
+        self.item(what, **more)
+        return self.expect(Ended)
+
+    @property
+    def alive(self) -> list[int]:
+        """The worker and what it has started; its keepers have another environment."""
+        return marked(self.mark, "environ")
+
+    def text(self, number: int) -> str:
+        return (self.folder / f"{number}.log").read_text()
+
+
+@pytest.fixture
+def bench(nursery: Nursery, tmp_path: Path) -> Iterator[Bench]:
+    with Bench(nursery, tmp_path) as bench:
+        yield bench
+
+
+def test_a_worker_loads_once_and_each_item_has_its_own_log(bench: Bench) -> None:
+    for _ in range(3):
+        ended = bench.do()
+        assert (ended.outcome, ended.kept, ended.leftovers) == (Exited(0), True, 0)
+    assert bench.text(1) == "loading\n1 pass 0 \n"
+    assert bench.text(2) == "2 pass 1 \n"
+    assert bench.text(3) == "3 pass 2 \n"
+    assert len(bench.alive) == 1
+
+
+def test_each_item_is_said_to_have_started_in_the_same_process(bench: Bench) -> None:
+    pids = set()
+    for _ in range(2):
+        bench.item()
+        pids.add(bench.expect(Started).pid)
+        bench.expect(Ended)
+    assert pids == set(bench.alive)
+
+
+def test_a_worker_that_is_to_retire_leaves_in_good_order(bench: Bench) -> None:
+    bench.do()
+    bench.pair.retire()
+    bench.expect(WorkerGone)
+    assert bench.alive == []
+    assert bench.text(1).endswith("leaving\n")
+    assert bench.do().outcome == Exited(0)
+    assert bench.text(2).startswith("loading\n1 ")
+
+
+def test_where_no_worker_is_left_it_is_gone_at_once(bench: Bench) -> None:
+    bench.pair.retire()
+    bench.expect(WorkerGone)
+
+
+def test_a_worker_that_ignores_everything_is_killed_after_its_grace(bench: Bench) -> None:
+    bench.do(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "import threading; threading.Thread(target=time.sleep, args=(600,)).start()",
+        grace=0.3,
+    )
+    bench.pair.retire()
+    bench.expect(WorkerGone)
+    assert bench.alive == []
+
+
+def test_to_retire_now_waits_for_no_grace(bench: Bench) -> None:
+    bench.do(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "import threading; threading.Thread(target=time.sleep, args=(600,)).start()",
+        grace=600.0,
+    )
+    bench.pair.retire()
+    bench.pair.retire(now=True)
+    bench.expect(WorkerGone)
+    assert bench.alive == []
+
+
+def test_an_exception_is_the_items_and_the_worker_goes_on(bench: Bench) -> None:
+    ended = bench.do("raise ValueError('no such chain')")
+    assert (ended.outcome, ended.kept) == (Exited(1), True)
+    log = bench.text(1)
+    assert log.endswith("ValueError: no such chain\n")
+    assert 'made.py", line' in log
+    assert "serve.py" not in log
+    assert bench.do().outcome == Exited(0)
+    assert bench.text(2).startswith("2 ")
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome"),
+    [
+        ("sys.exit(7)", Exited(7)),
+        ("sys.exit(0)", Exited(0)),
+        ("raise MemoryError", Exited(1)),
+        ("raise RuntimeError('CUDA error: device-side assert triggered')", Exited(1)),
+        ("raise KeyboardInterrupt", Exited(130)),
+        ("os._exit(5)", Exited(5)),
+        ("os._exit(0)", Exited(1)),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", Signaled(signal.SIGSEGV)),
+        ("os.kill(os.getpid(), signal.SIGKILL)", Signaled(signal.SIGKILL)),
+        ("os.closerange(3, 256)", Exited(1)),
+    ],
+)
+def test_what_spoils_the_process_costs_one_item_and_a_fresh_worker(
+    bench: Bench, what: str, outcome: object
+) -> None:
+    bench.do()
+    ended = bench.do(what)
+    assert (ended.outcome, ended.kept) == (outcome, False)
+    assert bench.alive == []
+    assert bench.do().outcome == Exited(0)
+    assert bench.text(3).startswith("loading\n1 ")
+
+
+def test_an_error_out_of_a_spoiling_one_spoils_as_well(bench: Bench) -> None:
+    bench.do(
+        "class OutOfMemoryError(RuntimeError): pass\n"
+        "try: raise OutOfMemoryError('CUDA')\n"
+        "except OutOfMemoryError as e: raise ValueError('too long') from e"
+    )
+    assert not bench.alive
+
+
+def test_what_is_false_is_a_failure_and_what_was_never_run_too(bench: Bench) -> None:
+    bench.file.write_text(
+        "def act(item): return item.what != 'bad'\nasync def later(item): pass\ndef load(): pass"
+    )
+    bench.load = ""
+    assert bench.do("good").outcome == Exited(0)
+    assert bench.do("bad").outcome == Exited(1)
+    assert bench.text(2) == "the function returned False\n"
+
+
+def test_a_function_that_cannot_be_awaited_here_is_not_taken_for_done(bench: Bench) -> None:
+    bench.file.write_text("async def act(item): pass")
+    bench.load = ""
+    ended = bench.do()
+    assert ended.outcome == Exited(1)
+    assert bench.text(1) == "the function returned a coroutine: nothing was run\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("def act(m, i): pass", "there is no load in"),
+        ("act = 3\ndef load(): pass", "is no function"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("raise SystemExit(0)", "the loading ended the program"),
+        ("def act(m, i): pass\ndef load(): 1/0", "ZeroDivisionError"),
+    ],
+)
+def test_a_loading_that_fails_is_the_first_items_failure(
+    bench: Bench, program: str, words: str
+) -> None:
+    bench.file.write_text(program)
+    ended = bench.do()
+    assert (ended.outcome, ended.kept) == (Exited(1), False)
+    assert words in bench.text(1)
+
+
+def test_what_c_libraries_and_children_print_is_in_the_items_log(bench: Bench) -> None:
+    bench.do("ctypes.CDLL(None).printf(b'from C\\n')")
+    bench.do("subprocess.run(['echo', 'from a child'])")
+    assert "from C\n" in bench.text(1)
+    assert bench.text(2).endswith("from a child\n")
+
+
+def test_an_item_may_close_or_read_standard_input(bench: Bench) -> None:
+    assert bench.do("os.close(0)").outcome == Exited(0)
+    assert bench.do("os.close(0)").outcome in (Exited(0), Exited(1))
+    assert bench.do().outcome in (Exited(0), Exited(1))
+    assert len(bench.alive) == 1
+
+
+def test_a_forked_child_that_comes_back_answers_for_nobody(bench: Bench) -> None:
+    ended = bench.do("if os.fork() == 0: raise ValueError('in the child')\nos.wait()")
+    assert (ended.outcome, ended.kept) == (Exited(0), True)
+    assert bench.do().outcome == Exited(0)
+    assert bench.text(2).startswith("2 ")
+
+
+def test_an_item_that_takes_too_long_ends_its_worker_alone(bench: Bench) -> None:
+    bench.do()
+    ended = bench.do("time.sleep(600)", timeout=0.2)
+    assert isinstance(ended.outcome, TimedOut)
+    assert not ended.kept
+    assert bench.alive == []
+    assert bench.do().outcome == Exited(0)
+
+
+def test_a_silent_item_is_ended_and_a_silent_loading_is_not(bench: Bench) -> None:
+    text = bench.file.read_text()
+    slow = text.replace('print("loading")', 'time.sleep(1.5); print("loading")')
+    bench.file.write_text(slow)
+    assert bench.do(idle_timeout=1.0).outcome == Exited(0)
+    ended = bench.do("time.sleep(600)", idle_timeout=0.2)
+    assert isinstance(ended.outcome, TimedOut)
+    assert ended.outcome.limit == "idle_timeout"
+
+
+def test_loading_has_a_time_of_its_own(bench: Bench) -> None:
+    text = bench.file.read_text()
+    bench.file.write_text(text.replace('print("loading")', "time.sleep(600)"))
+    ended = bench.do(timeout=600.0, load_timeout=0.3)
+    assert ended.outcome == TimedOut("timeout", 0.3, Signaled(signal.SIGTERM))
+    bench.file.write_text(text.replace('print("loading")', "time.sleep(1.5)"))
+    assert bench.do(timeout=1.0, load_timeout=600.0).outcome == Exited(0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [("cancelled", Cancelled), ("interrupted", Interrupted)]
+)
+def test_a_stop_ends_the_worker_with_its_item(bench: Bench, reason: Any, kind: type) -> None:
+    bench.do()
+    bench.item("print('there', flush=True); time.sleep(600)")
+    wait_until(lambda: "there" in bench.text(2) if bench.log.exists() else False)
+    bench.pair.stop(reason, by="a person")
+    ended = bench.expect(Ended)
+    assert isinstance(ended.outcome, kind)
+    assert not ended.kept
+    assert bench.alive == []
+
+
+def test_an_item_that_finishes_in_its_grace_ends_its_worker_all_the_same(bench: Bench) -> None:
+    bench.item(
+        "signal.signal(signal.SIGTERM, lambda *_: None); print('there', flush=True);"
+        "signal.sigtimedwait([signal.SIGTERM], 600) if False else signal.pause()",
+        grace=30.0,
+    )
+    wait_until(lambda: "there" in bench.text(1) if bench.log.exists() else False)
+    bench.pair.stop("cancelled")
+    ended = bench.expect(Ended)
+    assert ended.outcome == Cancelled(Exited(0))
+    assert not ended.kept
+    assert bench.alive == []
+
+
+def test_a_worker_is_replaced_after_so_many_items(bench: Bench) -> None:
+    kept = [bench.do(items=2).kept for _ in range(4)]
+    assert kept == [True, False, True, False]
+    assert bench.text(3).startswith("loading\n1 ")
+    assert bench.text(2).endswith("leaving\n")
+
+
+def test_a_worker_is_replaced_when_its_memory_grows(bench: Bench) -> None:
+    assert bench.do(memory=200 << 20).kept
+    assert not bench.do("model['x'] = b'x' * (300 << 20)", memory=200 << 20).kept
+    assert bench.alive == []
+
+
+def test_what_a_child_holds_counts_as_the_workers_memory(bench: Bench) -> None:
+    hold = "import sys; x = b'x' * (300 << 20); print('held', flush=True); sys.stdin.read()"
+    what = (
+        f"p = subprocess.Popen([sys.executable, '-c', {hold!r}], stdin=subprocess.PIPE,"
+        " stdout=subprocess.PIPE); p.stdout.readline(); model['p'] = p"
+    )
+    assert not bench.do(what, memory=200 << 20).kept
+    assert bench.alive == []
+
+
+def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) -> None:
+    bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    assert len(bench.alive) == 2
+    assert bench.do().kept
+    bench.pair.retire()
+    bench.expect(WorkerGone)
+    assert bench.alive == []
+
+
+def test_a_worker_that_dies_between_items_is_nobodys_failure(bench: Bench) -> None:
+    bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    for pid in bench.alive:
+        if b"serve.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not bench.alive)
+    ended = bench.do()
+    assert (ended.outcome, ended.kept) == (Exited(0), True)
+    assert bench.text(2).startswith("loading\n1 ")
+
+
+def test_another_key_never_gets_this_ones_worker(bench: Bench) -> None:
+    bench.do(key="one")
+    assert bench.do(key="two").outcome == Exited(0)
+    assert bench.text(2).startswith("loading\n1 ")
+    assert len(bench.alive) == 1
+
+
+def test_an_ordinary_attempt_begins_when_the_worker_is_gone(bench: Bench) -> None:
+    bench.do()
+    assert bench.run("sh", "-c", "exit 4").outcome == Exited(4)
+    assert bench.alive == []
+
+
+def test_outputs_are_looked_for_after_each_item(bench: Bench, tmp_path: Path) -> None:
+    outputs = (str(tmp_path / "made"),)
+    ended = bench.do("pass", outputs=outputs)
+    assert isinstance(ended.outcome, MissingOutput)
+    assert ended.kept
+    ended = bench.do("open('made', 'w').write('x')", outputs=outputs)
+    assert (ended.outcome, ended.kept) == (Exited(0), True)
+    ended = bench.do("pass", outputs=outputs)
+    assert isinstance(ended.outcome, MissingOutput)
+
+
+def test_a_log_that_cannot_be_made_is_no_end_of_the_worker(bench: Bench, tmp_path: Path) -> None:
+    bench.do()
+    ended = bench.do(log=str(tmp_path / "nowhere" / "x.log"))
+    assert isinstance(ended.outcome, NotStarted)
+    assert "nowhere" in ended.outcome.error
+    assert ended.kept
+    assert bench.do().outcome == Exited(0)
+
+
+def test_nothing_is_left_when_the_supervisor_goes(nursery: Nursery, tmp_path: Path) -> None:
+    with Bench(nursery, tmp_path) as bench:
+        bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
+        assert len(bench.alive) == 2
+        bench.pair.close()
+        wait_until(lambda: not bench.alive)
+        assert bench.text(1).endswith("leaving\n")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_nothing_is_left_when_a_keeper_is_killed(tmp_path: Path, victim: int) -> None:
+    with Nursery() as nursery, Bench(nursery, tmp_path) as bench:
+        bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
+        os.kill(keepers_of(nursery)[victim], signal.SIGKILL)
+        if victim == 0:
+            bench.pair.close()
+        else:
+            bench.expect(Gone)
+        wait_until(lambda: not bench.alive)
+
+
+def test_an_idle_pair_ends_its_worker_before_it_goes(bench: Bench) -> None:
+    bench.do()
+    bench.pair.end()
+    bench.expect(Gone)
+    assert bench.alive == []
+
+
+def test_a_worker_holds_the_leases_of_its_pair(nursery: Nursery, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with Bench(nursery, tmp_path, leases=(write,)) as bench:
+        os.close(write)
+        bench.do("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+        (worker,) = bench.alive
+        held = [os.readlink(f"/proc/{worker}/fd/{fd}") for fd in os.listdir(f"/proc/{worker}/fd")]
+        assert os.readlink(f"/proc/self/fd/{read}") in held
+    os.close(read)
+
+
+def test_a_big_item_comes_through_whole(bench: Bench) -> None:
+    padding = "x" * 300_000
+    assert bench.do(f"print(len({padding!r}))").outcome == Exited(0)
+    assert bench.do(f"print(len({padding!r}))").outcome == Exited(0)
+    assert bench.text(2).endswith("300000\n")
+
+
+def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
+    what = (
+        "import gc\n"
+        "c = next(o for o in gc.get_objects() if type(o).__name__ == 'Channel')\n"
+        "os.write(c.answers, {words!r})\n"
+        "time.sleep(600 if {wait} else 0)"
+    )
+    for words in (b"hello\n", b"[1]\n", b'{"item": 99, "exit": 0}\n', b"x" * 70_000):
+        ended = bench.do(what.format(words=words, wait=True))
+        assert (ended.outcome, ended.kept) == (Signaled(signal.SIGKILL), False)
+        assert "answer that is none" in ended.note
+    assert bench.do(what.format(words=b'{"loaded": 1}\n', wait=True)).kept is False
