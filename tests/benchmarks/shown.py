@@ -100,13 +100,13 @@ def _other(title: str) -> Callable[[dict[str, Any]], Iterator[tuple[str, str, st
     """A section of which only its ratios are shown."""
 
     def rows(figures: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-        for key, value in figures.items():
-            if key.endswith("_ratio") and isinstance(value, int | float):
-                yield (
-                    f"{title}: {key.removesuffix('_ratio').replace('_', ' ')}",
-                    f"{value:.2f} ×",
-                    "",
-                )
+        ratio = figures.get("ratio")
+        found = dict(ratio) if isinstance(ratio, dict) else {"ratio": ratio}
+        found |= {key: value for key, value in figures.items() if key.endswith("_ratio")}
+        for key, value in found.items():
+            if isinstance(value, int | float):
+                words = key.removesuffix("_ratio").replace("_", " ")
+                yield f"{title}: {words}", f"{value:.2f} ×", ""
 
     return rows
 
