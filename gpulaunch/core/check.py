@@ -75,14 +75,14 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
 
 
-def check_workers(ledger: Ledger, cards: Cards, residents: Residents, now: float) -> None:
-    """A worker without an attempt is on cards that are ours, and is being ended; or it waits, not
-    for long, while nobody wants them."""
+def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
+    """A worker without an attempt is on cards that are ours, and is being ended; or it waits, with
+    a timer set, while nobody wants them."""
     on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.residents}
     by_workers = {(uuid, resident.id) for resident in residents for uuid in resident.gpus}
     assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
     for resident in residents:
-        waits = now < resident.until and resident.may_stay
+        waits = resident.lingers and resident.may_stay
         assert resident.ending or waits, f"the worker of {resident.id} is idle"
         states = {card.state for card in resident.cards}
         assert states <= {"leased"}, f"the worker of {resident.id} is on a card that is {states}"

@@ -204,7 +204,7 @@ class Run:
         """Raise AssertionError, with words, where an invariant does not hold."""
         check.check_jobs(self.ledger, self._jobs, self._attempts)
         check.check_cards(self.ledger, self._cards, self._attempts)
-        check.check_workers(self.ledger, self._cards, self._residents, self._desk.now.mono)
+        check.check_workers(self.ledger, self._cards, self._residents)
         check.check_counters(self._attempts, self._limits, self._cpus)
         if self._submitted and not self._closed():
             check.check_idle(self._cards, self._jobs, self._residents, self._admission)
