@@ -291,16 +291,23 @@ class Attempts:
         self._keep(live.pair, _kept(live))
 
     def _keep(self, pair: Pair, kept: Kept) -> None:
-        if not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD:
+        enough = not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD
+        if enough or not self._bears(kept):
             self._dismiss(pair)
         else:
             self._idle[kept].append(pair)
+
+    def _bears(self, kept: Kept) -> bool:
+        """Whether what bore such a pair still does; nobody asks for pairs of another."""
+        return kept[1] is None or self._preloads.serves(kept[1])
 
     def _bear_another(self, kept: Kept) -> None:
         """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
 
         Only below an attempt that runs, and so holds these leases.
         """
+        if not self._bears(kept):
+            return
         if not self._idle[kept] and any(_kept(live) == kept for live in self._live.values()):
             with suppress(OSError, GpulaunchError):
                 self._idle[kept].append(self._bear(*kept))

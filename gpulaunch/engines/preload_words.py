@@ -30,6 +30,8 @@ def told(jobs: Sequence[Job], base: Mapping[str, str]) -> Iterator[str]:
 
 
 def _of(job: Job, base: Mapping[str, str]) -> str:
+    if job.worker:
+        return "not used: its worker imports once for many items by itself"
     home = job.venv or job.conda or job.python
     if home and not os.path.exists(home):  # a job that it needs may make it
         return f"what it imports cannot be seen before {home} is there"

@@ -11,6 +11,7 @@ from a server, it has by starting cold; why is said once for each entry of the j
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -26,6 +27,8 @@ from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused
 
 MOST = 8
 """Servers of a run at once: each has the imported libraries in memory."""
+OF_ENTRY = 4
+"""Scripts of one entry of the job file: where each job has its own, nothing is shared."""
 STARTS = 2
 """How often a server is started that ended by itself."""
 ATTEMPTS_OWN = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", "GPULAUNCH_LEASED")
@@ -87,7 +90,7 @@ class Preloads:
         self._news = news
         self._gone = gone
         self._kinds: dict[Key, _Kind] = {}
-        self._of_entry: dict[int, Key] = {}
+        self._of_entry: defaultdict[int, set[Key]] = defaultdict(set)
         self._said: set[tuple[int, str]] = set()
         self._number = 0
 
@@ -102,6 +105,11 @@ class Preloads:
                 self._said.add((job.group, str(cold)))
                 self._note(job.name, f"preload: starts cold: {cold}")
             return None
+
+    def serves(self, server: Nursery) -> bool:
+        """Whether it may still be asked for pairs."""
+        servers = (one for kind in self._kinds.values() for one in kind.servers)
+        return any(one.process is server and one.state == "serves" for one in servers)
 
     def forget(self, server: Nursery) -> None:
         """What it imported has changed since: the next job has another one started."""
@@ -122,8 +130,10 @@ class Preloads:
         found = forkable(command.argv, command.cwd, env, by_shell)
         env = {**env, **found.main.env}
         key = _key(found, job, command, env)
-        if self._of_entry.setdefault(job.group, key) != key:
-            raise Cold("jobs of one entry run different scripts, or in different directories")
+        known = self._of_entry[job.group]
+        if key not in known and len(known) == OF_ENTRY:
+            raise Cold(f"its siblings run {OF_ENTRY} other scripts, or in {OF_ENTRY} directories")
+        known.add(key)
         kind = self._kinds.setdefault(key, _Kind(found))
         for server in kind.servers:
             if server.state == "importing":

@@ -8,6 +8,7 @@ never does: decide what runs, touch a card, write an environment's value anywher
 It runs alone, as `python -I -S keeper.py FD`, on Python 3.8 and newer, standard library only;
 hence one file, and no import from the package. With `try-isolation` in the descriptor's place it
 says on standard error what keeps jobs from strict isolation here, if anything, and does no more.
+`preload/server.py` loads it into the jobs' own interpreter, where some of them need no exec.
 
 Who catches whom. All three are subreapers, so an orphan goes to the nearest one that lives:
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import ceil
 from statistics import fmean
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
@@ -47,9 +48,13 @@ class Fit:
     utilization: float | None
 
     @property
-    def worth_it(self) -> bool:
-        """Several fit, and one alone leaves the card time for another."""
-        return self.fits > 1 and (self.utilization is None or self.utilization < BUSY)
+    def advised(self) -> int:
+        """As many of those that fit as keep the card busy together; 1: one alone does."""
+        if self.utilization is None:
+            return self.fits
+        if self.utilization >= BUSY:
+            return 1
+        return min(self.fits, ceil(100 / max(self.utilization, 1.0)))
 
 
 def groups_of(ledger: Ledger) -> list[Group]:

@@ -4,7 +4,8 @@
 
 Prints JSON: medians, and their ratios. Times are seconds from the launch to the script's first
 line after its imports, and to the job's recorded end; `cpu` is the job's own, in seconds; `memory`
-what it has for itself alone (private pages, MiB) once it has imported.
+what it has for itself alone (private pages, MiB) once it has imported. The section of
+`python -m tests.benchmarks` takes the interpreter that GPULAUNCH_TEST_TORCH names.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gpulaunch.engines.forkable import EARLY, forkable
 from gpulaunch.process.client import Nursery
 from gpulaunch.process.preloading import Preload, PreloadServer, Ready
+from tests.explain.test_real import TORCH
 from tests.process.preloaded import news_of
 from tests.process.support import Slot
 
@@ -34,10 +36,23 @@ private = sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") i
 
 print(json.dumps({{"first": first, "cpu": time.process_time(), "memory": private / 1024}}))
 """
+NAMES = {
+    "first": "time_to_the_first_line_ratio",
+    "cpu": "cpu_to_the_first_line_ratio",
+    "memory": "memory_of_its_own_ratio",
+    "end": "time_to_the_end_ratio",
+}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-def measure(python: str, modules: Sequence[str], count: int) -> dict[str, object]:
+def measure(quick: bool) -> dict[str, Any]:
+    """The section of `python -m tests.benchmarks`."""
+    if TORCH is None:
+        return {"absent": {"torch": "GPULAUNCH_TEST_TORCH names no interpreter that has it"}}
+    return compare(TORCH, ["torch"], 2 if quick else 11)
+
+
+def compare(python: str, modules: Sequence[str], count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "script.py").write_text(SCRIPT.format(modules=", ".join(modules)))
@@ -57,7 +72,7 @@ def measure(python: str, modules: Sequence[str], count: int) -> dict[str, object
                     rounds[kind].append(one(slot, python, name, env))
             for slot in slots.values():
                 slot.finish()
-    return summary(python, modules, ready, rounds)
+    return summary(modules, ready, rounds)
 
 
 def one(slot: Slot, python: str, cwd: str, env: dict[str, str]) -> dict[str, float]:
@@ -71,8 +86,8 @@ def one(slot: Slot, python: str, cwd: str, env: dict[str, str]) -> dict[str, flo
 
 
 def summary(
-    python: str, modules: Sequence[str], ready: Ready, rounds: dict[str, list[dict[str, float]]]
-) -> dict[str, object]:
+    modules: Sequence[str], ready: Ready, rounds: dict[str, list[dict[str, float]]]
+) -> dict[str, Any]:
     medians = {
         kind: {key: statistics.median(one[key] for one in some) for key in some[0]}
         for kind, some in rounds.items()
@@ -81,11 +96,9 @@ def summary(
     return {
         "modules": list(modules),
         "rounds": len(rounds["cold"]),
-        "machine": f"{platform.system()} {platform.release()}, {os.cpu_count()} cores",
-        "python": python,
-        "importing once": round(ready.seconds, 2),
+        "importing_once_seconds": round(ready.seconds, 2),
         **{kind: {k: round(v, 4) for k, v in found.items()} for kind, found in medians.items()},
-        "ratio": {key: round(cold[key] / max(forked[key], 1e-9), 1) for key in cold},
+        **{NAMES[key]: round(cold[key] / max(forked[key], 1e-9), 1) for key in cold},
     }
 
 
@@ -95,7 +108,7 @@ def main() -> None:
     parser.add_argument("--modules", nargs="+", default=["torch"])
     parser.add_argument("--rounds", type=int, default=11)
     asked = parser.parse_args()
-    print(json.dumps(measure(asked.python, asked.modules, asked.rounds), indent=2))
+    print(json.dumps(compare(asked.python, asked.modules, asked.rounds), indent=2))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited
+from gpulaunch.engines.forkable import forkable
 from tests.explain.support import ALL, ENDS
 from tests.process.preloaded import Twice, in_shell, twice
 
@@ -160,6 +161,15 @@ def test_in_development_mode(bench: Twice, python: str) -> None:
 def test_by_an_absolute_path_from_elsewhere(bench: Twice, python: str) -> None:
     script = bench.folder / "awkward" / "beside" / "script.py"
     assert "neighbour.py" in alike(bench, python, str(script), cwd=bench.folder)
+
+
+@on_the_newest
+def test_in_another_directory_than_the_server_began_in(bench: Twice, python: str) -> None:
+    script = str(bench.folder / "awkward" / "processes.py")
+    argv, cwd = (python, script, "spawn"), bench.folder
+    found = forkable(argv, str(cwd), bench.env, False)
+    forked = bench.run(bench.slot(found, Path("/")), argv, cwd, found)
+    assert forked.log == bench.cold(argv, cwd).log
 
 
 @on_the_newest

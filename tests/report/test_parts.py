@@ -141,11 +141,11 @@ def test_how_many_fit_comes_from_the_largest_with_something_to_spare() -> None:
     uses = measured(run, [10 * GIB, 19 * GIB, 12 * GIB, None])
     (fit,) = fits(history.ledger, history.cards, uses)
     assert (fit.label, fit.fits, fit.peak, fit.of) == ("j*", 4, 19 * GIB, 3)
-    assert fit.worth_it, "4 x 19 of 76 GiB, and one alone leaves the card time"
+    assert fit.advised == 3, "4 x 19 of 76 GiB, and three at 40 % are as much as the card can do"
     (fit,) = fits(history.ledger, history.cards, measured(run, [20 * GIB] * 4, busy=95.0))
-    assert (fit.fits, fit.worth_it) == (3, False)
+    assert (fit.fits, fit.advised) == (3, 1)
     (fit,) = fits(history.ledger, history.cards, measured(run, [90 * GIB] * 4))
-    assert (fit.fits, fit.worth_it) == (1, False)
+    assert (fit.fits, fit.advised) == (1, 1)
 
 
 def test_nothing_is_said_of_fewer_than_three_or_of_what_was_not_measured() -> None:

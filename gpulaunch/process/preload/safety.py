@@ -26,13 +26,10 @@ def why_not(opened: set[int], cards: tuple[str, ...], watched: dict[str, Any]) -
     for name, tool in tools().items():
         if tool is not watched[name]:
             return f"an import replaces {name}"
-    for fd in sorted(opened):
-        why = why_not_shared(fd, cards)
+    # What has begun CUDA leaves threads and descriptors as well: the reason first.
+    for why in (after_a_fork(), driver_in_use(), *(why_not_shared(fd, cards) for fd in opened)):
         if why:
             return why
-    why = after_a_fork() or driver_in_use()
-    if why:
-        return why
     tasks = os.listdir("/proc/self/task")
     if len(tasks) > 1:
         return f"imports left {len(tasks) - 1} threads running ({thread_names(tasks)})"
@@ -62,6 +59,7 @@ def tools() -> dict[str, Any]:
     import time
 
     found: dict[str, Any] = {"select.poll": select.poll, "socket.socket": socket.socket}
+    found["socket.socketpair"] = socket.socketpair
     for name in ("fork", "kill", "waitpid", "waitid", "pipe", "read", "write", "close", "open"):
         found["os." + name] = getattr(os, name)
     for name in ("sleep", "monotonic", "time"):

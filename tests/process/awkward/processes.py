@@ -43,6 +43,7 @@ if __name__ == "__main__":
     print(pickle.loads(pickle.dumps(Thing(3))) == Thing(3), pickle.loads(pickle.dumps(Color.RED)))
     print(pickle.dumps(double), pickle.dumps(Pair(1, Color.RED)))
     print(typing.get_type_hints(Pair))
+    print(multiprocessing.process.ORIGINAL_DIR)
     context = multiprocessing.get_context(method)
     print(multiprocessing.current_process().name, multiprocessing.active_children())
     queue = context.Queue()
