@@ -84,7 +84,7 @@ class Ends:
             self._jobs.service_down(live.service)
             self._interrupt_dependants(live.service, event)
         self._follow(live.node, decision)
-        if live.wish or closed:
+        if live.wish or closed or live.inherited:  # those ended with an earlier supervisor
             return
         if decision.failure:
             self._suspects.failed(live, decision.failure)

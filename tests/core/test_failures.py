@@ -24,6 +24,7 @@ from gpulaunch.core.model import (
     Failure,
     Gpu,
     Interrupted,
+    Lost,
     MissingOutput,
     Outcome,
     RetryPolicy,
@@ -508,6 +509,16 @@ def test_one_jobs_retries_do_not_trip_it() -> None:
         table.ended(f"a.{number}", Exited(1))
     assert table.run.ledger.paused is None
     assert not table.run.finished
+
+
+def test_what_a_reboot_lost_does_not_trip_it() -> None:
+    before = Table(0, cpus=9)
+    before.submit(*[job(f"job-{n}", gpus=0) for n in range(3)])
+    table = Table(0, ledger=before.run.ledger, breaker=3, cpus=9)
+    table.submit(*[job(f"job-{n}", gpus=0) for n in range(3)])
+    for n in range(3):
+        table.ended(f"job-{n}.1", Lost("nobody saw its end"))
+    assert [table.states()[f"job-{n}"] for n in range(3)] == ["running"] * 3
 
 
 def test_a_later_retry_waits_for_its_turn() -> None:

@@ -100,7 +100,7 @@ def test_endless_files_are_refused_without_reading_them(tmp_path: Path) -> None:
     huge = tmp_path / "huge.yaml"
     with huge.open("wb") as file:
         file.truncate(1 << 40)
-    for path in (huge, Path("/dev/zero"), Path("/dev/stdin"), Path("/proc/kmsg")):
+    for path in (huge, Path("/dev/zero"), Path("/dev/stdin"), Path("/proc/self/mem")):
         with pytest.raises(UsageError) as caught:
             load(path, environ={})
         assert "\n" not in str(caught.value)
