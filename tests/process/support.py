@@ -109,3 +109,19 @@ class Slot:
     def finish(self) -> None:
         self.pair.end()
         self.expect(Gone)
+
+
+class WorkerSlot(Slot):
+    """The same for workers, which carry `mark` in their environment as `MARK`."""
+
+    def __init__(self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = ()) -> None:
+        super().__init__(nursery, folder, leases)
+        self.mark = token()
+
+    @property
+    def alive(self) -> list[int]:
+        """The worker and what it has started; its keepers have another environment."""
+        return marked(self.mark, "environ")
+
+    def text(self, number: int) -> str:
+        return (self.folder / f"{number}.log").read_text()

@@ -12,7 +12,7 @@ import pytest
 from gpulaunch.core.model import Exited, Signaled, TimedOut
 from gpulaunch.process.client import SERVE, Ended, Nursery, WorkerGone
 from gpulaunch.process.command import Task
-from tests.process.support import Slot, marked, token
+from tests.process.support import WorkerSlot
 
 LOOP = """
 import json, os, sys, time
@@ -33,10 +33,9 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
-class Bench(Slot):
+class Bench(WorkerSlot):
     def __init__(self, nursery: Nursery, folder: Path) -> None:
         super().__init__(nursery, folder)
-        self.mark = token()
         (folder / "loop.py").write_text(LOOP)
         self.program = (sys.executable, "loop.py")
 
@@ -46,13 +45,6 @@ class Bench(Slot):
         task = Task("k", {"what": what})
         self.launch(*argv, env_set=env, task=task, cwd=str(self.folder), **limits)
         return self.expect(Ended)
-
-    @property
-    def alive(self) -> list[int]:
-        return marked(self.mark, "environ")
-
-    def text(self, number: int) -> str:
-        return (self.folder / f"{number}.log").read_text()
 
 
 @pytest.fixture

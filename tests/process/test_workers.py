@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
 from gpulaunch.process.client import SERVE, Ended, Gone, Nursery, Started, WorkerGone
 from gpulaunch.process.command import Task
 from tests.helpers import wait_until
-from tests.process.support import Slot, keepers_of, marked, token
+from tests.process.support import WorkerSlot, keepers_of
 
 PROGRAM = """
     import atexit, ctypes, os, signal, subprocess, sys, time
@@ -48,12 +48,11 @@ def nursery() -> Iterator[Nursery]:
         yield nursery
 
 
-class Bench(Slot):
+class Bench(WorkerSlot):
     """A pair that is handed items for one function."""
 
     def __init__(self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = ()) -> None:
         super().__init__(nursery, folder, leases)
-        self.mark = token()
         self.file = folder / "made.py"
         self.file.write_text(textwrap.dedent(PROGRAM))
         self.load = f"{self.file}:load"
@@ -70,14 +69,6 @@ class Bench(Slot):
     def do(self, what: str = "pass", **more: Any) -> Ended:
         self.item(what, **more)
         return self.expect(Ended)
-
-    @property
-    def alive(self) -> list[int]:
-        """The worker and what it has started; its keepers have another environment."""
-        return marked(self.mark, "environ")
-
-    def text(self, number: int) -> str:
-        return (self.folder / f"{number}.log").read_text()
 
 
 @pytest.fixture
