@@ -350,6 +350,17 @@ class Admission:
             self.reserving = None
             self.gathering.pause()
 
+    def hold_out_timer(self, name: str) -> None:
+        """No other card has come for long: one that the job avoids is better than none."""
+        node = self._jobs.nodes.get(name)
+        avoid = node.job.demand.avoid if node is not None else frozenset()
+        if node is None or node.place != "ready" or not avoid:
+            return
+        if any(card.gpu.uuid in avoid and card.state == "free" for card in self._cards):
+            self._jobs.forget_avoided(node)
+        else:
+            self._jobs.hold_out(node)
+
     def _comes_free(self, card: Card) -> bool:
         """It is ours, and will be idle without anybody's help."""
         lives = [self._attempts.get(attempt) for attempt in card.attempts]

@@ -18,7 +18,7 @@ from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled, TimedOut
-from gpulaunch.core.moves import Ground
+from gpulaunch.core.moves import ANOTHER, Ground
 from gpulaunch.core.residents import Residents
 from gpulaunch.core.suspects import Suspects
 from gpulaunch.core.waiting import Node
@@ -153,6 +153,8 @@ class Ends:
         if decision.demand is not None:
             self._jobs.redemand(node, decision.demand)
         self._desk.fact(JobDelayed(node.name, decision.reason, decision.delay, decision.where))
+        if decision.where == ANOTHER:
+            self._jobs.hold_out(node, decision.delay)
         node.place = "blocked"
         if node.left:
             self._jobs.leave_be(node)

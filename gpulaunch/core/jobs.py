@@ -18,6 +18,9 @@ from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
 from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, Waiting
 
 TIMER = "job/"
+ELSEWHERE = "elsewhere/"
+HOLD_OUT = 120.0
+"""Seconds for which a job leaves the cards that it avoids to idle, while others are busy."""
 _BAD = frozenset({"failed", "cancelled", "skipped"})
 
 
@@ -321,6 +324,11 @@ class Jobs:
         node.job = replace(node.job, demand=demand)
         if counted:
             self._count(node, +1)
+
+    def hold_out(self, node: Node, delay: float = 0.0) -> None:
+        """For a while it waits for another card than those that it avoids."""
+        at = self._desk.now.mono + delay + HOLD_OUT
+        self._desk.tell(SetTimer(ELSEWHERE + node.name, at))
 
     def forget_avoided(self, node: Node) -> None:
         """There is no other card for a ready job than those it was to avoid."""

@@ -14,6 +14,7 @@ from gpulaunch.core.model import Demand, Gpu
 
 PAUSE = 30.0
 LONGEST_PAUSE = 600.0
+ANOTHER = "on another card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _with_more_memory(demand: Demand, ground: Ground) -> Move | Nowhere:
 
 
 def _elsewhere(
-    demand: Demand, ground: Ground, words: str = "on another card", also: Iterable[Gpu] = ()
+    demand: Demand, ground: Ground, words: str = ANOTHER, also: Iterable[Gpu] = ()
 ) -> Move | None:
     """Not on the cards that it used, nor those avoided before while there are others."""
     used = {gpu.uuid for gpu in (*ground.used, *also)}

@@ -58,6 +58,7 @@ from gpulaunch.core.facts import (
     StopAsked,
 )
 from gpulaunch.core.gathering import TIMER as GATHER_TIMER
+from gpulaunch.core.jobs import ELSEWHERE as ELSEWHERE_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
@@ -302,6 +303,8 @@ class Run:
             card = self._cards.get(key[len(CARD_TIMER) :])
             if card is not None:
                 self._cards.timer(card)
+        elif key.startswith(ELSEWHERE_TIMER):
+            self._admission.hold_out_timer(key[len(ELSEWHERE_TIMER) :])
         elif key == GATHER_TIMER:
             self._admission.gather_timer()
 

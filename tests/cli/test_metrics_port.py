@@ -264,6 +264,7 @@ def test_metrics_that_cannot_be_served_end_no_run(launcher: Launcher) -> None:
 def test_a_cards_gauges_are_what_the_run_measured(on_cards: Launcher, driver: FakeDriver) -> None:
     uuid = driver.card(0)
     driver.card(1)
+    driver.card(2)  # or `flaky`, which is to try another card, would wait for that of `long`
 
     def measured(where: str) -> Page | None:
         page = scrape(where)
@@ -272,7 +273,7 @@ def test_a_cards_gauges_are_what_the_run_measured(on_cards: Launcher, driver: Fa
     with live(on_cards, "run", "jobs.yaml") as (process, where):
         page = wait_until(lambda: measured(where), 30)
         for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
-            assert len(page.labels(f"gpulaunch_gpu_{name}")) == 2
+            assert len(page.labels(f"gpulaunch_gpu_{name}")) == 3
         total = page.value("gpulaunch_gpu_memory_total_bytes", gpu="0", uuid=uuid)
         assert 0 < page.value("gpulaunch_gpu_memory_used_bytes", gpu="0", uuid=uuid) < total
         on_cards.file("stop", "")

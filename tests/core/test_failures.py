@@ -185,7 +185,7 @@ def test_a_card_that_the_driver_says_is_lost_is_set_aside_and_its_job_goes_on_fo
     table.submit(job("a"))
     table.granted(0)
     lines = failed(table, "a.1", "gpu_lost", 0)
-    assert lines == ["release 0", "acquire 1"]
+    assert lines == ["release 0", "at 120 elsewhere/a", "acquire 1"]
     assert table.granted(1) == ["launch a.2 on 1"]
     assert table.run.ledger.gpus["GPU-0"].state == "aside"
     assert not table.run.ledger.jobs["a"].attempts[0].charged
@@ -227,7 +227,7 @@ def test_a_job_avoids_a_card_only_while_there_is_another() -> None:
     table = Table(2)
     table.submit(job("a", retry=TWICE))
     table.granted(0)
-    assert failed(table, "a.1", "crash") == ["drain 0", "acquire 1"]
+    assert failed(table, "a.1", "crash") == ["drain 0", "at 120 elsewhere/a", "acquire 1"]
     assert table.sick(1) == []
     assert table.drained(0) == ["launch a.2 on 0"]
 
@@ -519,6 +519,34 @@ def test_what_a_reboot_lost_does_not_trip_it() -> None:
     for n in range(3):
         table.ended(f"job-{n}.1", Lost("nobody saw its end"))
     assert [table.states()[f"job-{n}"] for n in range(3)] == ["running"] * 3
+
+
+def doubted_beside_a_long_job() -> Table:
+    """`b` failed once on card 1, and is to go to card 0, where `long` runs."""
+    table = Table(2)
+    table.submit(job("long"), job("b", retry=RetryPolicy(3)), job("c"))
+    table.granted(0, 1)
+    table.started("long.1")
+    failed(table, "b.1", "crash")
+    table.drained(1)
+    return table
+
+
+def test_a_card_that_a_job_avoids_does_not_lie_idle_for_long() -> None:
+    table = doubted_beside_a_long_job()
+    table.ended("c.1")
+    table.drained(1)
+    assert table.states() == {"long": "running", "b": "waiting", "c": "succeeded"}
+    assert table.timer("elsewhere/b", 120) == ["acquire 1"]
+    assert table.granted(1) == ["launch b.2 on 1"]
+
+
+def test_while_others_use_it_a_job_goes_on_avoiding_a_card() -> None:
+    table = doubted_beside_a_long_job()
+    assert table.states()["c"] == "running"
+    assert table.timer("elsewhere/b", 120) == ["at 120 elsewhere/b"]
+    table.ended("long.1")
+    assert table.drained(0) == ["launch b.2 on 0"]
 
 
 def test_a_later_retry_waits_for_its_turn() -> None:
