@@ -94,7 +94,6 @@ class Jobs:
         dependants: defaultdict[Node, list[Node]] = defaultdict(list)
         followers: defaultdict[Node, list[Node]] = defaultdict(list)
         for node in self:
-            node.key = node.own_key
             needs = [self._need(node, name) for name in dict.fromkeys(node.job.needs)]
             known = [need for need in needs if need is not None]
             node.needs = tuple(need for need in known if need.job.service is None)
@@ -218,7 +217,7 @@ class Jobs:
         # A service starts when the turn of the first job that asks for it has come.
         better = asker.key < service.key or len(service.askers) == 1
         if better:
-            service.key = asker.key
+            service.lent = asker.key
         if service.place == "idle":
             self._advance(service)
         elif service.place == "ready" and better:

@@ -7,7 +7,7 @@ state that was; views and `status` read nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
@@ -86,7 +86,7 @@ class JobRecord:
     succeeded_as: str = ""
     not_before: float | None = None
     budget_from: int = 1
-    attempts: list[AttemptRecord] = field(default_factory=list)
+    attempts: Sequence[AttemptRecord] = ()  # a list from the first one on: most jobs wait
 
     @property
     def changed(self) -> bool:
@@ -153,7 +153,7 @@ class Ledger:
                 job.settled = None
             case f.AttemptLaunched(attempt, gpus, worker):
                 job = self.jobs[attempt.job]
-                job.attempts.append(AttemptRecord(attempt, gpus, at, worker=worker))
+                job.attempts = [*job.attempts, AttemptRecord(attempt, gpus, at, worker=worker)]
                 self._set(job, "running", "")
                 for gpu in gpus:
                     self.gpus[gpu].attempts.add(attempt)

@@ -73,6 +73,8 @@ class Entry:
     broken: bool = False
     complete: bool = True
     workers: set[str] = field(default_factory=set)
+    demands: dict[Demand, Demand] = field(default_factory=dict)
+    digest: str = ""
 
     def drafts(self) -> Iterator[Draft]:
         """Its jobs; mistakes are added."""
@@ -215,6 +217,7 @@ class Entry:
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), self._demand, resolved)
+        demand = self.demands.setdefault(demand, demand)  # jobs of equal demand share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
         run: Any = () if worker is None else workers.command_of(worker)
@@ -266,7 +269,15 @@ class Entry:
             except Bad as bad:
                 self._add_for(where, bad)
                 return None
-        return _with_digest(job)
+        self._set_digest(job)
+        return job
+
+    def _set_digest(self, job: Job) -> None:
+        made = digest(job)
+        if made != self.digest:  # else the text is shared: where items differ in name alone
+            self.digest = made
+        # Set once, on a value nobody else has seen yet: `replace` would build every field again.
+        object.__setattr__(job, "digest", self.digest)
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """The worker with its files found; checked unless its needs may make them."""
@@ -359,12 +370,6 @@ class Entry:
 _ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
-
-
-def _with_digest(job: Job) -> Job:
-    # Set once, on a value nobody else has seen yet: `replace` would build every field again.
-    object.__setattr__(job, "digest", digest(job))
-    return job
 
 
 def _batch_of(number: int, items: list[Item]) -> Item:

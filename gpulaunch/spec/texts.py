@@ -220,7 +220,8 @@ class Texts:
     def run(self, shell: tuple[str, ...], values: Values) -> Text | tuple[Text, ...]:
         run = self.fields["run"]
         if isinstance(run, tuple):
-            return tuple(_short(fill(text, values)) for text in self.run_list)
+            filled = tuple(_short(fill(text, values)) for text in self.run_list)
+            return self.run_list if filled == self.run_list else filled  # one for all jobs
         if self.script is None:
             return _short(run)
         script = self._script(run, shell) if self.own_shell else self.script
