@@ -422,18 +422,7 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 
 
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
-    if record is None or record.vanished:
-        return False
-    own = (record.group, record.gpus, record.digest, record.cost, record.service)
-    return (*own, record.expected, record.gpu_memory) == (
-        fact.group,
-        fact.gpus,
-        fact.digest,
-        fact.cost,
-        fact.service,
-        fact.expected,
-        fact.gpu_memory,
-    ) and dict(record.params) == dict(fact.params)
+    return record is not None and not record.vanished and record.added == fact
 
 
 def _because(need: Node, state: JobState) -> str:
