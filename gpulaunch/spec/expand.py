@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
+from gpulaunch.core.params import Params
 from gpulaunch.spec import places, workers
 from gpulaunch.spec.digest import digest
 from gpulaunch.spec.fields import Deferred, filled
@@ -75,6 +76,7 @@ class Entry:
     workers: set[str] = field(default_factory=set)
     demands: dict[Demand, Demand] = field(default_factory=dict)
     digest: str = ""
+    names: tuple[str, ...] = ()
 
     def drafts(self) -> Iterator[Draft]:
         """Its jobs; mistakes are added."""
@@ -199,7 +201,7 @@ class Entry:
         values["job"] = name
         job = None
         if not self.broken:
-            job = self._job(texts, item, {**item.params, **axes}, values, where)
+            job = self._job(texts, item, self._params({**item.params, **axes}), values, where)
         return Draft(
             name,
             where,
@@ -209,6 +211,14 @@ class Entry:
             texts.patterns("after", values),
             "service" in self.fields,
         )
+
+    def _params(self, given: Values) -> Mapping[str, str]:
+        if not given:
+            return _NO_PARAMS
+        names = tuple(given)
+        if names != self.names:
+            self.names = names
+        return Params(self.names, tuple(given.values()))
 
     def _job(
         self, texts: Texts, item: Item, params: Mapping[str, str], values: Values, where: str
@@ -370,6 +380,7 @@ class Entry:
 _ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
+_NO_PARAMS = Params((), ())
 
 
 def _batch_of(number: int, items: list[Item]) -> Item:
