@@ -57,6 +57,7 @@ class Context:
     per_gpu: int = 1
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
+    demands: dict[Demand, Demand] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -74,7 +75,6 @@ class Entry:
     broken: bool = False
     complete: bool = True
     workers: set[str] = field(default_factory=set)
-    demands: dict[Demand, Demand] = field(default_factory=dict)
     digest: str = ""
     names: tuple[str, ...] = ()
 
@@ -227,7 +227,7 @@ class Entry:
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), self._demand, resolved)
-        demand = self.demands.setdefault(demand, demand)  # jobs of equal demand share it
+        demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
         run: Any = () if worker is None else workers.command_of(worker)
