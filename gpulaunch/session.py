@@ -106,8 +106,7 @@ def supervise(
             pinned=session.pinned,
             ledger=ledger,
         )
-        commands = {job.name: what_runs(job) for job in session.submitted.jobs}
-        joblog = JobLog(session.run.joblog, lambda name: command_line(commands.get(name, "")))
+        joblog = JobLog(session.run.joblog, partial(_command, run))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
         stack.callback(recorder.clear_ends)
@@ -140,6 +139,11 @@ def _opened(session: Session) -> RunOpened:
         simulated=session.pool.simulated,
         limit=session.pool.limit,
     )
+
+
+def _command(run: Run, name: str) -> str:
+    job = run.job(name)
+    return "" if job is None else command_line(what_runs(job))
 
 
 class _Told:

@@ -41,6 +41,8 @@ from gpulaunch.loop import Loop
 
 RECORD_PATIENCE = 60.0
 RECORD_RETRY = 1.0
+AT_ONCE = 4096
+"""Facts handed over to be recorded together."""
 
 STOPPING = {
     signal.SIGINT: "Ctrl-C",
@@ -229,7 +231,11 @@ class Supervisor:
     def _tell(self, facts: Sequence[Fact], now: Instant) -> None:
         if not facts:
             return
-        if not self._record.append([(fact, now) for fact in facts]) and self._recording:
+        whole = True
+        for start in range(0, len(facts), AT_ONCE):  # of a hundred thousand jobs, not all pairs
+            some = facts[start : start + AT_ONCE]
+            whole = self._record.append([(fact, now) for fact in some])
+        if not whole and self._recording:
             self._recording_failed(now)
         for fact in facts:
             self._launched = self._launched or isinstance(fact, AttemptLaunched)

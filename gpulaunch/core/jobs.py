@@ -97,7 +97,6 @@ class Jobs:
         dependants: defaultdict[Node, list[Node]] = defaultdict(list)
         followers: defaultdict[Node, list[Node]] = defaultdict(list)
         for node in self:
-            node.key = node.own_key
             needs = [self._need(node, name) for name in dict.fromkeys(node.job.needs)]
             known = [need for need in needs if need is not None]
             node.needs = tuple(need for need in known if need.job.service is None)
@@ -221,7 +220,7 @@ class Jobs:
         # A service starts when the turn of the first job that asks for it has come.
         better = asker.key < service.key or len(service.askers) == 1
         if better:
-            service.key = asker.key
+            service.lent = asker.key
         if service.place == "idle":
             self._advance(service)
         elif service.place == "ready" and better:
@@ -431,18 +430,7 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 
 
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
-    if record is None or record.vanished:
-        return False
-    own = (record.group, record.gpus, record.digest, record.cost, record.service)
-    return (*own, record.expected, record.gpu_memory) == (
-        fact.group,
-        fact.gpus,
-        fact.digest,
-        fact.cost,
-        fact.service,
-        fact.expected,
-        fact.gpu_memory,
-    ) and dict(record.params) == dict(fact.params)
+    return record is not None and not record.vanished and record.added == fact
 
 
 def _because(need: Node, state: JobState) -> str:

@@ -7,7 +7,7 @@ state that was; views and `status` read nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
@@ -67,18 +67,10 @@ class AttemptRecord:
 class JobRecord:
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
-    `succeeded_as` is the digest of the definition that succeeded.
+    `added` is its newest definition, `succeeded_as` the digest of the one that succeeded.
     """
 
-    name: str
-    group: int = 0
-    gpus: int = 1
-    digest: str = ""
-    params: Mapping[str, str] = field(default_factory=dict)
-    cost: float = 0.0
-    service: bool = False
-    expected: float = 0.0
-    gpu_memory: int = 0
+    added: f.JobAdded
     state: JobState = "waiting"
     reason: str = ""
     settled: Instant | None = None
@@ -86,7 +78,43 @@ class JobRecord:
     succeeded_as: str = ""
     not_before: float | None = None
     budget_from: int = 1
-    attempts: list[AttemptRecord] = field(default_factory=list)
+    attempts: Sequence[AttemptRecord] = ()  # a list from the first one on: most jobs wait
+
+    @property
+    def name(self) -> str:
+        return self.added.name
+
+    @property
+    def group(self) -> int:
+        return self.added.group
+
+    @property
+    def gpus(self) -> int:
+        return self.added.gpus
+
+    @property
+    def digest(self) -> str:
+        return self.added.digest
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        return self.added.params
+
+    @property
+    def cost(self) -> float:
+        return self.added.cost
+
+    @property
+    def service(self) -> bool:
+        return self.added.service
+
+    @property
+    def expected(self) -> float:
+        return self.added.expected
+
+    @property
+    def gpu_memory(self) -> int:
+        return self.added.gpu_memory
 
     @property
     def changed(self) -> bool:
@@ -153,7 +181,7 @@ class Ledger:
                 job.settled = None
             case f.AttemptLaunched(attempt, gpus, worker):
                 job = self.jobs[attempt.job]
-                job.attempts.append(AttemptRecord(attempt, gpus, at, worker=worker))
+                job.attempts = [*job.attempts, AttemptRecord(attempt, gpus, at, worker=worker)]
                 self._set(job, "running", "")
                 for gpu in gpus:
                     self.gpus[gpu].attempts.add(attempt)
@@ -236,13 +264,10 @@ class Ledger:
     def _add(self, fact: f.JobAdded) -> None:
         job = self.jobs.get(fact.name)
         if job is None:
-            job = self.jobs[fact.name] = JobRecord(fact.name)
+            self.jobs[fact.name] = JobRecord(fact)
             self.counts["waiting"] += 1
-        job.vanished = False
-        job.group, job.gpus, job.digest = fact.group, fact.gpus, fact.digest
-        job.params, job.cost, job.service = fact.params, fact.cost, fact.service
-        job.expected = fact.expected
-        job.gpu_memory = fact.gpu_memory
+        else:
+            job.added, job.vanished = fact, False
 
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)

@@ -62,7 +62,7 @@ from gpulaunch.core.jobs import ELSEWHERE as ELSEWHERE_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, RunState
+from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.residents import Residents
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
@@ -157,6 +157,11 @@ class Run:
     @property
     def ledger(self) -> Ledger:
         return self._desk.ledger
+
+    def job(self, name: str) -> Job | None:
+        """The job as it was submitted, its demand as it is now; None for an unknown name."""
+        node = self._jobs.nodes.get(name)
+        return None if node is None else node.job
 
     def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
         """What follows from the event: facts, each before the instructions that rest on it."""

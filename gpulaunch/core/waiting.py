@@ -36,7 +36,8 @@ class Node:
 
     `left`: this round leaves it as it is; its place is then `settled`, whatever its state.
     `fresh_from`: attempts numbered from here are this supervisor's own. `asked` is the demand that
-    the job file states; a retry may need something else.
+    the job file states; a retry may need something else. `lent` is the key of a job that has
+    asked for this service: its turn.
 
     For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
     what those will take, `companions` are the services that some dependant needs besides it.
@@ -45,7 +46,7 @@ class Node:
     job: Job
     order: int
     place: Place = "blocked"
-    key: Key = (0, 0.0, 0.0, 0)
+    lent: Key | None = None
     blockers: int = UNCOUNTED
     overtaken: int = 0
     lacking: str = ""
@@ -75,7 +76,10 @@ class Node:
         return self.job.name
 
     @property
-    def own_key(self) -> Key:
+    def key(self) -> Key:
+        """Less comes first. Made when asked for: kept, those of a long list would be megabytes."""
+        if self.lent is not None:
+            return self.lent
         job = self.job
         # Not -0.0, which would be another number for every job.
         return (-job.priority, 0.0 - job.cost or 0.0, 0.0 - job.expected or 0.0, self.order)
@@ -91,15 +95,15 @@ class Queue:
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
-        self._heap: list[tuple[Key, int, Node]] = []
+        self._heap: list[tuple[int, float, float, int, int, Node]] = []  # a key, order, node
 
     def push(self, node: Node) -> None:
-        heapq.heappush(self._heap, (node.key, node.order, node))
+        heapq.heappush(self._heap, (*node.key, node.order, node))
 
     def peek(self) -> Node | None:
         while self._heap:
-            key, _, node = self._heap[0]
-            if node.place == "ready" and node.key == key and node.job.demand == self.demand:
+            *key, _, node = self._heap[0]
+            if node.place == "ready" and node.job.demand == self.demand and node.key == tuple(key):
                 return node
             heapq.heappop(self._heap)
         return None

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
+from gpulaunch.core.params import Params
 from gpulaunch.spec import places, workers
 from gpulaunch.spec.digest import digest
 from gpulaunch.spec.fields import Deferred, filled
@@ -56,6 +57,7 @@ class Context:
     per_gpu: int = 1
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
+    demands: dict[Demand, Demand] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class Entry:
     broken: bool = False
     complete: bool = True
     workers: set[str] = field(default_factory=set)
+    digest: str = ""
+    names: tuple[str, ...] = ()
 
     def drafts(self) -> Iterator[Draft]:
         """Its jobs; mistakes are added."""
@@ -197,7 +201,7 @@ class Entry:
         values["job"] = name
         job = None
         if not self.broken:
-            job = self._job(texts, item, {**item.params, **axes}, values, where)
+            job = self._job(texts, item, self._params({**item.params, **axes}), values, where)
         return Draft(
             name,
             where,
@@ -208,6 +212,14 @@ class Entry:
             "service" in self.fields,
         )
 
+    def _params(self, given: Values) -> Mapping[str, str]:
+        if not given:
+            return _NO_PARAMS
+        names = tuple(given)
+        if names != self.names:
+            self.names = names
+        return Params(self.names, tuple(given.values()))
+
     def _job(
         self, texts: Texts, item: Item, params: Mapping[str, str], values: Values, where: str
     ) -> Job | None:
@@ -215,6 +227,7 @@ class Entry:
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
         demand = gather.take((), self._demand, resolved)
+        demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
         run: Any = () if worker is None else workers.command_of(worker)
@@ -266,7 +279,15 @@ class Entry:
             except Bad as bad:
                 self._add_for(where, bad)
                 return None
-        return _with_digest(job)
+        self._set_digest(job)
+        return job
+
+    def _set_digest(self, job: Job) -> None:
+        made = digest(job)
+        if made != self.digest:  # else the text is shared: where items differ in name alone
+            self.digest = made
+        # Set once, on a value nobody else has seen yet: `replace` would build every field again.
+        object.__setattr__(job, "digest", self.digest)
 
     def _worker(self, resolved: Fields) -> Worker | None:
         """The worker with its files found; checked unless its needs may make them."""
@@ -359,12 +380,7 @@ class Entry:
 _ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
-
-
-def _with_digest(job: Job) -> Job:
-    # Set once, on a value nobody else has seen yet: `replace` would build every field again.
-    object.__setattr__(job, "digest", digest(job))
-    return job
+_NO_PARAMS = Params((), ())
 
 
 def _batch_of(number: int, items: list[Item]) -> Item:

@@ -36,6 +36,8 @@ Add: TypeAlias = Callable[[str, Bad], None]
 Scripts: TypeAlias = dict[tuple[str, str], tuple[Text, Errors]]
 
 DEFAULT_SHELL = Job(name="", run="").shell
+_EMPTY: Mapping[str, Text | None] = {}
+"""One for all entries without `env:`."""
 _IN_TEXTS = "run, env, outputs and service.ready"
 
 
@@ -72,7 +74,7 @@ class Texts:
         self.name_broken = False
         self.name_text = compile_raw(fields["name"]) if "name" in fields else None
         env: Mapping[str, str | None] = fields.get("env") or {}
-        self.env = {key: None if v is None else compile_raw(v) for key, v in env.items()}
+        self.env = {key: None if v is None else compile_raw(v) for key, v in env.items()} or _EMPTY
         self.env_constant = all(v is None or isinstance(v, str) for v in self.env.values())
         self.run_list: tuple[Text, ...] = ()
         self.script: Text | None = None
@@ -220,7 +222,8 @@ class Texts:
     def run(self, shell: tuple[str, ...], values: Values) -> Text | tuple[Text, ...]:
         run = self.fields["run"]
         if isinstance(run, tuple):
-            return tuple(_short(fill(text, values)) for text in self.run_list)
+            filled = tuple(_short(fill(text, values)) for text in self.run_list)
+            return self.run_list if filled == self.run_list else filled  # one for all jobs
         if self.script is None:
             return _short(run)
         script = self._script(run, shell) if self.own_shell else self.script

@@ -108,5 +108,6 @@ def test_a_backslash_makes_text_of_a_placeholder() -> None:
 
 @given(st.text("{} x\\", max_size=40), st.text(max_size=5))
 def test_filled_text_holds_the_value_where_the_placeholder_stood(text: str, value: str) -> None:
-    filled = render(compile_raw(text + "|{{x}}"), {"x": value})
+    names = ["x" * length for length in range(1, 41)]  # all that such a text can ask for
+    filled = render(compile_raw(text + "|{{x}}"), dict.fromkeys(names, value))
     assert filled.endswith("|" + value)
