@@ -120,6 +120,7 @@ class Attempts:
         self._workers: dict[AttemptId, _Idle] = {}
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
+        self._scarce: set[AttemptId] = set()
         self._unserved: list[AttemptId] = []
         self._addresses: dict[str, str] = {}
         self._outs = Outs()
@@ -140,7 +141,7 @@ class Attempts:
             self._unserved.append(launch.attempt)
         except OSError as error:
             if error.errno in SCARCE:
-                self._postpone(launch)
+                self._postpone(launch, error.strerror or "")
                 return
             where = f": {error.filename}" if error.filename else ""
             self._refuse(launch, NotStarted(f"{error.strerror}{where}"))
@@ -151,13 +152,16 @@ class Attempts:
         """It never began. The worker that was to take it is as it was."""
         self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
-    def _postpone(self, launch: Launch) -> None:
-        """What is scarce is no failure of the job's: try again in a while."""
+    def _postpone(self, launch: Launch, why: str) -> None:
+        """What is scarce is no failure of the job's: try again in a while. Said once."""
         attempt = launch.attempt
         self._postponed[attempt] = launch
 
         def again() -> None:
             if self._postponed.pop(attempt, None):
+                if attempt not in self._scarce:
+                    self._scarce.add(attempt)
+                    self._context.warn(attempt.job, f"is tried again until it can start: {why}")
                 self.launch(launch)
 
         self._loop.call_after(f"launch:{attempt}", RETRY, again)
@@ -351,7 +355,8 @@ class Attempts:
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
         if _found_no_room(report.outcome):
-            self._postpone(replace(launch, worker=live.worker if report.kept else None))
+            launch = replace(launch, worker=live.worker if report.kept else None)
+            self._postpone(launch, os.strerror(errno.ENOSPC))
             return
         ended = Ended(
             launch.attempt,

@@ -68,6 +68,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_status_4(
 
 
 def test_a_disk_that_has_room_again_costs_nothing(launcher: Launcher, small_disk: Path) -> None:
+    """What does not fit first is chance: a line of the journal, or what a start lays out."""
     launcher.file(
         "jobs.yaml",
         f"""
@@ -87,9 +88,7 @@ def test_a_disk_that_has_room_again_costs_nothing(launcher: Launcher, small_disk
         (small_disk / "big").unlink()
         launcher.file("freed", "")
         assert process.wait(60) == 0
-    kinds = [event["e"] for event in launcher.events(run=run)]
-    assert "admission_paused" in kinds
-    assert "admission_continued" in kinds
+    assert set(launcher.states(run).values()) == {"succeeded"}
 
 
 def test_a_run_directory_that_is_deleted_stops_the_run(launcher: Launcher) -> None:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from gpulaunch.core import facts as f
 from gpulaunch.report.write import report
+from tests.helpers import wait_until
 from tests.report import night
 from tests.report.test_write import HOSTILE, hostile
 from tests.views.history import History
@@ -207,12 +208,17 @@ def test_it_is_dark_where_that_is_wanted_and_light_on_paper(page: Page) -> None:
     light = paper(), colours(page, 0)
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("matchMedia('(prefers-color-scheme: dark)').matches")
+    wait_until(lambda: colours(page, 0) != light[1], what="the drawing follows")
     dark = paper(), colours(page, 0)
     assert dark[0] != light[0]
-    assert dark[1] != light[1], "the drawing follows"
     page.emulate_media(media="print")
     assert paper() == "rgb(255, 255, 255)"
-    assert colours(page, 0) & light[1] > colours(page, 0) & dark[1]
+
+    def is_light() -> bool:
+        now = colours(page, 0)
+        return now & light[1] > now & dark[1]
+
+    wait_until(is_light, what="drawn for paper")
     expect(page.locator(".zoom")).to_be_hidden()
     places = (
         "[...document.querySelectorAll('.lane .plots')].map((e) => e.getBoundingClientRect().x)"
