@@ -150,7 +150,6 @@ def _bars(axes: Any, values: dict[str, float], title: str, form: str) -> None:
     bars = axes.barh(names, [values[name] for name in names], color=colors)
     axes.bar_label(bars, [form.format(values[name]) for name in names], padding=3, fontsize=8)
     axes.set_title(title, fontsize=9)
-    axes.set_xscale("log")
     axes.margins(x=0.15)
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
