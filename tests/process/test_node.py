@@ -284,6 +284,18 @@ def test_the_nodes_numbers_are_read(text: str, numbers: list[int]) -> None:
     assert shim.spread(text) == numbers
 
 
+def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
+    text = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c)\n"
+        "  MIG 1g.10gb     Device  0: (UUID: MIG-c6d4)\n"
+        "GPU 10: NVIDIA H100 (PCIe) (UUID: GPU-77)\n"
+        "Unable to determine the device handle for GPU 0000:41:00.0: Unknown Error\n"
+    )
+    first, last = ("GPU-5f3c", "NVIDIA A100-SXM4-80GB"), ("GPU-77", "NVIDIA H100 (PCIe)")
+    expected = {"0": first, "GPU-5f3c": first, "10": last, "GPU-77": last}
+    assert shim.parsed_listing(text) == expected
+
+
 # ── What only the node knows ────────────────────────────────────────────────────────────────────
 
 
