@@ -1,0 +1,53 @@
+"""Throw-away clusters for the tests in here.
+
+Without Slurm's programs the tests are skipped; they fail where GPULAUNCH_REQUIRE_SLURM=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import pytest
+
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE, Cluster, missing
+
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="session")
+def slurm_here() -> None:
+    if not (why := missing()):
+        return
+    if os.environ.get("GPULAUNCH_REQUIRE_SLURM") == "1":
+        pytest.fail(f"GPULAUNCH_REQUIRE_SLURM=1, and {why}")
+    pytest.skip(f"{why}: apt-get install slurmctld slurmd slurm-client munge")
+
+
+@pytest.fixture(scope="session")
+def _shared(slurm_here: None) -> Iterator[Cluster]:
+    with Cluster() as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(_shared: Cluster) -> Iterator[Cluster]:
+    """Two nodes with two cards each, shared by tests that do it no harm; without a job."""
+    yield _shared
+    _shared.command("scancel", "--me")
+    wait_until(lambda: not _shared.command("squeue", "-h"), PATIENCE, "no job is left")
+
+
+@pytest.fixture
+def own_cluster(slurm_here: None) -> Iterator[MakeCluster]:
+    """Makes a cluster for this test alone: `own_cluster(nodes=1, settings={"MinJobAge": "2"})`."""
+    with ExitStack() as stack:
+
+        def make(
+            nodes: int = 2, gpus: int = 2, settings: Mapping[str, str] | None = None
+        ) -> Cluster:
+            return stack.enter_context(Cluster(nodes, gpus, settings))
+
+        yield make
