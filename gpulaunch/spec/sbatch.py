@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import partial
 
+from gpulaunch.errors import UsageError
 from gpulaunch.spec import values as v
 from gpulaunch.spec.mistakes import Bad, Gather
 
@@ -104,28 +104,36 @@ def options(given: Sequence[str]) -> list[str]:
     """
     gather = Gather()
     found: list[str] = []
+    last: list[str] | None = None  # what the word before came to, if this one may be its value
     for number, word in enumerate(given):
-        gather.take((number,), partial(_take, found), word)
+        if word.startswith("-"):
+            made: list[str] = gather.take((number,), _made, word, [])
+            found += made
+            last = None if "=" in (made[-1] if made else word) else made
+        elif last is None or word == ":":  # where the options of a second job would begin
+            gather.take((number,), _no_option, word)
+        else:
+            if last:
+                found[-1] += f"={word}"
+            last = None
     gather.done()
     return found
 
 
-def _take(found: list[str], word: str) -> None:
-    """Add a word to those before it: an option, or the value of the last one."""
-    if word.startswith("-"):
-        found += _long(word) if word.startswith("--") else _short(word)
-    elif not found or "=" in found[-1] or word == ":":
-        raise Bad(f"{_EXPECTED}, found {v.found(word)}")
-    else:
-        found[-1] += f"={word}"
+def _made(word: str) -> list[str]:
+    return [_long(word)] if word.startswith("--") else list(_short(word))
 
 
-def _long(word: str) -> Iterator[str]:
+def _no_option(word: str) -> None:
+    raise Bad(f"{_EXPECTED}, found {v.found(word)}")
+
+
+def _long(word: str) -> str:
     name = word.partition("=")[0]
     if not _OPTION.fullmatch(name):
         raise Bad(f"{_EXPECTED}, found {v.found(word)}")
     _refuse_ours(name[2:])
-    yield word
+    return word
 
 
 def _short(word: str) -> Iterator[str]:
@@ -147,6 +155,20 @@ def _refuse_ours(name: str) -> None:
     ours = name if name in OURS else next((known for known in OURS if known.startswith(name)), "")
     if ours:
         raise Bad(f"--{ours} cannot be set here: {OURS[ours]}")
+
+
+def from_line(given: Sequence[str]) -> list[str]:
+    """What `--slurm` gave, once or more often. Raises UsageError."""
+    found = []
+    for text in given:
+        try:
+            words = options(split(text))
+            for word in words:
+                check(word)
+        except Bad as bad:
+            raise UsageError("\n".join(f"--slurm: {one.message}" for one in bad.each())) from None
+        found += words
+    return found
 
 
 def check(option: str) -> None:
