@@ -146,7 +146,8 @@ class Job:
     and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
     script imports). `run` of a job for a `worker` is the command that its program amounts to, and
-    `item` what it is handed. `digest` changes when, and only when, what would be run changes.
+    `item` what it is handed. `engine` is what an engine by that name is told of it: words by key.
+    `digest` changes when, and only when, what would be run changes.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Job:
     worker: Worker | None = None
     item: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
+    engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     digest: str = ""
 
 
