@@ -184,6 +184,10 @@ class RunDir:
         """Which attempts a batch is of, in the order of the array."""
         return self.batch_lists / f"{_checked(batch)}.json"
 
+    def batch_id(self, batch: str) -> Path:
+        """Slurm's number of the batch, once that is known."""
+        return self.batch_lists / f"{_checked(batch)}.id"
+
     def ticket(self, attempt: AttemptId) -> Path:
         return self.tickets / f"{_checked(attempt.job)}.{attempt.number}.json"
 

@@ -12,18 +12,21 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.client import code
+from gpulaunch.process.nodeside import put
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
     """Attempts that went to Slurm as one job, or as one array: each one's place is its number there.
 
-    `name` is unique in the run; `title` is how Slurm shows it; `id` is Slurm's number, empty while
+    `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's number, empty while
     it is not known. `options` are those of sbatch.
     """
 
@@ -39,40 +42,40 @@ class Batch:
 
 
 def write(batch: Batch, run: RunDir) -> None:
-    """Lay the intent down, for good. Raises OSError."""
+    """Lay the intent down, for good; `process/node.py` finds its attempt there. Raises OSError."""
     intent = {
         "title": batch.title,
-        "attempts": [str(attempt) for attempt in batch.attempts],
-        "options": list(batch.options),
+        "attempts": [code(str(attempt)) for attempt in batch.attempts],
+        "options": [code(option) for option in batch.options],
     }
-    _write(run.batch_file(batch.name), json.dumps(intent))
+    put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
 
 def confirm(batch: Batch, number: str, run: RunDir) -> None:
     """Slurm has it as `number`. Raises OSError."""
     batch.id = number
-    _write(run.batch_id(batch.name), number + "\n")
+    put(run.batch_id(batch.name), number.encode(), durable=True)
+
+
+def forget(batch: Batch, run: RunDir) -> None:
+    """Slurm never had it, nor will."""
+    with suppress(OSError):
+        os.unlink(run.batch_list(batch.name))
 
 
 def read_all(run: RunDir) -> list[Batch]:
-    """Every batch of the run that can be read, in the order in which they were made."""
-    found = []
-    for path in sorted(run.batches.glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
-        try:
-            found.append(_read(path, run))
-        except (OSError, ValueError, KeyError):
-            continue  # it was never whole, and so never handed over
-    return found
+    """Every batch that was laid down, in the order in which they were made."""
+    found = [_read(path, run) for path in run.batch_lists.glob("*.json")]
+    return sorted(found, key=lambda batch: [int(part) for part in batch.name.split("-")])
 
 
 def _read(path: Path, run: RunDir) -> Batch:
     intent = json.loads(path.read_bytes())
-    attempts = tuple(_attempt(text) for text in intent["attempts"])
-    batch = Batch(path.stem, intent["title"], attempts, tuple(intent["options"]))
-    try:
+    attempts = tuple(_attempt(_decoded(text)) for text in intent["attempts"])
+    options = tuple(map(_decoded, intent["options"]))
+    batch = Batch(path.stem, intent["title"], attempts, options)
+    with suppress(FileNotFoundError):
         batch.id = run.batch_id(batch.name).read_text().strip()
-    except FileNotFoundError:
-        pass
     return batch
 
 
@@ -81,18 +84,8 @@ def _attempt(text: str) -> AttemptId:
     return AttemptId(job, int(number))
 
 
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}")
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+def _decoded(text: str) -> str:
+    return os.fsdecode(text.encode("latin-1"))
 
 
 def names(attempts: Sequence[AttemptId]) -> str:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +16,7 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.process.nodeside import write_stop
 
 if TYPE_CHECKING:
     from gpulaunch.engines.slurm.engine import Held
@@ -53,7 +53,7 @@ class Ending:
         self._asked.pop(held.attempt, None)
         self._signalled.pop(held.attempt, None)
         with suppress(OSError):
-            os.unlink(self._run.stop_file(held.attempt))
+            os.unlink(self._run.stop(held.attempt))
 
     def _begin(self) -> None:
         asked, self._asked = self._asked, {}
@@ -91,12 +91,10 @@ class Ending:
 
     def _write(self, held: Held) -> None:
         """Why, for the node's side to record. Without it the end is one that Slurm asked for."""
-        assert held.wish is not None
-        path = self._run.stop_file(held.attempt)
-        draft = path.with_name(f".{path.name}")
-        with suppress(OSError):
-            draft.write_text(json.dumps({"reason": held.wish.reason, "by": held.wish.by}))
-            os.replace(draft, path)
+        if held.wish is not None:
+            reason = "cancelled" if held.wish.reason == "cancelled" else "interrupted"
+            with suppress(OSError):
+                write_stop(self._run.stop(held.attempt), reason, held.wish.by)
 
 
 def _ignored(answer: commands.Answer) -> None:

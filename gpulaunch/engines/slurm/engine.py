@@ -79,10 +79,15 @@ class Held:
     wish: StopAttempt | None = None
 
     @property
+    def array(self) -> str:
+        """Slurm's number of the array that it is a task of; else its own."""
+        return self.id.partition("_")[0]
+
+    @property
     def runs(self) -> bool:
         """It was given its cards, and is not known to be over."""
         if self.row is not None:
-            return self.row.state == "running"
+            return self.row.phase == "running"
         return self.start is not None
 
 
@@ -113,6 +118,7 @@ class SlurmEngine:
         self._waits = ""
         self._away = ""
         self._asked_at: float | None = None
+        tickets.lay_out(context.run)
         script.lay_out(context.run)
 
     # ── Instructions ────────────────────────────────────────────────────────────────────────────
@@ -128,7 +134,15 @@ class SlurmEngine:
 
     def _launch(self, launch: Launch) -> None:
         try:
-            tickets.write(launch.job, launch.attempt, self._context, self._outs)
+            tickets.write(
+                launch.job,
+                launch.attempt,
+                self._context.base,
+                self._run,
+                self._context.run_id,
+                self._context.machine,
+                self._outs,
+            )
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
@@ -155,7 +169,7 @@ class SlurmEngine:
             return ""
         if not held.id:
             return self._waits or self._away or "is being handed to Slurm"
-        reason = held.row.reason if held.row is not None and held.row.state == "queued" else ""
+        reason = held.row.reason if held.row is not None and held.row.phase == "queued" else ""
         return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
@@ -239,18 +253,14 @@ class SlurmEngine:
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""
-        own, whole = {}, {}
-        for row in rows:
-            if row.task is None:
-                whole[row.id] = row  # a job that is no array, or all tasks of one that wait alike
-            else:
-                own[f"{row.id}_{row.task}"] = row
+        found = {str(row): row for row in rows if row.task is not None or not row.tasks}
+        alike = [row for row in rows if row.tasks]
         now = time.monotonic()
         for held in self._held.values():
             if not held.id or held.known_at >= asked_at:
                 continue
-            held.row = own.get(held.id) or whole.get(held.id.partition("_")[0])
-            over = held.row is None or held.row.state == "over"
+            held.row = found.get(held.id) or _among(alike, held.id) or found.get(held.array)
+            over = held.row is None or held.row.phase == "over"
             held.over_at = (held.over_at or now) if over else None
 
     def _glance(self) -> None:
@@ -270,10 +280,10 @@ class SlurmEngine:
         if start.job:
             held.id = start.job  # where it came to be handed over twice, this is the one that runs
         gpus = tuple(
-            Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", "", 0, node=start.node)
+            Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
             for gpu in start.gpus
         )
-        self._post(Started(held.attempt, start.pid, gpus))
+        self._post(Started(held.attempt, start.pid, gpus, start.node))
 
     def _consider(self, held: Held, has_end: bool) -> None:
         end = None
@@ -329,6 +339,12 @@ class SlurmEngine:
         """The attempts stay Slurm's."""
         self._outs.close()
         self._slurm.close()
+
+
+def _among(alike: Sequence[Row], id: str) -> Row | None:
+    """Of rows that are about several tasks that wait alike, the one that this is among."""
+    number, _, task = id.partition("_")
+    return next((row for row in alike if task and row.is_about(number, int(task))), None)
 
 
 def _as_wished(outcome: Outcome, wish: StopAttempt | None) -> Outcome:

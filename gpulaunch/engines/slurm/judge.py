@@ -83,9 +83,9 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
     row = sight.row
     if sight.end is not None:
         return _recorded(sight.end.outcome, sight)
-    if row is not None and row.state == "queued":
+    if row is not None and row.phase == "queued":
         return Waits(row.reason)
-    if row is not None and row.state == "running":
+    if row is not None and row.phase == "running":
         return Runs()
     if row is not None and not row.node and sight.start is None:
         return _never_began(row)
@@ -99,7 +99,7 @@ def _recorded(outcome: Outcome, sight: Sight) -> Verdict:
     ended_by_slurm = isinstance(outcome, Interrupted) and not sight.wished
     if not ended_by_slurm and outcome not in _KILLED:
         return Over(outcome)
-    if row is not None and row.state != "over":
+    if row is not None and row.phase != "over":
         return Unsure()  # Slurm is about to say why
     kind = "" if row is None else row.kind
     if not ended_by_slurm:
@@ -117,7 +117,7 @@ def _never_began(row: Row) -> Verdict:
         return Over(Interrupted("what it needs did not succeed"))
     if row.kind == "cancelled":
         return Over(Cancelled())
-    return Over(NotStarted(f"Slurm: {row.word}"))
+    return Over(NotStarted(f"Slurm: {row.state}"))
 
 
 def _unrecorded(sight: Sight) -> Over:
@@ -142,12 +142,12 @@ def _unrecorded(sight: Sight) -> Over:
             return Over(Lost(f"its node failed{where}"))
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
-        return Over(NotStarted(f"Slurm: {row.word}{where}{said}"))
+        return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
     if row.kind in ("timeout", "deadline"):
         return Over(Interrupted(f"Slurm's time limit{where}"))
     status = row.status
     if status in (None, Exited(0)):
-        return Over(Lost(f"Slurm says {row.word}, and it left no record of its end{where}"))
+        return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
 
 

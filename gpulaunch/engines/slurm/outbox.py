@@ -8,7 +8,6 @@ Knows nothing of what becomes of a batch after that.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -129,11 +128,11 @@ class Outbox:
             wanted = tuple(attempt for attempt in batch.attempts if self._to.wanted(attempt))
             if not wanted:
                 self._batches.popleft()
-                self._forget(batch)
+                batches.forget(batch, self._run)
                 continue
             if wanted != batch.attempts:
                 # Under a new name: what an earlier launcher may have handed over is another.
-                self._forget(batch)
+                batches.forget(batch, self._run)
                 batch = self._batches[0] = self._batch(wanted, batch.options)
             try:
                 batches.write(batch, self._run)
@@ -164,7 +163,7 @@ class Outbox:
                 self._too_many(batch, text)
             case commands.Refused(text):
                 self._done(batch)
-                self._forget(batch)
+                batches.forget(batch, self._run)
                 self._to.refused(batch, text)
                 self._send()
             case _:
@@ -189,7 +188,7 @@ class Outbox:
             self._loop.call_after("slurm:send", FULL_AGAIN, self._send)
             return
         self._batches.popleft()
-        self._forget(batch)
+        batches.forget(batch, self._run)
         middle = (len(batch.attempts) + 1) // 2
         for part in (batch.attempts[middle:], batch.attempts[:middle]):
             self._batches.appendleft(self._batch(part, batch.options))
@@ -202,10 +201,3 @@ class Outbox:
     def _done(self, batch: Batch) -> None:
         self._sending = None
         self._batches.remove(batch)
-
-    def _forget(self, batch: Batch) -> None:
-        """Slurm never had it, nor will."""
-        try:
-            os.unlink(self._run.batch_file(batch.name))
-        except OSError:
-            return

@@ -5,6 +5,7 @@ Job ─prepare─▶ Command, with marks for what only the node can tell ─▶ 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -69,3 +70,24 @@ def _place(job: Job, attempt: AttemptId, run: RunDir, run_id: str, slots: NodeSl
         port=slots.port if wants_port(job) else None,
         slots=slots,
     )
+
+
+def job_of(attempt: AttemptId, run: RunDir) -> Job:
+    """What an earlier launcher's ticket tells of the job: its limits, and what counts as success."""
+    try:
+        limits = json.loads(run.ticket(attempt).read_bytes())["keeper"]
+    except FileNotFoundError:  # it ended, and that was not written down any more
+        return Job(attempt.job, ())
+    return Job(
+        attempt.job,
+        (),
+        timeout=limits["timeout"],
+        grace=limits["grace"],
+        success_codes=frozenset(limits["success_codes"]),
+    )
+
+
+def forget(attempt: AttemptId, run: RunDir) -> None:
+    """It has ended: the ticket holds values of variables, which nobody needs any more."""
+    with suppress(OSError):
+        os.unlink(run.ticket(attempt))
