@@ -24,10 +24,10 @@ from gpulaunch.process.nodeside import put
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Attempts that went to Slurm as one job, or as one array: each one's place is its number there.
+    """Attempts that go to Slurm as one job or one array, in which each has its place as number.
 
-    `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's number, empty while
-    it is not known. `options` are those of sbatch.
+    `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
+    number, empty while it is not known. `options` are those of sbatch.
     """
 
     name: str

@@ -1,16 +1,17 @@
 """Ending what Slurm has: out of its queue, or by the node's side with the job's own grace.
 
-    ask ─▶ scancel of what waits ─▶ (it runs meanwhile) stops/JOB.N, TERM to the batch script alone
-                                       └─ now: USR2, KILL at once     └─ long after its grace: scancel
+ask ─▶ stops/JOB.N ─▶ it waits: scancel; had it begun by then, it ends as one that runs
+                    └▶ it runs: TERM to the batch script alone (now: USR2, which kills)
+                                  └─ long after its grace: scancel
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
@@ -29,7 +30,7 @@ AT_ONCE = 200
 
 
 class Ending:
-    """What was asked, and how far each is. `signalled`: the strongest signal sent, and since when."""
+    """What was asked of whom, and which signal each was last sent, and when."""
 
     def __init__(self, slurm: commands.Slurm, run: RunDir, loop: Loop) -> None:
         self._slurm = slurm
@@ -61,41 +62,56 @@ class Ending:
 
     def _tell(self, wished: Sequence[Held]) -> None:
         now = time.monotonic()
-        self._cancel([held for held in wished if not held.runs], pending_only=True)
+        for held in wished:
+            if held.attempt not in self._signalled:
+                self._write(held)  # first: what begins after it is not begun
         running = [held for held in wished if held.runs]
-        hard = [held for held in running if self._is_late(held, now)]
-        soft = [held for held in running if held not in hard]
-        self._signal([held for held in soft if held.wish and not held.wish.now], "TERM", now)
-        self._signal([held for held in soft if held.wish and held.wish.now], "USR2", now)
-        self._cancel(hard)
+        late = [held for held in running if self._is_late(held, now)]
+        self._cancel([held for held in wished if not held.runs or held in late])
+        for word in ("TERM", "USR2"):
+            self._signal([held for held in running if held not in late], word, now)
 
     def _is_late(self, held: Held, now: float) -> bool:
         word, since = self._signalled.get(held.attempt, ("", now))
         return bool(word) and now - since > HARD + (0.0 if word == "USR2" else held.job.grace)
 
-    def _signal(self, wished: Sequence[Held], word: str, now: float) -> None:
-        new = [held for held in wished if self._signalled.get(held.attempt, ("",))[0] != word]
+    def _signal(self, running: Sequence[Held], word: str, now: float) -> None:
+        """Once each: a second TERM would mean at once."""
+        new = [held for held in running if _word_for(held) == word and not self._has(held, word)]
         for held in new:
             self._signalled[held.attempt] = (word, now)
-            self._write(held)
-        self._in_parts(new, lambda ids: self._slurm.cancel(ids, _ignored, word, batch=True))
+        for some in _parts(new):
 
-    def _cancel(self, wished: Sequence[Held], pending_only: bool = False) -> None:
-        self._in_parts(
-            wished, lambda ids: self._slurm.cancel(ids, _ignored, pending_only=pending_only)
-        )
+            def answered(answer: commands.CancelAnswer, some: Sequence[Held] = some) -> None:
+                if isinstance(answer, commands.Unreachable):
+                    for held in some:
+                        self._signalled.pop(held.attempt, None)
 
-    def _in_parts(self, wished: Sequence[Held], tell: Callable[[list[str]], None]) -> None:
-        for start in range(0, len(wished), AT_ONCE):
-            tell([held.id for held in wished[start : start + AT_ONCE]])
+            self._slurm.signal([held.id for held in some], word, answered)
+
+    def _has(self, held: Held, word: str) -> bool:
+        return self._signalled.get(held.attempt, ("",))[0] == word
+
+    def _cancel(self, wished: Sequence[Held]) -> None:
+        for some in _parts(wished):
+            self._slurm.cancel([held.id for held in some], _look_again)
 
     def _write(self, held: Held) -> None:
         """Why, for the node's side to record. Without it the end is one that Slurm asked for."""
         if held.wish is not None:
+            reason: Literal["cancelled", "interrupted"]
             reason = "cancelled" if held.wish.reason == "cancelled" else "interrupted"
             with suppress(OSError):
                 write_stop(self._run.stop(held.attempt), reason, held.wish.by)
 
 
-def _ignored(answer: commands.Answer) -> None:
-    """The next look at the queue tells more than scancel does."""
+def _word_for(held: Held) -> str:
+    return "USR2" if held.wish is not None and held.wish.now else "TERM"
+
+
+def _parts(wished: Sequence[Held]) -> list[Sequence[Held]]:
+    return [wished[start : start + AT_ONCE] for start in range(0, len(wished), AT_ONCE)]
+
+
+def _look_again(answer: commands.CancelAnswer) -> None:
+    """The next look at the queue tells more than scancel does; what is not over is told again."""

@@ -40,7 +40,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch
 from gpulaunch.engines.slurm.ending import Ending
-from gpulaunch.engines.slurm.judge import Over, Runs, Sight, Waits, judge
+from gpulaunch.engines.slurm.judge import Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.witness import Witness
@@ -237,7 +237,7 @@ class SlurmEngine:
             asked_at = self._asked_at
             self._slurm.queue(lambda answer: self._seen(answer, asked_at))
 
-    def _seen(self, answer: commands.Answer, asked_at: float) -> None:
+    def _seen(self, answer: commands.QueueAnswer, asked_at: float) -> None:
         if asked_at != self._asked_at:
             return
         self._asked_at = None
@@ -247,8 +247,8 @@ class SlurmEngine:
             self._place(answer.rows, asked_at)
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
-        elif isinstance(answer, commands.Unreachable):
-            self._tell_away(answer.text)
+        else:
+            self.away(answer.text)
         self._plan()
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
@@ -324,7 +324,7 @@ class SlurmEngine:
 
     # ── A controller that does not answer ───────────────────────────────────────────────────────
 
-    def _tell_away(self, why: str) -> None:
+    def away(self, why: str) -> None:
         if not self._away:
             text = f"Slurm's controller does not answer, what runs goes on: {why}"
             self._context.warn(None, text)

@@ -1,7 +1,7 @@
 """Attempts on their way to Slurm: gathered into batches, handed over one by one, never twice.
 
-    add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down ─▶ sent
-                                             ▲ half of it ◀── too many ┘ └ no answer: looked up by name
+    add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
+                                             ▲ half of it ◀─ too many ┘ └ no answer: looked up
 
 Knows nothing of what becomes of a batch after that.
 """
@@ -9,7 +9,7 @@ Knows nothing of what becomes of a batch after that.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gpulaunch.core.model import AttemptId
@@ -22,8 +22,8 @@ from gpulaunch.loop import Loop
 GATHERED = 0.05
 """Seconds for which attempts are gathered: those of one turn come as one array."""
 MOST = 1000
-"""Tasks of an array: what a cluster allows where its administrator has changed nothing."""
-AGAIN, FULL_AGAIN = 1.0, 30.0
+"""Tasks of an array, where the cluster allows as many."""
+AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
 
 
 class Sent(Protocol):
@@ -34,6 +34,7 @@ class Sent(Protocol):
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
     def waits(self, why: str) -> None: ...
+    def away(self, why: str) -> None: ...
 
 
 class Outbox:
@@ -62,6 +63,7 @@ class Outbox:
         self._doubted = False
         self._unconfirmed: set[str] = set()
         self._count = 0
+        self._most: int | None = None
         self.common: tuple[str, ...] = ()
         """Options that every batch gets as it is handed over."""
 
@@ -84,7 +86,8 @@ class Outbox:
         """Take it back; False where it is handed over, or about to be."""
         if self._fresh.pop(attempt, None) is not None:
             return True
-        return any(attempt in batch.attempts for batch in self._batches if batch is not self._sending)
+        waiting = [batch for batch in self._batches if batch is not self._sending]
+        return any(attempt in batch.attempts for batch in waiting)
 
     def look_up(self, rows: Sequence[Row]) -> None:
         """What Slurm has, asked after the doubt arose: it settles it."""
@@ -102,14 +105,25 @@ class Outbox:
     # ── Batches ─────────────────────────────────────────────────────────────────────────────────
 
     def _gather(self) -> None:
+        if self._most is None:
+            self._slurm.ask(self._configured)
+            return
         alike: dict[tuple[str, ...], list[AttemptId]] = {}
         for attempt, options in self._fresh.items():
             alike.setdefault(options, []).append(attempt)
         self._fresh.clear()
         for options, attempts in alike.items():
-            for start in range(0, len(attempts), MOST):
-                self._batches.append(self._batch(attempts[start : start + MOST], options))
+            for start in range(0, len(attempts), self._most):
+                self._batches.append(self._batch(attempts[start : start + self._most], options))
         self._send()
+
+    def _configured(self, answer: commands.ConfigAnswer) -> None:
+        if isinstance(answer, commands.Config):
+            self._most = max(1, min(MOST, answer.array))
+            self._gather()
+        else:
+            self._to.away(answer.text)
+            self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
 
     def _batch(self, attempts: Sequence[AttemptId], options: tuple[str, ...]) -> Batch:
         self._count += 1
@@ -153,7 +167,7 @@ class Outbox:
             self._answered,
         )
 
-    def _answered(self, answer: commands.Answer) -> None:
+    def _answered(self, answer: commands.SubmitAnswer) -> None:
         batch = self._sending
         assert batch is not None
         match answer:

@@ -73,7 +73,7 @@ def _place(job: Job, attempt: AttemptId, run: RunDir, run_id: str, slots: NodeSl
 
 
 def job_of(attempt: AttemptId, run: RunDir) -> Job:
-    """What an earlier launcher's ticket tells of the job: its limits, and what counts as success."""
+    """What an earlier launcher's ticket tells of the job: limits, and what counts as success."""
     try:
         limits = json.loads(run.ticket(attempt).read_bytes())["keeper"]
     except FileNotFoundError:  # it ended, and that was not written down any more
