@@ -150,7 +150,7 @@ class SlurmEngine:
             self._post(Ended(launch.attempt, NotStarted(str(error))))
         else:
             self._held[launch.attempt] = Held(launch.attempt, launch.job)
-            self._outbox.add(launch.attempt, (*script.options(launch.job), *self._words))
+            self._outbox.add(launch.attempt, (*script.options(launch.job, self._run), *self._words))
             self._plan()
 
     def _stop(self, stop: StopAttempt) -> None:

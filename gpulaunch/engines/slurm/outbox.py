@@ -162,7 +162,6 @@ class Outbox:
         self._slurm.submit(
             (*batch.options, *self.common, *array, f"--job-name={batch.title}"),
             self._run.batch_script,
-            (str(self._run.path), batch.name),
             self._environ,
             self._answered,
         )
