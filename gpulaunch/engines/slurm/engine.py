@@ -40,7 +40,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch
 from gpulaunch.engines.slurm.ending import Ending
-from gpulaunch.engines.slurm.judge import Over, Sight, judge
+from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.witness import Witness
@@ -296,7 +296,7 @@ class SlurmEngine:
         timeout = held.job.timeout
         said = "" if held.start else script.said(self._run, held.id)
         sight = Sight(held.row, held.start, end, over, timeout, said, held.wish is not None)
-        verdict = judge(sight)
+        verdict = judge(sight, PATIENCE)
         if not isinstance(verdict, Over):
             return
         outcome = _as_wished(verdict.outcome, held.wish)

@@ -1,0 +1,332 @@
+"""The engine on a throw-away cluster: what is handed over, taken up again, ended, and lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import Ended, Queued, Started, StopAttempt
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Exited,
+    Interrupted,
+    Job,
+    Lost,
+    NotStarted,
+    Signaled,
+)
+from gpulaunch.engines.slurm import batches, engine, outbox
+from gpulaunch.process.ends import read_end
+from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
+from tests.helpers import wait_until
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import MakeCluster
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+Make = Callable[[Cluster], SlurmBench]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Launchers of one run, one after the other: the one before is killed."""
+    made: list[SlurmBench] = []
+    pool = fresh_pool()
+
+    def build(cluster: Cluster) -> SlurmBench:
+        for before in made:
+            before.close()
+        epoch = len(made) + 1
+        made[:] = [SlurmBench(cluster, run_directory(tmp_path / "run"), pool, epoch)]
+        return made[0]
+
+    yield build
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def bench(make: Make, cluster: Cluster) -> SlurmBench:
+    return make(cluster)
+
+
+def ends(bench: SlurmBench, count: int) -> dict[str, Ended]:
+    found = [bench.expect(Ended) for _ in range(count)]
+    return {str(ended.attempt): ended for ended in found}
+
+
+def begun(bench: SlurmBench, job: Job, gpus: int = 1) -> AttemptId:
+    attempt = bench.launch(job, *bench.gpus[:gpus])
+    bench.expect(Started)
+    return attempt
+
+
+def submissions(bench: SlurmBench) -> int:
+    return len(list(bench.run.batch_lists.glob("*.id")))
+
+
+def starts_of(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+# ── Handing over ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_jobs_alike_go_as_one_array_and_each_has_its_own_log(bench: SlurmBench) -> None:
+    for number in range(10):
+        bench.launch(sh(f"echo {number}; exit {number}", f"a{number}"))
+    found = ends(bench, 10)
+    assert {name: e.outcome for name, e in found.items()} == {
+        f"a{number}.1": Exited(number) for number in range(10)
+    }
+    logs = [bench.run.log(AttemptId(f"a{number}", 1)).read_text() for number in range(10)]
+    assert logs == [f"{number}\n" for number in range(10)]
+    assert submissions(bench) == 1
+
+
+def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench) -> None:
+    for number in range(5):
+        bench.launch(sh("exec sleep 100", f"a{number}"), bench.gpus[0])
+    queued = [bench.expect(Queued) for _ in range(5)]
+    assert all(event.id.startswith("Slurm job ") for event in queued)
+    started = [bench.expect(Started) for _ in range(4)]
+    places = {(gpu.node, gpu.index) for event in started for gpu in event.gpus}
+    assert places == {("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)}
+    waiting = ({event.attempt for event in queued} - {event.attempt for event in started}).pop()
+
+    def says_why() -> bool:
+        bench.loop.turn()
+        return bench.engine.why(waiting).endswith(": Resources")
+
+    wait_until(says_why)
+
+
+def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> None:
+    bench.launch(sh("true"), *bench.gpus * 4)
+    outcome = bench.expect(Ended).outcome
+    assert isinstance(outcome, NotStarted)
+    assert outcome.error.startswith("sbatch: ")
+
+
+def test_a_hostile_name_is_no_trouble(bench: SlurmBench) -> None:
+    name = " --wrap=x 'ü' $(touch owned) `a`|b"
+    bench.launch(sh("echo $GPULAUNCH_JOB", name))
+    assert bench.expect(Ended).outcome == Exited(0)
+    assert bench.run.log(AttemptId(name, 1)).read_text() == f"{name.strip()}\n"
+
+
+def test_more_than_an_array_may_hold_goes_as_several(make: Make, own_cluster: MakeCluster) -> None:
+    bench = make(own_cluster(settings={"MaxArraySize": "4"}))
+    for number in range(9):
+        bench.launch(sh("true", f"a{number}"))
+    assert {e.outcome for e in ends(bench, 9).values()} == {Exited(0)}
+    assert submissions(bench) == 3
+
+
+def test_a_queue_that_is_full_is_waited_for(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FULL_AGAIN", 0.5)
+    bench = make(own_cluster(settings={"MaxJobCount": "4", "MinJobAge": "2"}))
+    for number in range(8):
+        bench.launch(sh(f"exit {number}", f"a{number}"))
+    found = ends(bench, 8)
+    assert {name: e.outcome for name, e in found.items()} == {
+        f"a{number}.1": Exited(number) for number in range(8)
+    }
+
+
+# ── Ending ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_that_waits_is_cancelled_and_its_siblings_are_not(bench: SlurmBench) -> None:
+    gate = bench.run.path / "go"
+    wait = f"until [ -e '{gate}' ]; do sleep 0.1; done"
+    attempts = [bench.launch(sh(wait, f"a{number}"), bench.gpus[0]) for number in range(8)]
+    started = {bench.expect(Started).attempt for _ in range(4)}
+    waiting = [attempt for attempt in attempts if attempt not in started]
+    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", "a test"))
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (waiting[0], Cancelled())
+    gate.touch()
+    assert {e.outcome for e in ends(bench, 7).values()} == {Exited(0)}
+    assert not bench.run.log(waiting[0]).exists()
+
+
+def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -> None:
+    patient = begun(bench, sh("trap 'sleep 3; exit 5' TERM; while :; do sleep 0.1; done", grace=60))
+    bench.engine.carry_out(StopAttempt(patient, "cancelled", "a test"))
+    assert bench.expect(Ended).outcome == Cancelled(Exited(5))
+    stubborn = begun(bench, sh("trap '' TERM; while :; do sleep 0.1; done", "b", grace=600))
+    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test"))
+    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test", now=True))
+    assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
+
+
+def test_one_that_is_stopped_while_it_is_handed_over_never_runs_on(bench: SlurmBench) -> None:
+    for turns in range(12):
+        attempt = bench.launch(sh("exec sleep 100", f"a{turns}"))
+        for _ in range(turns):
+            bench.loop.turn()
+        bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+        ended = bench.expect(Ended)
+        assert ended.attempt == attempt
+        assert isinstance(ended.outcome, Interrupted)
+
+
+def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster) -> None:
+    begun(bench, sh("exec sleep 100"))
+    cluster.command("scancel", "--me")
+    assert isinstance(bench.expect(Ended).outcome, Cancelled)
+
+
+# ── Taken up by a later launcher ────────────────────────────────────────────────────────────────
+
+
+def test_what_runs_goes_on_without_its_launcher_and_is_taken_up(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    gate = first.run.path / "go"
+    attempt = begun(first, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done; exit 3"))
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    assert second.expect(Started).attempt == attempt
+    gate.touch()
+    ended = second.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (attempt, Exited(3))
+
+
+def test_what_was_taken_up_can_be_stopped(make: Make, cluster: Cluster) -> None:
+    attempt = begun(make(cluster), sh("exec sleep 100"))
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    second.expect(Started)
+    second.engine.carry_out(StopAttempt(attempt, "cancelled", "a test"))
+    assert isinstance(second.expect(Ended).outcome, Cancelled)
+
+
+def test_an_end_that_nobody_saw_is_found(make: Make, cluster: Cluster) -> None:
+    first = make(cluster)
+    attempt = begun(first, sh("sleep 0.5; exit 3"))
+    first.engine.close()
+    wait_until(lambda: read_end(first.run.end(attempt)) is not None)
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    assert second.expect(Ended).outcome == Exited(3)
+
+
+def test_what_was_never_handed_over_is_interrupted(bench: SlurmBench) -> None:
+    bench.engine.adopt([AttemptId("never", 1)])
+    assert isinstance(bench.expect(Ended).outcome, Interrupted)
+
+
+def test_a_launcher_killed_before_it_knew_the_number_hands_nothing_over_twice(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    ran = first.run.path / "ran"
+    gate = first.run.path / "go"
+    script = f"echo once >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done"
+    attempt = begun(first, sh(script))
+    (number,) = first.run.batch_lists.glob("*.id")
+    number.unlink()
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    assert second.expect(Queued).attempt == attempt
+    gate.touch()
+    assert second.expect(Ended).outcome == Exited(0)
+    assert starts_of(ran) == ["once"]
+    jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").split()
+    assert sum(first.run_id in job for job in jobs) == 1
+
+
+def test_a_launcher_killed_before_it_called_slurm_hands_it_over_later(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    ran = first.run.path / "ran"
+    attempt = first.launch(sh(f"echo once >> '{ran}'"))
+    while not list(first.run.batch_lists.glob("*.json")):
+        first.loop.turn()
+    first.engine.close()  # sbatch with it, most likely before it has spoken
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    assert second.expect(Ended).outcome == Exited(0)
+    assert starts_of(ran) == ["once"]
+
+
+def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) -> None:
+    bench = make(cluster)
+    ran = bench.run.path / "ran"
+    gate = bench.run.path / "go"
+    script = f"echo once >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done; exit 3"
+    attempt = begun(bench, sh(script))
+    (batch,) = batches.read_all(bench.run)
+    title = f"--job-name={batch.title}"
+    said = cluster.command("sbatch", *batch.options, title, "--wait", str(bench.run.batch_script))
+    assert said
+    gate.touch()
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (attempt, Exited(3))
+    assert starts_of(ran) == ["once"]
+
+
+# ── Slurm in trouble ────────────────────────────────────────────────────────────────────────────
+
+
+def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    cluster = own_cluster()
+    bench = make(cluster)
+    gate = bench.run.path / "go"
+    running = begun(bench, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done; exit 3"))
+    cluster.stop_controller()
+    late = bench.launch(sh("exit 4", "late"))
+
+    def knows() -> bool:
+        bench.loop.turn()
+        return "does not answer" in bench.engine.why(late)
+
+    wait_until(knows)
+    gate.touch()
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (running, Exited(3))
+    cluster.start_controller()
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (late, Exited(4))
+
+
+def test_what_ran_on_a_node_that_is_gone_is_lost(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    cluster = own_cluster(nodes=1)
+    bench = make(cluster)
+    begun(bench, sh("exec sleep 100"))
+    cluster.kill_node(1)
+    assert bench.expect(Ended, 120).outcome == Lost("its node failed (n1)")
+
+
+def test_what_slurm_has_forgotten_is_known_by_its_record_or_lost(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    cluster = own_cluster(settings={"MinJobAge": "2"})
+    first = make(cluster)
+    attempts = [begun(first, sh("sleep 0.5; exit 3", name)) for name in ("kept", "erased")]
+    first.engine.close()
+    wait_until(lambda: all(read_end(first.run.end(attempt)) for attempt in attempts), 60)
+    os.unlink(first.run.end(attempts[1]))
+    for batch in batches.read_all(first.run):
+        cluster.forget(batch.id)
+    second = make(cluster)
+    second.engine.adopt(attempts)
+    found = ends(second, 2)
+    assert found["kept.1"].outcome == Exited(3)
+    assert isinstance(found["erased.1"].outcome, Lost)
