@@ -248,7 +248,9 @@ class Attempt:
 
     @property
     def id(self) -> str:
-        return shown(self.name) if self.ticket is None else str(self.ticket["keeper"]["attempt"])
+        if self.ticket is None:
+            return self.name.decode("utf-8", "surrogateescape")
+        return str(self.ticket["keeper"]["attempt"])
 
     def read_stop(self) -> tuple[str, str] | None:
         """Why the client wants it stopped, and for whom; None where it does not."""
