@@ -512,6 +512,13 @@ def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:
     assert said == "gpulaunch: job.1: its keepers were killed; how it ended nobody saw\n"
 
 
+def test_an_end_that_is_there_is_never_written_over(node: Node) -> None:
+    attempt = node.ticket("true", gpus=1)
+    node.run.end(attempt).write_bytes(b"a keeper's")
+    assert node.serve()[0] == 70
+    assert node.run.end(attempt).read_bytes() == b"a keeper's"
+
+
 # ── A file system that shows things late, and names that try their readers ──────────────────────
 
 
