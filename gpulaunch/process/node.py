@@ -80,7 +80,7 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
         if asked.stop or stop:  # before it began: the client may have signalled nobody yet
             attempt.write_end(*(stop or ("interrupted", SLURM_ENDED_IT)))
             return 1
-        return run_it(attempt, grant, environ, asked, patience)
+        return run_it(attempt, grant, asked, patience)
     except OSError as problem:
         where = f": {shown(problem.filename)}" if problem.filename else ""
         attempt.refuse(f"{problem.strerror}{where}, on node {grant.node}")
@@ -89,13 +89,8 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
     return UNFIT
 
 
-def run_it(
-    attempt: Attempt,
-    grant: Grant,
-    environ: dict[bytes, bytes],
-    asked: Asked,
-    patience: float,
-) -> int:
+def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int:
+    """From the ticket to the end. Raises Problem and OSError where nothing was run."""
     ticket = attempt.ticket
     if ticket is None:
         raise Problem(
@@ -104,8 +99,8 @@ def run_it(
         )
     grant.check(int(ticket["node"]["gpus"]))
     with contextlib.ExitStack() as stack:
-        child = filled(ticket, grant, environ, stack)
-        keepers = stack.enter_context(contextlib.closing(Keepers(environ)))
+        child = filled(ticket, grant, stack)
+        keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
         keepers.launch(ticket["keeper"], child)
         end = keepers.await_end(attempt, asked)
     if end is not None:
@@ -248,7 +243,9 @@ class Attempt:
 
     @property
     def id(self) -> str:
-        return shown(self.name) if self.ticket is None else str(self.ticket["keeper"]["attempt"])
+        if self.ticket is None:
+            return self.name.decode("utf-8", "surrogateescape")
+        return str(self.ticket["keeper"]["attempt"])
 
     def read_stop(self) -> tuple[str, str] | None:
         """Why the client wants it stopped, and for whom; None where it does not."""
@@ -283,6 +280,8 @@ class Attempt:
             with open(fd, "wb") as file:
                 file.write(b"%08x %s\n" % (binascii.crc32(line), line))
             self.make_durable(record)
+        except FileExistsError:
+            raise  # a keeper has begun: this is not for us to say
         except OSError as problem:
             say(f"{shown(self.end_file)} cannot be written: {problem.strerror}")
 
@@ -341,7 +340,7 @@ def started_before(path: bytes) -> str:
 class Grant:
     """The cards that Slurm gave this job, as the job's environment tells. Never changes it."""
 
-    def __init__(self, environ: Mapping[bytes, bytes]) -> None:
+    def __init__(self, environ: dict[bytes, bytes]) -> None:
         self.environ = environ
         self.node = node_name(environ)
         mask = environ.get(MASK)
@@ -461,12 +460,7 @@ def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
 # ── What only the node can fill in ──────────────────────────────────────────────────────────────
 
 
-def filled(
-    ticket: Mapping[str, Any],
-    grant: Grant,
-    environ: Mapping[bytes, bytes],
-    stack: contextlib.ExitStack,
-) -> dict[str, Any]:
+def filled(ticket: Mapping[str, Any], grant: Grant, stack: contextlib.ExitStack) -> dict[str, Any]:
     """What the keeper's child is to execute, with the node's own values, and the mask.
 
     INVARIANT: the values are plain (`plain`): harmless in JSON, in any quotes of a shell, in a
@@ -475,7 +469,7 @@ def filled(
     text = json.dumps(ticket["child"])
     for name, mark in ticket["node"]["slots"].items():
         if mark and mark in text:
-            text = text.replace(mark, value_of(name, grant, environ, stack))
+            text = text.replace(mark, value_of(name, grant, stack))
     child: dict[str, Any] = json.loads(text)
     changes = child["env_set"]
     changes.pop(coded(MASK), None)
@@ -487,9 +481,7 @@ def filled(
     return child
 
 
-def value_of(
-    name: str, grant: Grant, environ: Mapping[bytes, bytes], stack: contextlib.ExitStack
-) -> str:
+def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> str:
     if name == "gpu_index":
         return ",".join(str(card["index"]) for card in grant.gpus)
     if name == "gpu_uuid":
@@ -497,7 +489,7 @@ def value_of(
     if name == "card":
         return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_")
     if name == "threads":
-        return str(cpus_granted(environ))
+        return str(cpus_granted(grant.environ))
     if name in ("port", "master_port"):
         return str(reserve_port(stack))
     raise Problem(f"its ticket has a slot {name!r}, which this node.py does not know")

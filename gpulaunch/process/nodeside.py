@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,8 +71,11 @@ def read_start(path: str | os.PathLike[str]) -> Start | None:
             record: Mapping[str, Any] = json.loads(file.read())
     except (FileNotFoundError, ValueError):
         return None
-    cards = tuple(GrantedGpu(**card) for card in record["gpus"])
-    return Start(**{**record, "gpus": cards, "started": Instant(*record["started"])})
+    # Of what another version of node.py has beside, nothing is known.
+    known = {each.name: record[each.name] for each in fields(Start)}
+    known["gpus"] = tuple(GrantedGpu(c["index"], c["uuid"], c["name"]) for c in record["gpus"])
+    known["started"] = Instant(*record["started"])
+    return Start(**known)
 
 
 def write_ticket(path: str | os.PathLike[str], command: Command, slots: NodeSlots) -> None:

@@ -167,10 +167,10 @@ def test_jobs_of_any_name_have_files_of_their_own(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc/passwd", "a/b", "nul\0"])
 def test_a_journal_s_names_lead_nowhere_else(tmp_path: Path, name: str) -> None:
     run = RunDir(tmp_path)
-    for path in (run.log, run.out, run.end):
+    for path in (run.log, run.out, run.end, run.ticket, run.start, run.stop):
         with pytest.raises(ValueError, match="must be a file name"):
             path(AttemptId(name, 1))
-    for of_job in (run.result, run.record, run.batch):
+    for of_job in (run.result, run.record, run.batch, run.batch_list):
         with pytest.raises(ValueError, match="must be a file name"):
             of_job(name)
 

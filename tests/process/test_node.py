@@ -193,6 +193,16 @@ def test_a_link_that_was_made_though_its_answer_was_lost_is_a_claim(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.1", "job.2"]
 
 
+def test_a_start_of_another_version_is_read_for_what_it_has_in_common(node: Node) -> None:
+    attempt = node.ticket("true", gpus=1)
+    assert node.serve(mask="0", environ={"PATH": "/usr/bin:/bin"})[0] == 0
+    start, path = node.began(attempt), node.run.start(attempt)
+    record = json.loads(path.read_text())
+    record["gpus"][0]["more"] = record["more"] = 1
+    path.write_text(json.dumps(record))
+    assert node.began(attempt) == start
+
+
 def test_where_nobody_claimed_there_is_no_start(tmp_path: Path) -> None:
     assert read_start(tmp_path / "job.1") is None
     assert read_start(tmp_path / "absent" / "job.1") is None
@@ -502,6 +512,13 @@ def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:
     assert said == "gpulaunch: job.1: its keepers were killed; how it ended nobody saw\n"
 
 
+def test_an_end_that_is_there_is_never_written_over(node: Node) -> None:
+    attempt = node.ticket("true", gpus=1)
+    node.run.end(attempt).write_bytes(b"a keeper's")
+    assert node.serve()[0] == 70
+    assert node.run.end(attempt).read_bytes() == b"a keeper's"
+
+
 # ── A file system that shows things late, and names that try their readers ──────────────────────
 
 
@@ -529,12 +546,13 @@ def test_a_list_that_never_shows_is_said_with_what_to_look_at(node: Node) -> Non
 
 
 def test_a_ticket_that_never_shows_is_an_attempt_that_was_not_started(node: Node) -> None:
-    attempt = node.ticket("true")
+    attempt = node.ticket("true", job="ä\udcff")
     node.run.ticket(attempt).unlink()
     assert node.serve(patience=0.1)[0] == 78
-    outcome = node.outcome(attempt)
-    assert isinstance(outcome, NotStarted)
-    assert outcome.error.endswith("tickets/job.1.json was not to be seen on node n1 within 0 s")
+    end = node.end(attempt)
+    assert end.attempt == node.began(attempt).attempt == str(attempt)
+    assert isinstance(end.outcome, NotStarted)
+    assert end.outcome.error.endswith(".1.json was not to be seen on node n1 within 0 s")
 
 
 def test_an_index_that_the_list_does_not_have_starts_nothing(node: Node) -> None:
