@@ -27,4 +27,7 @@ class SlurmEngine:
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None: ...
 
+    def why(self, attempt: AttemptId) -> str:
+        return ""
+
     def close(self) -> None: ...
