@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,7 @@ from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
 from gpulaunch.engines import strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
-from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.errors import JobFileError, NoCardsError, UsageError
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.rundir import RunDir, runs_of
 from gpulaunch.notify.looking import Looking
@@ -28,6 +29,8 @@ from gpulaunch.spec import Plan
 if TYPE_CHECKING:
     from gpulaunch.lint import Finding
 
+PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
+"""Slurm's, without which there is nobody to hand jobs to."""
 WARNINGS = 20
 """How many warnings of scripts `run` shows; `check` shows all."""
 
@@ -111,6 +114,15 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
         say(note, options)
     _refuse_unisolated(plan, jobs, pool, options)
     return pool
+
+
+def require_programs(pool: Pool) -> None:
+    """Raises NoCardsError where the engine's own programs are not to be found."""
+    if pool.engine == "slurm" and (missing := [name for name in PROGRAMS if not which(name)]):
+        raise NoCardsError(
+            f"--engine slurm: {', '.join(missing)} not found in PATH: start the run where Slurm's"
+            " commands are, on a login node as a rule"
+        )
 
 
 def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:

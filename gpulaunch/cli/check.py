@@ -36,6 +36,7 @@ def command(
 
     \b
     gpulaunch check jobs.yaml
+    gpulaunch check jobs.yaml --engine slurm
     """
     from gpulaunch.cli.beforehand import (
         looking_at,

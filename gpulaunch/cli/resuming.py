@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpulaunch import errors
-from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of_telling, with_engine
+from gpulaunch.cli.beforehand import (
+    looking_at,
+    pool_for,
+    require_programs,
+    warn_of_telling,
+    with_engine,
+)
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
@@ -121,6 +127,7 @@ def _go_on(
                 options,
             )
         return ledger.exit_status
+    require_programs(pool)
     run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
     again_with = replace(manifest.again(epoch), engine=pool.engine, slurm=options.slurm)

@@ -22,6 +22,7 @@ from gpulaunch import errors
 from gpulaunch.cli.beforehand import (
     looking_at,
     pool_for,
+    require_programs,
     runs_before,
     warn_of,
     warn_of_telling,
@@ -72,6 +73,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
+    require_programs(pool)
     with Served(options, before[0] if before else None) as served, held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {short(run.path)}", options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from gpulaunch.errors import UsageError
 from gpulaunch.spec import values as v
@@ -55,6 +56,15 @@ SHORT = {
 """Letters of sbatch, 20.11 to 25.05 (its manual page)."""
 _ALONE = frozenset("HOQVWhksv")
 """Those that take no value."""
+_FLAGS = frozenset(
+    {
+        *("--contiguous", "--exclusive", "--external", "--hold", "--ignore-pbs", "--nice"),
+        *("--no-kill", "--oom-kill-step", "--overcommit", "--oversubscribe", "--propagate"),
+        *("--quiet", "--reboot", "--resv-ports", "--share", "--spread-job", "--stepmgr"),
+        *("--use-min-nodes", "--verbose"),
+    }
+)
+"""Options that may stand without a value. Any other would make one of whatever comes next."""
 
 _CARDS = "gpus: says how many cards"
 _ONE = "a job is one task on one node"
@@ -104,28 +114,40 @@ def options(given: Sequence[str]) -> list[str]:
     """
     gather = Gather()
     found: list[str] = []
-    last: list[str] | None = None  # what the word before came to, if this one may be its value
-    for number, word in enumerate(given):
-        if word.startswith("-"):
-            made: list[str] = gather.take((number,), _made, word, [])
-            found += made
-            last = None if "=" in (made[-1] if made else word) else made
-        elif last is None or word == ":":  # where the options of a second job would begin
-            gather.take((number,), _no_option, word)
-        else:
-            if last:
-                found[-1] += f"={word}"
-            last = None
+    for number, word, value in _with_values(given):
+        found += gather.take((number,), partial(_made, value), word, [])
     gather.done()
     return found
 
 
-def _made(word: str) -> list[str]:
-    return [_long(word)] if word.startswith("--") else list(_short(word))
+def _with_values(given: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    """Each word's place, the word, and the one after it where that is its value."""
+    numbered = iter(enumerate(given))
+    for number, word in numbered:
+        following = given[number + 1] if number + 1 < len(given) else "-"
+        # A colon would begin the options of a second job.
+        if _is_open(word) and not following.startswith("-") and following != ":":
+            next(numbered)
+            yield number, word, following
+        else:
+            yield number, word, None
 
 
-def _no_option(word: str) -> None:
-    raise Bad(f"{_EXPECTED}, found {v.found(word)}")
+def _is_open(word: str) -> bool:
+    """Whether a value may follow as a word of its own."""
+    if word.startswith("--"):
+        return "=" not in word
+    valued = [letter not in _ALONE for letter in word[1:]]
+    return word.startswith("-") and True in valued and valued.index(True) == len(valued) - 1
+
+
+def _made(value: str | None, word: str) -> list[str]:
+    found = [_long(word)] if word.startswith("--") else _short(word)
+    if value is not None:
+        found[-1] += f"={value}"
+    if "=" not in found[-1] and found[-1] not in _FLAGS:  # it would take the word after it
+        raise Bad(f"expected its value as well, {found[-1]}=..., found {v.found(word)}")
+    return found
 
 
 def _long(word: str) -> str:
@@ -136,18 +158,20 @@ def _long(word: str) -> str:
     return word
 
 
-def _short(word: str) -> Iterator[str]:
+def _short(word: str) -> list[str]:
     """`-C`, `-Ca100`, or several without a value at once: `-Hk`."""
+    if not word.startswith("-") or word == "-":
+        raise Bad(f"{_EXPECTED}, found {v.found(word)}")
+    found = []
     for at, letter in enumerate(word[1:], start=2):
         if letter not in SHORT:
             raise Bad(f"{_EXPECTED}, found {v.found(word)}: write -{letter} in its long form")
         _refuse_ours(SHORT[letter])
-        if letter not in _ALONE:
-            yield f"--{SHORT[letter]}" + (f"={word[at:]}" if word[at:] else "")
-            return
-        yield f"--{SHORT[letter]}"
-    if word == "-":
-        raise Bad(f"{_EXPECTED}, found {v.found(word)}")
+        found.append(f"--{SHORT[letter]}")
+        if letter not in _ALONE and word[at:]:
+            found[-1] += f"={word[at:]}"
+            break
+    return found
 
 
 def _refuse_ours(name: str) -> None:

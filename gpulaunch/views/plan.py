@@ -157,7 +157,7 @@ def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
 
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
-    told = _listed("tells it", [_told(job, engine) for job in group])
+    told = _told_of(group, engine)
     facts = " · ".join([words.several(len(group), "job"), *_needs_of(group), *told])
     lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
@@ -210,6 +210,15 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         *_span([job.retry.times or None for job in group], _retries, "{}"),
         *(["a service"] if group[0].service is not None else []),
     ]
+
+
+def _told_of(group: Sequence[Job], engine: str) -> list[str]:
+    """All that the engine is told; of the first job where they differ."""
+    told = [", ".join(map(words.visible, _told(job, engine))) for job in group]
+    if not any(told):
+        return []
+    same = all(other == told[0] for other in told)
+    return [f"tells it {told[0]}" if same else f"tells it item by item ({told[0]} …)"]
 
 
 def _told(job: Job, engine: str) -> tuple[str, ...]:

@@ -190,6 +190,18 @@ def test_map_takes_the_engine_too(launcher: Launcher) -> None:
     assert launcher("map", *SLURM, "--per-gpu", "2", "--dry-run", "echo", ":::", "x").status == 2
 
 
+def test_without_slurms_programs_nothing_is_begun(launcher: Launcher) -> None:
+    launcher.environ["PATH"] = "/nonexistent"
+    launcher.file("jobs.yaml", ONE)
+    result = launcher("run", "jobs.yaml", *SLURM)
+    assert result.status == 3
+    assert "sbatch, squeue, scancel, scontrol not found in PATH" in result.err
+    assert not (launcher.path / "gpulaunch-runs").exists()
+    begun_on_slurm(launcher)
+    assert launcher("resume").status == 3
+    assert len(launcher.events("run_opened")) == 1
+
+
 # ── Going on ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -34,7 +34,7 @@ def copied(recipe: Path, to: Path) -> Path:
 def test_there_is_a_recipe_for_each_system() -> None:
     assert {path.stem for path in RECIPES} == {
         *("alphafold3", "boltz", "chai-1", "colabfold", "embeddings", "evo2", "minicpm-v"),
-        *("petals", "privategpt", "training-sweep"),
+        *("petals", "privategpt", "slurm", "training-sweep"),
     }
 
 
@@ -53,6 +53,14 @@ def test_a_recipe_says_how_to_run_it_and_which_upstream_facts_it_answers(recipe:
     assert f"gpulaunch check {recipe.name}" in text
     assert re.search(r"[\w-]+#\d+", text)
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_slurm_recipe_passes_check_for_slurm_as_well(beside_inputs: Path) -> None:
+    recipe = copied(CONFIGS / "slurm.yaml", beside_inputs)
+    done = gpulaunch("check", recipe, "--engine", "slurm", cwd=beside_inputs)
+    assert done.returncode == 0, done.stderr
+    assert "5 jobs on Slurm" in done.stdout
+    assert "partition gpu, account lab, gres a100, --mem=64G, --constraint=nvme" in done.stdout
 
 
 def test_evo2_takes_one_card_for_7b_and_two_for_40b(beside_inputs: Path) -> None:

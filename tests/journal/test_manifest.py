@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,19 @@ def test_each_resume_adds_its_turn(tmp_path: Path) -> None:
     assert [epoch.command for epoch in read.epochs] == [first.command, ("gpulaunch", "resume")]
     assert read.latest is not None
     assert read.latest.epoch == 2
+
+
+def test_it_says_which_engine_runs_and_an_older_one_means_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    first = collected(tmp_path / "jobs.yaml")
+    assert (first.engine, first.slurm) == ("local", ())
+    manifest.write(path, replace(first, engine="slurm", slurm=("--partition=gpu",)))
+    read = manifest.read(path)
+    assert (read.engine, read.slurm) == ("slurm", ("--partition=gpu",))
+    older = json.loads(path.read_text())
+    del older["engine"], older["slurm"]
+    path.write_text(json.dumps(older))
+    assert manifest.read(path) == first
 
 
 def test_values_of_the_environment_are_not_in_it(

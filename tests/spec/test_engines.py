@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpulaunch.spec import sbatch
 from gpulaunch.spec.mistakes import Bad
@@ -203,6 +205,7 @@ def test_an_empty_name_is_no_name() -> None:
         "-Hk -p gpu": ["--hold", "--no-kill", "--partition=gpu"],
         "--exclusive --nice 100": ["--exclusive", "--nice=100"],
         "--comment='two words'": ["--comment=two words"],
+        "--exclusive user": ["--exclusive=user"],
         "--exclusive=user --hold": ["--exclusive=user", "--hold"],
         "--gres=lscratch:100 --gpu-bind=none": ["--gres=lscratch:100", "--gpu-bind=none"],
     }.items(),
@@ -241,8 +244,33 @@ def test_what_gpulaunch_sets_itself_is_refused_however_it_is_spelt(text: str, ou
         sbatch.options(sbatch.split(text))
 
 
+@pytest.mark.parametrize("text", ["--mem", "--comment --exclusive", "-p", "-Hp", "-H --mem"])
+def test_an_option_without_its_value_never_takes_the_next_word_for_it(text: str) -> None:
+    with pytest.raises(Bad, match=r"expected its value as well, --[a-z]+=\.\.\., found"):
+        sbatch.options(sbatch.split(text))
+
+
+WORDS = st.one_of(
+    st.sampled_from([f"--{name}" for name in (*sbatch.OURS, *sbatch.SHORT.values(), "mem", "x")]),
+    st.sampled_from([f"-{letter}" for letter in sbatch.SHORT]),
+    st.text("-=:abGHpo ", max_size=5),
+)
+
+
+@given(st.lists(WORDS, max_size=5))
+def test_what_comes_out_is_options_alone_and_none_of_ours(words: list[str]) -> None:
+    try:
+        found = sbatch.options(words)
+    except Bad:
+        return
+    assert all(word.startswith("--") for word in found)
+    assert not {word[2:].partition("=")[0] for word in found} & set(sbatch.OURS)
+    assert sbatch.options(found) == found
+
+
 @pytest.mark.parametrize(
-    "text", ["script.sh", "--mem=4G script.sh", "--", "-", "-=3", "-Z", ":", "--mem=4G :", "--A=x"]
+    "text",
+    ["script.sh", "--mem=4G script.sh", "--", "-", "-=3", "-Z", ":", "--mem=4G :", "-H x", "--A=x"],
 )
 def test_what_is_no_option_is_never_handed_on(text: str) -> None:
     with pytest.raises(Bad, match="expected an option of sbatch"):
