@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
@@ -24,6 +25,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.engines.attempts import Context
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
@@ -39,12 +41,17 @@ EXPLAINED = 1000
 """Of so many waiting jobs it is said why; a hundred thousand would hold the run up for seconds."""
 
 
+QUEUE = 1000
+"""So many attempts at most are handed to an engine that queues them by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any.
 
     `watched`: a person sits before it, and can say how to go on. `pinned`: a job that is seen on a
     card that is not its own fails. `notify`: whom else it tells; their commands run in `base`.
+    `slurm`: options that every sbatch is given.
     """
 
     run: RunDir
@@ -64,6 +71,12 @@ class Session:
     left: Sequence[AttemptId] = ()
     notify: Sequence[Target] = ()
     base: Path = Path()
+    slurm: Sequence[str] = ()
+
+    @property
+    def engine(self) -> str:
+        """Who runs its jobs: `local` or `slurm`."""
+        return self.pool.engine
 
 
 @contextmanager
@@ -94,18 +107,7 @@ def supervise(
         opened, at = _opened(session), now()
         ledger = session.ledger
         ledger.apply(opened, at)
-        run = Run(
-            session.pool.gpus,
-            limit=session.pool.limit,
-            cpus=session.pool.machine.cpus,
-            limits=session.limits,
-            fail_fast=session.fail_fast,
-            max_failures=session.max_failures,
-            breaker=session.breaker,
-            patient=session.watched,
-            pinned=session.pinned,
-            ledger=ledger,
-        )
+        run = _run(session, ledger)
         joblog = JobLog(session.run.joblog, partial(_command, run))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
@@ -119,14 +121,40 @@ def supervise(
         supervisor = Supervisor(run, recorder, shown, loop, now, session.wait)
         loop.on_signals(_signals(session.detached), _hearer(supervisor, teller))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        engine = Local(_context(session, ledger, supervisor), session.pool, loop, supervisor.post)
+        engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
         stack.callback(engine.close)
         _Control(server, loop, supervisor, session.run)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
 
 
+def _run(session: Session, ledger: Ledger) -> Run:
+    queueing: dict[str, Any] = {"queue": QUEUE} if session.engine == "slurm" else {}
+    return Run(
+        session.pool.gpus,
+        limit=session.pool.limit,
+        cpus=session.pool.machine.cpus,
+        limits=session.limits,
+        fail_fast=session.fail_fast,
+        max_failures=session.max_failures,
+        breaker=session.breaker,
+        patient=session.watched,
+        pinned=session.pinned,
+        ledger=ledger,
+        **queueing,
+    )
+
+
+def _engine(session: Session, context: Context, loop: Loop, post: Post) -> Engine:
+    if session.engine == "slurm":
+        from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+
+        return SlurmEngine(context, Settings(tuple(session.slurm)), loop, post)
+    return Local(context, session.pool, loop, post)
+
+
 def _opened(session: Session) -> RunOpened:
+    engine: dict[str, Any] = {"engine": "slurm"} if session.engine == "slurm" else {}
     return RunOpened(
         run=session.run_id,
         name=session.name,
@@ -138,6 +166,7 @@ def _opened(session: Session) -> RunOpened:
         gpus=session.pool.gpus,
         simulated=session.pool.simulated,
         limit=session.pool.limit,
+        **engine,
     )
 
 

@@ -18,8 +18,8 @@ from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
 from gpulaunch.engines import strict
-from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require
-from gpulaunch.errors import JobFileError
+from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
+from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.rundir import RunDir, runs_of
 from gpulaunch.notify.looking import Looking
@@ -73,15 +73,36 @@ def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
             click.echo(f"warning: {text}", err=True)
 
 
+def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = ()) -> Options:
+    """The options with the engine that they mean, and each word for sbatch checked.
+
+    `engine` and `slurm` hold where the command line is silent: a run goes on as it was begun.
+    Raises UsageError for what does not go with the engine.
+    """
+    from gpulaunch.spec import sbatch
+
+    chosen = options.engine or engine
+    if chosen != "slurm":
+        if options.slurm:
+            raise UsageError("--slurm goes with --engine slurm")
+        return replace(options, engine=chosen)
+    for given, name, why in (
+        (options.simulate, "--simulate", "pretend cards are this machine's"),
+        (options.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
+        (options.wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
+    ):
+        if given:
+            raise UsageError(f"{name} does not go with --engine slurm: {why}")
+    words = sbatch.from_line(options.slurm) if options.slurm else slurm
+    return replace(options, engine=chosen, slurm=tuple(words))
+
+
 def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:
     """The cards, and whether each of these jobs could run on them."""
-    asked = options.gpus if options.gpus is not None else plan.selection
-    try:
-        pool = open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
-    except SelectionError as error:
-        if options.gpus is not None:
-            raise
-        raise JobFileError([plan.point(("gpus",), error.text)]) from None
+    pool = _asked_for(plan, options, run_id)
+    if pool.engine == "slurm":
+        _refuse_unfit(plan, jobs, pool, options)
+        return pool
     if not pool.gpus:
         require(pool, max((job.demand.gpus for job in jobs), default=0))
     if mistakes := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
@@ -90,6 +111,29 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
         say(note, options)
     _refuse_unisolated(plan, jobs, pool, options)
     return pool
+
+
+def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:
+    """The cards that `--gpus` or the file asks for."""
+    asked = options.gpus if options.gpus is not None else plan.selection
+    try:
+        if options.engine == "slurm":
+            return slurm_pool(asked, os.environ)
+        return open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
+    except SelectionError as error:
+        if options.gpus is not None:
+            raise
+        raise JobFileError([plan.point(("gpus",), error.text)]) from None
+
+
+def _refuse_unfit(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:
+    """Raises JobFileError with all that Slurm cannot do; says what it is not told."""
+    from gpulaunch.spec import elsewhere
+
+    if mistakes := elsewhere.unfit(plan, jobs, pool.limit):
+        raise JobFileError(mistakes)
+    for note in elsewhere.notes(jobs):
+        say(note, options)
 
 
 def _refuse_unisolated(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:

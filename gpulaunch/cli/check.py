@@ -9,21 +9,30 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.cli.options import Options, as_json, job_file
+from gpulaunch.cli.options import Options, as_json, engine_options, job_file
 
 
 @click.command("check")
 @job_file
 @click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs.")
 @click.option("--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards.")
+@engine_options
 @as_json
-def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -> None:
+def command(
+    jobs: Path,
+    gpus: str | None,
+    simulate: int | None,
+    engine: str | None,
+    slurm: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Validate a job file and print its plan; starts nothing.
 
     Warns of what in the jobs' commands and scripts does not suit their cards (cuda:1, a mask of
     its own, a fixed port); a comment "# gpulaunch: ok" on a line silences it there.
 
     Without a card here, only what depends on the cards is left unchecked (and said so).
+    --engine slurm says what a cluster cannot do; it asks Slurm nothing.
 
     \b
     gpulaunch check jobs.yaml
@@ -34,6 +43,7 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
         runs_before,
         warn_of,
         warn_of_telling,
+        with_engine,
     )
     from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.core.expected import expect
@@ -44,17 +54,18 @@ def command(jobs: Path, gpus: str | None, simulate: int | None, as_json: bool) -
 
     plan = load(jobs, environ=os.environ)
     plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
-    options = Options(gpus=gpus, simulate=simulate)
+    options = with_engine(Options(gpus=gpus, simulate=simulate, engine=engine, slurm=slurm))
+    local = options.engine == "local"
     with looking_at(plan) as looking:
         found = warn_of(plan, options, most=sys.maxsize)
-        pool = open_pool(gpus, simulate, os.environ, "check")
+        pool = open_pool(gpus, simulate, os.environ, "check") if local else None
         warn_of_telling(plan, looking, options)
-    if pool.here:
+    if pool is None or pool.here:
         pool = pool_for(plan, plan.jobs, options, "check")
     else:
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
-    for line in told(plan.jobs, os.environ):
+    for line in told(plan.jobs, os.environ) if local else ():
         say(line)
     echo_plan(plan, plan.jobs, pool, as_json, found)

@@ -12,7 +12,13 @@ from typing import Any
 import click
 from natsort import natsorted
 
-from gpulaunch.cli.options import Options, pool_options, refuse_option_as_command, run_options
+from gpulaunch.cli.options import (
+    Options,
+    engine_options,
+    pool_options,
+    refuse_option_as_command,
+    run_options,
+)
 from gpulaunch.errors import UsageError
 
 SEPARATOR = ":::"
@@ -29,6 +35,7 @@ SEPARATOR = ":::"
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
+@engine_options
 @run_options
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD ::: ITEM...")
 def command(

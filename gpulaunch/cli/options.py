@@ -37,7 +37,10 @@ class Duration(click.ParamType[float]):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said. `wait` in seconds; `only`: patterns of job names."""
+    """What the command line said. `wait` in seconds; `only`: patterns of job names.
+
+    `engine` is None where it was not given: `local`, or what the run was begun with.
+    """
 
     gpus: str | None = None
     simulate: int | None = None
@@ -59,6 +62,8 @@ class Options:
     changed: bool = False
     recorded: bool = False
     metrics_port: int | None = None
+    engine: str | None = None
+    slurm: tuple[str, ...] = ()
 
 
 DURATION = Duration()
@@ -87,6 +92,27 @@ def pool_options(command: F) -> F:
             ),
             click.option(
                 "--share-busy", is_flag=True, help="Also take cards that others' processes use."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def engine_options(command: F) -> F:
+    """Whose cards: `run`, `map`, `resume`, `retry` and `check`."""
+    for option in reversed(
+        (
+            click.option(
+                "--engine",
+                type=click.Choice(["local", "slurm"]),
+                help="Run on this machine's cards (local), or hand the jobs to Slurm.",
+            ),
+            click.option(
+                "--slurm",
+                multiple=True,
+                metavar="OPTION",
+                help="An option of sbatch for every job: --slurm --partition=gpu.",
             ),
         )
     ):

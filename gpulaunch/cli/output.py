@@ -109,14 +109,14 @@ def echo_plan(
     from gpulaunch.notify.looking import describe
     from gpulaunch.views.plan import plan_json, print_plan
 
-    told = (plan.name, pool.selection, pool.here, plan.limits, jobs)
     if as_json:
         more: dict[str, Any] = {"notify": [describe(target) for target in plan.notify]}
         more["warnings"] = [finding.plain() for finding in found]
-        print_json(plan_json(*told) | more)
+        told = plan_json(plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
+        print_json(told | more)
     else:
         console = stdout_console()
-        print_plan(console, *told)
+        print_plan(console, plan.name, pool.echo, plan.limits, jobs, pool.engine)
         if plan.notify:
             console.print()
         for target in plan.notify:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpulaunch import errors
-from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of_telling
+from gpulaunch.cli.beforehand import looking_at, pool_for, warn_of_telling, with_engine
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
@@ -102,11 +102,12 @@ def _go_on(
     manifest = run.read_manifest()
     refuse_elsewhere(run)
     ledger = replay(run.events)
+    options = _as_before(options, manifest, ledger)
     plan = for_this_start(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs)
     to_run = [job for job in chosen.jobs if job.name not in chosen.left]
     with looking_at(plan) as looking:
-        pool = pool_for(plan, to_run, _as_before(options, ledger), manifest.run)
+        pool = pool_for(plan, to_run, options, manifest.run)
         warn_of_telling(plan, looking, options)
     say(str(chosen), options)
     if options.dry_run:
@@ -122,7 +123,8 @@ def _go_on(
         return ledger.exit_status
     run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
-    manifests.write(run.manifest, manifest.again(epoch))
+    again_with = replace(manifest.again(epoch), engine=pool.engine, slurm=options.slurm)
+    manifests.write(run.manifest, again_with)
     session = Session(
         run,
         manifest.run,
@@ -134,6 +136,7 @@ def _go_on(
         left=[attempt.id for attempt in ledger.open_attempts()],
         notify=plan.notify,
         base=plan.base,
+        slurm=options.slurm,
     )
     with closing(Journal.reopen(run)) as journal:
         return run_to_its_end(session, server, journal, options, begun, served)
@@ -154,9 +157,18 @@ def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> 
     return load_text(text, name=manifest.name, base=base, environ=os.environ)
 
 
-def _as_before(options: Options, ledger: Ledger) -> Options:
-    """A simulated run goes on with as many pretend cards, unless told otherwise."""
-    if ledger.simulated and options.simulate is None:
+def _as_before(options: Options, manifest: manifests.Manifest, ledger: Ledger) -> Options:
+    """A run goes on with its engine, a simulated one with as many pretend cards, unless told
+    otherwise. Raises UsageError where its engine still has attempts, and another one is asked for.
+    """
+    changes = options.engine not in (None, manifest.engine)
+    if changes and (left := len(ledger.open_attempts())):
+        raise UsageError(
+            f"--engine {manifest.engine} still has {left:,} attempt{'s' if left > 1 else ''} of"
+            " this run: resume it without --engine, and change when they have ended"
+        )
+    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
+    if options.engine == "local" and ledger.simulated and options.simulate is None:
         return replace(options, simulate=len(ledger.gpus))
     return options
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import Options, pool_options, run_argument, run_options
+from gpulaunch.cli.options import Options, engine_options, pool_options, run_argument, run_options
 
 
 @click.command("retry")
 @run_argument
 @pool_options
+@engine_options
 @run_options
 @click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import Options, job_file, pool_options, run_options
+from gpulaunch.cli.options import Options, engine_options, job_file, pool_options, run_options
 
 
 @click.command("run")
 @job_file
 @pool_options
+@engine_options
 @run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
@@ -30,6 +31,7 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     \b
     gpulaunch run jobs.yaml
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
+    gpulaunch run jobs.yaml --engine slurm    on a cluster: Slurm says when and where
     """
     from gpulaunch.cli import resuming, running
     from gpulaunch.errors import UsageError

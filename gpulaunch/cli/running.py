@@ -25,6 +25,7 @@ from gpulaunch.cli.beforehand import (
     runs_before,
     warn_of,
     warn_of_telling,
+    with_engine,
 )
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.lookup import with_needs
@@ -56,6 +57,7 @@ Begun: TypeAlias = Callable[[], None]
 
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
+    options = with_engine(options)
     plan = for_this_start(plan, options)
     before = runs_before(job_file)
     earlier = durations_of(before)
@@ -84,6 +86,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
             Ledger(),
             notify=plan.notify,
             base=plan.base,
+            slurm=options.slurm,
         )
 
         def supervised(begun: Begun) -> int:
@@ -105,6 +108,8 @@ def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
         job_file=job_file,
         gpus=session.pool.gpus,
         driver=session.pool.driver,
+        engine=session.engine,
+        slurm=session.slurm,
     )
     manifests.write(session.run.manifest, manifest)
 

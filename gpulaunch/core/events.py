@@ -140,9 +140,21 @@ class Misplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """An engine that places by itself has the attempt in its queue; `id` is for people."""
+
+    attempt: AttemptId
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
+    """`gpus` and `node`: where, as told by an engine that places by itself."""
+
     attempt: AttemptId
     pid: int
+    gpus: tuple[Gpu, ...] = ()
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +259,7 @@ Event: TypeAlias = (
     | Drained
     | GpuEvent
     | Misplaced
+    | Queued
     | Started
     | BecameReady
     | Ended

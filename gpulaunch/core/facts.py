@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gpulaunch.core.model import (
+    SPARSE,
     AttemptId,
     Gpu,
     GpuState,
@@ -26,7 +27,8 @@ class RunOpened:
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
-    at most so many of the cards are held at once, None: all.
+    at most so many of the cards are held at once, None: all. `engine` carries the attempts out; one
+    that places them by itself tells the cards when they start, and `gpus` is empty.
     """
 
     run: str
@@ -39,6 +41,7 @@ class RunOpened:
     gpus: tuple[Gpu, ...]
     simulated: bool = False
     limit: int | None = None
+    engine: str = field(default="local", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +83,32 @@ class JobRequeued:
 class AttemptLaunched:
     """The intent, written before the process is started. `gpus` are the cards' UUIDs.
 
-    `worker`: the attempt whose process goes on with this one; None: one of its own.
+    `worker`: the attempt whose process goes on with this one; None: one of its own. `queued`: the
+    engine starts it when its turn comes, on cards of its own choosing; until then the job waits.
     """
 
     attempt: AttemptId
     gpus: tuple[str, ...]
     worker: AttemptId | None = None
+    queued: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptQueued:
+    """The engine has it in its queue. `id` is for people: `Slurm job 12_3`."""
+
+    attempt: AttemptId
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
+    """`pid` is that of its process, where it runs. Where an engine placed it: on `gpus`, `node`."""
+
     attempt: AttemptId
     pid: int
+    gpus: tuple[Gpu, ...] = field(default=(), metadata=SPARSE)
+    node: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +237,7 @@ Fact: TypeAlias = (
     | JobVanished
     | JobRequeued
     | AttemptLaunched
+    | AttemptQueued
     | AttemptStarted
     | ServiceReady
     | AttemptEnded

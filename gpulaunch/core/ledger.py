@@ -29,13 +29,18 @@ from gpulaunch.core.model import (
 CUT_OFF = "was running when the run was cut off"
 """Of a job whose attempt no supervisor saw end."""
 
+IN_QUEUE = "in the queue"
+"""Of a job whose attempt the engine has, and has not started yet."""
+
 
 @dataclass(slots=True)
 class AttemptRecord:
     """One start of a job. Times are Instants; `gpus` are UUIDs.
 
     `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
-    `worker`: the attempt in whose process it ran, where that was an earlier one's.
+    `worker`: the attempt in whose process it ran, where that was an earlier one's. `queued`: it
+    was handed to an engine that starts it when its turn comes, there known as `queue_id`; `node`
+    is where that was.
     """
 
     id: AttemptId
@@ -54,6 +59,14 @@ class AttemptRecord:
     advice: str = ""
     reports: list[str] = field(default_factory=list)
     worker: AttemptId | None = None
+    queued: bool = False
+    queue_id: str = ""
+    node: str = ""
+
+    @property
+    def in_queue(self) -> bool:
+        """Its turn has not come yet."""
+        return self.queued and self.state == "launching"
 
     @property
     def seconds(self) -> float:
@@ -122,6 +135,11 @@ class JobRecord:
         return self.state == "succeeded" and self.succeeded_as != self.digest
 
     @property
+    def in_queue(self) -> bool:
+        """It waits for the turn of an attempt that the engine has in its queue."""
+        return bool(self.attempts) and self.attempts[-1].in_queue
+
+    @property
     def charged(self) -> int:
         """Attempts that spent this budget."""
         return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)
@@ -149,6 +167,7 @@ class Ledger:
     boot: str = ""
     pid: int = 0
     simulated: bool = False
+    engine: str = "local"
     state: RunState = "interrupted"
     reason: str = ""
     opened: Instant | None = None
@@ -179,15 +198,15 @@ class Ledger:
                 job.not_before = None
                 self._set(job, "waiting", why)
                 job.settled = None
-            case f.AttemptLaunched(attempt, gpus, worker):
-                job = self.jobs[attempt.job]
-                job.attempts = [*job.attempts, AttemptRecord(attempt, gpus, at, worker=worker)]
-                self._set(job, "running", "")
-                for gpu in gpus:
-                    self.gpus[gpu].attempts.add(attempt)
-            case f.AttemptStarted(attempt, pid):
+            case f.AttemptLaunched():
+                self._launch(fact, at)
+            case f.AttemptQueued(attempt, id):
                 record = self.attempt(attempt)
-                record.pid, record.started, record.state = pid, at, "running"
+                record.queue_id = id
+                if record.in_queue:
+                    self.jobs[attempt.job].reason = f"{IN_QUEUE} ({id})"
+            case f.AttemptStarted():
+                self._start(fact, at)
             case f.ServiceReady(attempt):
                 self.attempt(attempt).ready = True
             case f.AttemptEnded():
@@ -231,17 +250,19 @@ class Ledger:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
     def open_attempts(self) -> list[AttemptRecord]:
-        """Attempts whose end is not recorded."""
-        running = (job for job in self.jobs.values() if job.state == "running")
-        return [a for job in running for a in job.attempts if a.outcome is None]
+        """Attempts whose end is not recorded: those that run, and those in the engine's queue."""
+        begun = (job for job in self.jobs.values() if job.attempts and job.state in _UNSETTLED)
+        return [a for job in begun for a in job.attempts if a.state in _OPEN]
 
     def cut_off(self) -> None:
         """Count as interrupted what has no end on record: its supervisor is gone.
 
         For those who look at such a run, and no fact: how those attempts ended is for a resume to
-        find out and to record.
+        find out and to record. What an engine has in its queue goes on without a supervisor.
         """
         for record in self.open_attempts():
+            if record.queued:
+                continue
             record.state = "interrupted"
             self._set(self.jobs[record.id.job], "waiting", CUT_OFF)
             for gpu in record.gpus:
@@ -255,8 +276,11 @@ class Ledger:
             fact.boot,
             fact.pid,
         )
-        self.simulated = fact.simulated
-        self.gpus = {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
+        # Cards that this engine chose: attempts of an earlier supervisor may still be on them.
+        told = [card for card in self.gpus.values() if card.gpu.node]
+        known = {card.gpu.uuid: card for card in told if fact.engine == self.engine}
+        self.simulated, self.engine = fact.simulated, fact.engine
+        self.gpus = known | {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
         self.opened, self.taken = self.opened or at, at
         self.state, self.reason, self.closed = "running", "", None
         self.paused = self.stopping = None
@@ -269,8 +293,34 @@ class Ledger:
         else:
             job.added, job.vanished = fact, False
 
+    def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
+        job = self.jobs[fact.attempt.job]
+        record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
+        job.attempts = [*job.attempts, record]
+        if fact.queued:
+            self._set(job, "waiting", IN_QUEUE)
+        else:
+            self._set(job, "running", "")
+        for gpu in fact.gpus:
+            self.gpus[gpu].attempts.add(fact.attempt)
+
+    def _start(self, fact: f.AttemptStarted, at: Instant) -> None:
+        record = self.attempt(fact.attempt)
+        record.pid, record.started, record.state = fact.pid, at, "running"
+        if not record.queued:
+            return
+        self._set(self.jobs[fact.attempt.job], "running", "")
+        record.gpus, record.node = tuple(gpu.uuid for gpu in fact.gpus), fact.node
+        for gpu in fact.gpus:
+            card = self.gpus.setdefault(gpu.uuid, GpuRecord(gpu))
+            card.attempts.add(fact.attempt)
+            card.state = "leased"
+
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)
+        if record.in_queue:
+            # What follows from its end is the next fact; until then the job is as any that ran.
+            self._set(self.jobs[fact.attempt.job], "running", "")
         record.started = fact.started or record.started
         record.ended, record.outcome = fact.ended or at, fact.outcome
         record.failure, record.charged = fact.failure, fact.charged
@@ -279,12 +329,21 @@ class Ledger:
         record.state = _attempt_state(fact)
         for gpu in record.gpus:
             if gpu in self.gpus:
-                self.gpus[gpu].attempts.discard(fact.attempt)
+                self._leave(self.gpus[gpu], record)
+
+    def _leave(self, card: GpuRecord, record: AttemptRecord) -> None:
+        card.attempts.discard(record.id)
+        if record.queued and not card.attempts:
+            card.state = "free"
 
     def _set(self, job: JobRecord, state: JobState, reason: str) -> None:
         self.counts[job.state] -= 1
         self.counts[state] += 1
         job.state, job.reason = state, reason
+
+
+_UNSETTLED: frozenset[JobState] = frozenset({"waiting", "running"})
+_OPEN: frozenset[AttemptState] = frozenset({"launching", "running"})
 
 
 def _attempt_state(fact: f.AttemptEnded) -> AttemptState:

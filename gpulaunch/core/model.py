@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.template import Text
@@ -18,6 +19,9 @@ AttemptState: TypeAlias = Literal[
 ]
 RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "interrupted"]
 GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draining", "aside"]
+
+SPARSE: Mapping[str, bool] = MappingProxyType({"sparse": True})
+"""Of a field that most values leave at its default: a journal then does not mention it."""
 
 SETTLED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 
@@ -34,6 +38,9 @@ class Instant:
 class Gpu:
     """One card, or one MIG instance, as the machine's driver names it.
 
+    `node` is the machine of a cluster that it is in, empty for this one; what is not known of a
+    card there is empty or 0.
+
     `uuid` identifies it everywhere in gpulaunch; `index` (NVML's order) is for people and for the
     mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
     `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's number
@@ -49,6 +56,7 @@ class Gpu:
     mig: bool = False
     simulated: bool = False
     part: tuple[int, ...] = ()
+    node: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +146,8 @@ class Job:
     and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
     script imports). `run` of a job for a `worker` is the command that its program amounts to, and
-    `item` what it is handed. `digest` changes when, and only when, what would be run changes.
+    `item` what it is handed. `engine` is what an engine by that name is told of it: words by key.
+    `digest` changes when, and only when, what would be run changes.
     """
 
     name: str
@@ -174,6 +183,7 @@ class Job:
     worker: Worker | None = None
     item: Mapping[str, str] = field(default_factory=dict)
     preload: tuple[str, ...] = ()
+    engine: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     digest: str = ""
 
 

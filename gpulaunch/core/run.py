@@ -35,6 +35,7 @@ from gpulaunch.core.events import (
     Instruction,
     Misplaced,
     Pause,
+    Queued,
     Refused,
     Retry,
     SetTimer,
@@ -48,6 +49,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import (
     AdmissionContinued,
     AdmissionPaused,
+    AttemptQueued,
     AttemptStarted,
     Fact,
     GpuDrained,
@@ -167,7 +169,7 @@ class Run:
         """What follows from the event: facts, each before the instructions that rest on it."""
         self._desk.now = now
         self._on(event)
-        if not isinstance(event, Started):  # which makes no room for anything, nor takes any
+        if not isinstance(event, Queued | Started):  # which make no room, and take none
             self._settle_down()
         return self._desk.take()
 
@@ -222,10 +224,14 @@ class Run:
         match event:
             case Submitted() if not self._submitted:
                 self._submit(event)
-            case Started(attempt, pid):
+            case Queued(attempt, id):
+                known = self._attempts.get(attempt) and self.ledger.attempt(attempt)
+                if known and known.in_queue and known.queue_id != id:
+                    self._desk.fact(AttemptQueued(attempt, id))
+            case Started(attempt, pid, gpus, node):
                 live = self._attempts.get(attempt)
                 if live is not None and self.ledger.attempt(attempt).started is None:
-                    self._desk.fact(AttemptStarted(attempt, pid))
+                    self._desk.fact(AttemptStarted(attempt, pid, gpus, node))
             case BecameReady(attempt):
                 live = self._attempts.get(attempt)
                 if live is not None and live.service and not live.wish and not live.service.ready:

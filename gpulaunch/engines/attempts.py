@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import blake2s
 from typing import TypeAlias
 
 from gpulaunch.core.events import (
@@ -30,7 +29,7 @@ from gpulaunch.core.template import render
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
 from gpulaunch.engines.preloads import Preloads, Waiting
-from gpulaunch.engines.prepare import Outs, prepare, wants_port
+from gpulaunch.engines.prepare import Outs, prepare, scope, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
@@ -464,7 +463,7 @@ class Attempts:
             out=str(self._context.run.out(attempt)),
             gpus=launch.gpus,
             style="uuid" if self._context.force_uuid else job.visible,
-            scope=f"{self._context.run_id}/{_short(attempt)}",
+            scope=scope(self._context.run_id, attempt),
             master_port=ports[0].port,
             port=ports[1].port if len(ports) > 1 else None,
             addresses={n: self._addresses[n] for n in job.needs if n in self._addresses},
@@ -489,8 +488,3 @@ def _was_short(ended: client.Ended) -> bool:
     if ended.started is None or ended.ended is None:
         return False
     return ended.ended.mono - ended.started.mono < SHORT
-
-
-def _short(attempt: AttemptId) -> str:
-    """What tells the attempt apart inside a run, short enough for an abstract socket's name."""
-    return blake2s(str(attempt).encode(), digest_size=8).hexdigest()

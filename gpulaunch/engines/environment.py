@@ -7,12 +7,16 @@ is set and what is removed there, so that the caller's values are written nowher
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpulaunch import explain
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.gpus.visible import Style, visible
+
+if TYPE_CHECKING:
+    from gpulaunch.process.command import NodeSlots
 
 RANKS = (
     "RANK",
@@ -51,18 +55,46 @@ class Place:
     """Where one attempt runs. `style` is how the mask is spelt; `scope` names its cards' leases
     for launchers inside the job; `addresses` are those of the services it needs, by name.
     `run` is empty for a command outside of any run (`gpulaunch exec`).
+
+    `slots`: it runs on a node that an engine is still to choose. There are no `gpus` then, and its
+    ports are marks too; the mask of a job with cards is whatever that engine sets.
     """
 
     gpus: tuple[Gpu, ...]
     style: Style
     scope: str
-    master_port: int
+    master_port: int | str
     run: str = ""
     run_dir: str = ""
     attempt: int = 1
     out: str = ""
-    port: int | None = None
+    port: int | str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
+    slots: NodeSlots | None = None
+
+    @property
+    def gpu_index(self) -> str:
+        """Its cards' numbers, comma-separated, or what stands for them; empty without cards."""
+        return self.slots.gpu_index if self.slots else ",".join(str(g.index) for g in self.gpus)
+
+    @property
+    def gpu_uuid(self) -> str:
+        """The same of their identities."""
+        return self.slots.gpu_uuid if self.slots else ",".join(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def card(self) -> str:
+        """The same as part of a file's name."""
+        return self.slots.card if self.slots else _file_name(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def mask(self) -> Mapping[str, str]:
+        """The variables that show a program these cards and no others."""
+        return {} if self.slots and self.slots.gpus else visible(self.gpus, self.style)
+
+
+def _file_name(uuids: Iterable[str]) -> str:
+    return "+".join(uuids).replace("/", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +142,7 @@ def delta(
         **(explain.environment(base, own) if job.explain else {}),
         **_interpreter(job, wishes.get("PATH", base.get("PATH", os.path.defpath)), place.run_dir),
         **_facts(job, place),
-        **visible(place.gpus, place.style),
+        **place.mask,
         CHOSEN: ",".join(sorted(chosen)),
     }
     if job.python or job.venv or job.conda:
@@ -127,11 +159,13 @@ def _choices(job: Job, place: Place, machine: Machine) -> dict[str, str]:
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": str(place.master_port),
     }
-    chosen.update(dict.fromkeys(THREADS, str(threads(job, machine))))
-    if place.gpus:
-        card = "+".join(gpu.uuid for gpu in place.gpus).replace("/", "_")
+    count = str(threads(job, machine))
+    if place.slots and job.demand.gpus and job.demand.cpus is None:
+        count = place.slots.threads  # what this job is granted, not this machine's share
+    chosen.update(dict.fromkeys(THREADS, count))
+    if place.card:
         for name, kind in CACHES.items():
-            chosen[name] = os.path.join(machine.cache, kind, card)
+            chosen[name] = os.path.join(machine.cache, kind, place.card)
     return chosen
 
 
@@ -146,8 +180,8 @@ def threads(job: Job, machine: Machine) -> int:
 
 def _facts(job: Job, place: Place) -> dict[str, str]:
     facts = {
-        "GPULAUNCH_GPU_INDEX": ",".join(str(gpu.index) for gpu in place.gpus),
-        "GPULAUNCH_GPU_UUID": ",".join(gpu.uuid for gpu in place.gpus),
+        "GPULAUNCH_GPU_INDEX": place.gpu_index,
+        "GPULAUNCH_GPU_UUID": place.gpu_uuid,
         "GPULAUNCH_LEASED": place.scope,
         **{address_variable(name): address for name, address in place.addresses.items()},
     }
@@ -193,9 +227,9 @@ def placeholders(place: Place, log: str, inputs: Mapping[str, str]) -> dict[str,
         "run_dir": place.run_dir,
         "out": place.out,
         "log": log,
-        "gpu": "0" if place.gpus else "",
-        "gpu_index": ",".join(str(gpu.index) for gpu in place.gpus),
-        "gpu_uuid": ",".join(gpu.uuid for gpu in place.gpus),
+        "gpu": "0" if place.card else "",
+        "gpu_index": place.gpu_index,
+        "gpu_uuid": place.gpu_uuid,
         "attempt": str(place.attempt),
         **({} if place.port is None else {"port": str(place.port)}),
         **inputs,

@@ -37,6 +37,7 @@ class Pool:
     """`gpus` may be used, at most `limit` of them at once (None: all). `style` spells the mask.
 
     `here` are all cards that were to choose from; `notes` what a person should know at the start.
+    `engine` is whose cards they are: with "slurm" it gives them by itself, and none is known here.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,6 +49,7 @@ class Pool:
     driver: str | None = None
     notes: tuple[str, ...] = ()
     share_busy: bool = False
+    engine: str = "local"
 
     @property
     def size(self) -> int:
@@ -56,7 +58,10 @@ class Pool:
 
     @property
     def echo(self) -> str:
-        """What was understood: `1 of 8 cards, any`."""
+        """What was understood: `1 of 8 cards, any`, `Slurm, at most 4 cards at once`."""
+        if self.engine == "slurm":
+            most = f"{self.limit} card{'s' if self.limit != 1 else ''}"
+            return "Slurm" if self.limit is None else f"Slurm, at most {most} at once"
         return describe(self.selection, self.here) if self.here else "no card"
 
     @property
@@ -104,6 +109,29 @@ def open_pool(
         notes=notes,
         # Inside a job of gpulaunch, the outer job's own processes are no strangers.
         share_busy=share_busy or bool(scope_of(environ)),
+    )
+
+
+def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> Pool:
+    """Slurm's cards: at most so many at once. Looks for no card here, and needs no driver.
+
+    Raises SelectionError for what names cards: which they are, Slurm says.
+    """
+    selection = parse(spec)
+    if selection.which is not None:
+        raise SelectionError(
+            "under --engine slurm it is all, or a number, the most cards at once: which they are,"
+            " Slurm says"
+        )
+    return Pool(
+        gpus=(),
+        limit=selection.count,
+        style="index",
+        # A node's CPUs are shared out by Slurm: one, where a job does not say how many it needs.
+        machine=environment.Machine(cpus=1, pool=1, cache=cache_directory(environ)),
+        selection=selection,
+        here=(),
+        engine="slurm",
     )
 
 

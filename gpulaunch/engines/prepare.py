@@ -13,6 +13,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
+from hashlib import blake2s
 from pathlib import Path
 from uuid import uuid4
 
@@ -68,6 +69,11 @@ def prepare(
         hidden=strict.hidden(job, place.gpus),
         task=_task(job, values, changes),
     )
+
+
+def scope(run_id: str, attempt: AttemptId) -> str:
+    """Names the leases of an attempt's cards; short enough for an abstract socket's name."""
+    return f"{run_id}/{blake2s(str(attempt).encode(), digest_size=8).hexdigest()}"
 
 
 def wants_port(job: Job) -> bool:

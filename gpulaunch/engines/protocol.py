@@ -21,6 +21,16 @@ Attempts
   exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has ended
   meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
 
+An engine with a queue of its own (Slurm)
+  It is told of no card: `Launch` names none, and the engine places the attempt by itself, on its
+  own cards and no others. Before `Started` comes `Queued`, with the name that the attempt has
+  there, once; while it waits, `why` says for what. `Started` names the cards. The same attempt is
+  run once at most, whenever and however often the supervisor is killed. Attempts go on when it is
+  gone; `adopt` takes them up, and they may be stopped as if they had been launched here. One that
+  was never handed over ends as interrupted. What the engine cannot find out (it does not answer, a
+  file system shows a record late) ends no attempt; one of which nothing can be known any more is
+  `Lost`.
+
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
   same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each

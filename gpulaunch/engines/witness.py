@@ -67,8 +67,20 @@ class Witness:
         self._look = look
         self._xids = xids
         self._warn = warn
+        self._afar = False
         self._begun: dict[AttemptId, Beginning] = {}
         self._counted = Beginning(failure.counters(), time.monotonic())
+
+    @classmethod
+    def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> Witness:
+        """Of attempts on other machines, whose kernels and cards are not to be seen from here."""
+
+        def look(gpu: Gpu, then: Then) -> None:
+            raise NotImplementedError("nobody looks at the cards of another machine")
+
+        witness = cls(run, {}, look, lambda gpu, since: (), warn)
+        witness._afar = True
+        return witness
 
     def begin(self, attempt: AttemptId) -> None:
         now = time.monotonic()
@@ -114,14 +126,15 @@ class Witness:
     def _conclude(self, inquiry: Inquiry) -> None:
         ended, job = inquiry.ended, inquiry.job
         begun = inquiry.beginning
+        rooms = [str(self._run.out(ended.attempt)), job.cwd]
+        if not self._afar:
+            rooms += [self._temporary, "/dev/shm"]
         evidence = Evidence(
             ended.outcome,
             tail(self._run.log(ended.attempt)),
             rises=failure.counters() - begun.counters if begun else Counters(),
             cards=tuple(inquiry.cards),
-            rooms=failure.rooms(
-                (str(self._run.out(ended.attempt)), job.cwd, self._temporary, "/dev/shm")
-            ),
+            rooms=failure.rooms(rooms),
         )
         found = failure.diagnose(evidence) or _plain(evidence, job)
         if found is not None:

@@ -47,7 +47,10 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first."""
+    """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first.
+
+    `engine` is what the newest of them runs on; `slurm` are the options that `--slurm` gave.
+    """
 
     run: str
     name: str
@@ -66,6 +69,8 @@ class Manifest:
     simulated: bool = False
     git: Git | None = None
     epochs: tuple[Epoch, ...] = ()
+    engine: str = "local"
+    slurm: tuple[str, ...] = ()
 
     @property
     def latest(self) -> Epoch | None:
@@ -86,6 +91,8 @@ def collect(
     job_file: Path | None,
     gpus: Sequence[Gpu] = (),
     driver: str | None = None,
+    engine: str = "local",
+    slurm: Sequence[str] = (),
 ) -> Manifest:
     """What this process is and where: the manifest of a run's first epoch.
 
@@ -110,6 +117,8 @@ def collect(
         simulated=any(gpu.simulated for gpu in gpus),
         git=git_state(Path(os.path.abspath(job_file)).parent if job_file else Path.cwd()),
         epochs=(first,),
+        engine=engine,
+        slurm=tuple(slurm),
     )
 
 

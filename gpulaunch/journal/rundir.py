@@ -6,6 +6,8 @@
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
+        slurm/{node.py,keeper.py,batch.sh}  slurm/batches/BATCH.json  slurm/said/
+        slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
 as they are, never through a shell. Reads no journal, decides nothing about a run's state.
@@ -140,6 +142,60 @@ class RunDir:
     def batch(self, job: str) -> Path:
         """The directory with links to this job's items."""
         return self.inputs / "batches" / _checked(job)
+
+    # What a run on a Slurm cluster has beside: see `process/nodeside.py`.
+
+    @property
+    def slurm(self) -> Path:
+        """What the client and the nodes leave each other; there in a run on a cluster."""
+        return self.path / "slurm"
+
+    @property
+    def node_program(self) -> Path:
+        """The shim that runs on a node; its keeper lies beside it."""
+        return self.slurm / "node.py"
+
+    @property
+    def batch_script(self) -> Path:
+        return self.slurm / "batch.sh"
+
+    @property
+    def batch_lists(self) -> Path:
+        return self.slurm / "batches"
+
+    @property
+    def tickets(self) -> Path:
+        return self.slurm / "tickets"
+
+    @property
+    def starts(self) -> Path:
+        return self.slurm / "starts"
+
+    @property
+    def stops(self) -> Path:
+        return self.slurm / "stops"
+
+    @property
+    def said(self) -> Path:
+        """What Slurm and the shim themselves have to say, a file per batch and index."""
+        return self.slurm / "said"
+
+    def batch_list(self, batch: str) -> Path:
+        """Which attempts a batch is of, in the order of the array."""
+        return self.batch_lists / f"{_checked(batch)}.json"
+
+    def batch_id(self, batch: str) -> Path:
+        """Slurm's number of the batch, once that is known."""
+        return self.batch_lists / f"{_checked(batch)}.id"
+
+    def ticket(self, attempt: AttemptId) -> Path:
+        return self.tickets / f"{_checked(attempt.job)}.{attempt.number}.json"
+
+    def start(self, attempt: AttemptId) -> Path:
+        return self.starts / f"{_checked(attempt.job)}.{attempt.number}"
+
+    def stop(self, attempt: AttemptId) -> Path:
+        return self.stops / f"{_checked(attempt.job)}.{attempt.number}"
 
     # ── What is done to them ────────────────────────────────────────────────────────────────────
 

@@ -11,6 +11,8 @@ Owns how a type is written; knows no fact, file or socket. Built once a type fro
     AttemptId as `attempt`    two members, "job" and "attempt"; `name` in JobAdded, JobSettled ...
                               is written "job" as well, so that one key finds all about a job
 
+A field that its dataclass marks as SPARSE is left out where it holds its default.
+
 Reading is strict: a member too many, one too few (unless the field has a default) or of another
 type is a ValueError that names it.
 """
@@ -25,7 +27,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from gpulaunch.core.model import AttemptId
+from gpulaunch.core.model import SPARSE, AttemptId
 
 Encode: TypeAlias = Callable[[Any], Any]
 Decode: TypeAlias = Callable[[Any], Any]
@@ -45,12 +47,13 @@ class Coder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """A field as it is written: `key` is its name in JSON."""
+    """A field as it is written: `key` is its name in JSON. `unsaid`: the value that is not."""
 
     field: str
     key: str
     coder: Coder
     required: bool
+    unsaid: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Shape:
             out["job"], out["attempt"] = value.attempt.job, value.attempt.number
         for member in self.members:
             item = getattr(value, member.field)
+            if item == member.unsaid:
+                continue
             write = member.coder.encode
             out[member.key] = item if write is None else write(item)
         return out
@@ -112,7 +117,13 @@ def shape_of(cls: type) -> Shape:
     hints = get_type_hints(cls)
     attempt = hints.get("attempt") is AttemptId
     members = tuple(
-        Member(field.name, _key(kind, field.name), coder_of(hints[field.name]), _required(field))
+        Member(
+            field.name,
+            _key(kind, field.name),
+            coder_of(hints[field.name]),
+            _required(field),
+            field.default if field.metadata == SPARSE else dataclasses.MISSING,
+        )
         for field in dataclasses.fields(cls)
         if not (attempt and field.name == "attempt")
     )

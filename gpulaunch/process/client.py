@@ -205,9 +205,9 @@ class Pair:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file = command.attempt, command.end
         with _memory_file("launch") as file:
-            file.write(_for_the_child(command))
+            file.write(json.dumps(for_the_child(command)).encode())
             file.flush()
-            self._tell(_for_the_keeper(command), [file.fileno()])
+            self._tell(for_the_keeper(command), [file.fileno()])
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
         """TERM, the command's grace, KILL; `now`: KILL at once. Nothing, where nothing runs.
@@ -290,12 +290,12 @@ def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) 
     to.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
 
 
-def _for_the_keeper(command: Command) -> dict[str, object]:
+def for_the_keeper(command: Command) -> dict[str, object]:
     """What it goes by while the attempt runs; short, whatever the command is."""
     return {
         "do": "launch",
         "attempt": command.attempt,
-        "end": _code(command.end),
+        "end": code(command.end),
         "outputs": bool(command.outputs),
         "timeout": command.timeout,
         "idle_timeout": command.idle_timeout,
@@ -305,20 +305,20 @@ def _for_the_keeper(command: Command) -> dict[str, object]:
     }
 
 
-def _for_the_child(command: Command) -> bytes:
-    spec = {
+def for_the_child(command: Command) -> dict[str, object]:
+    """The rest, which the process reads that becomes the job."""
+    return {
         "attempt": command.attempt,
         "argv": _coded(command.argv),
-        "env_set": {_code(name): _code(value) for name, value in command.env_set.items()},
+        "env_set": {code(name): code(value) for name, value in command.env_set.items()},
         "env_unset": _coded(command.env_unset),
-        "cwd": _code(command.cwd),
-        "log": _code(command.log),
+        "cwd": code(command.cwd),
+        "log": code(command.log),
         "outputs": _coded(command.outputs),
         "hidden": None if command.hidden is None else _coded(command.hidden),
         "worker": None if command.task is None else _task(command, command.task),
         "main": None if command.main is None else _main(command.main),
     }
-    return json.dumps(spec).encode()
 
 
 def _task(command: Command, task: Task) -> dict[str, object]:
@@ -339,18 +339,18 @@ def _main(main: Main) -> dict[str, object]:
     return {
         "argv": _coded(main.argv),
         "args": _coded(main.args),
-        "name": _code(main.name),
-        "env": {_code(name): _code(value) for name, value in main.env.items()},
+        "name": code(main.name),
+        "env": {code(name): code(value) for name, value in main.env.items()},
     }
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """The bytes that the kernel is to see, a character each: any name survives JSON."""
     return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
 def _coded(texts: Sequence[str]) -> list[str]:
-    return [_code(text) for text in texts]
+    return [code(text) for text in texts]
 
 
 def _inherited() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,36 @@ class Task:
     items: int | None = None
     memory: int | None = None
     load_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlots:
+    """Marks that stand in a command for what only the node it will run on can tell.
+
+    They may be anywhere in `argv`, the values of `env_set` and `outputs`. `gpu_index` and
+    `gpu_uuid` stand for the cards' numbers and identities, comma-separated, `card` for both in a
+    file's name; they are empty where `gpus`, the number of cards, is 0. `port` and `master_port`
+    are free ports; `threads` is how many CPUs were granted.
+    """
+
+    gpus: int
+    gpu_index: str
+    gpu_uuid: str
+    card: str
+    port: str
+    master_port: str
+    threads: str
+
+    @classmethod
+    def fresh(cls, gpus: int) -> NodeSlots:
+        """Marks that no text holds by chance, and that need no quotes anywhere."""
+        token = secrets.token_hex(8)
+
+        def mark(name: str) -> str:
+            return f"@gpulaunch:{name}:{token}@"
+
+        index, uuid, card = map(mark, ("gpu_index", "gpu_uuid", "card")) if gpus else ("", "", "")
+        return cls(gpus, index, uuid, card, mark("port"), mark("master_port"), mark("threads"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from gpulaunch.process.client import Nursery, _code, _coded, _inherited, _memory_file
+from gpulaunch.process.client import Nursery, _coded, _inherited, _memory_file, code
 
 FOLDER = Path(__file__).with_name("preload")
 SERVER = FOLDER / "server.py"
@@ -127,22 +127,22 @@ def _spec(preload: Preload, log: str, base: Mapping[str, str]) -> bytes:
     theirs = preload.env.get("PYTHONPATH")
     env = {**preload.env, "PYTHONPATH": os.pathsep.join([HOOK, theirs] if theirs else [HOOK])}
     spec = {
-        "python": _code(preload.python),
+        "python": code(preload.python),
         "start": _coded(preload.start),
         "target": _coded(preload.target),
-        "cwd": _code(preload.cwd),
+        "cwd": code(preload.cwd),
         "env": _codes(env),
-        "python_path": None if theirs is None else _code(theirs),
+        "python_path": None if theirs is None else code(theirs),
         "base": _codes(base),
         "modules": preload.modules,
         "early": preload.early,
         "own": preload.own,
         "limit": preload.limit,
         "cards": preload.cards,
-        "log": _code(log),
+        "log": code(log),
     }
     return json.dumps(spec).encode()
 
 
 def _codes(environ: Mapping[str, str]) -> dict[str, str]:
-    return {_code(name): _code(value) for name, value in environ.items()}
+    return {code(name): code(value) for name, value in environ.items()}

@@ -11,6 +11,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.spec import tree
 from gpulaunch.spec.expand import MAX_JOBS, Context, Draft, Entry
 from gpulaunch.spec.fields import Entry as EntryFields
+from gpulaunch.spec.fields import engines_merged
 from gpulaunch.spec.mistakes import Bad, Mistakes
 from gpulaunch.spec.needs import Index, Names, Resolver, find_cycles, spell_cycle
 from gpulaunch.spec.services import is_end, same_addresses, spell_end, with_ends
@@ -114,7 +115,7 @@ def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> 
 
 
 def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:
-    """Defaults below, the entry's own above; `env` key by key; one Python environment."""
+    """Defaults below, the entry's own above; `env`, `engine` key by key; one Python environment."""
     if not defaults:
         return own
     fields = {key: value for key, value in defaults.items() if key not in nulls}
@@ -122,7 +123,10 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
         for key in _ENVIRONMENTS:
             fields.pop(key, None)
     env = {**fields.get("env", {}), **own.get("env", {})}
+    engine = engines_merged(fields.get("engine", {}), own.get("engine", {}))
     fields.update(own)
+    if "engine" in fields:
+        fields["engine"] = engine
     if env:
         fields["env"] = env
     return fields

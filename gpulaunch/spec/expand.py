@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
 from gpulaunch.core.params import Params
-from gpulaunch.spec import places, workers
+from gpulaunch.spec import engines, places, workers
 from gpulaunch.spec.digest import digest
 from gpulaunch.spec.fields import Deferred, filled
 from gpulaunch.spec.forms import Matrix
@@ -58,6 +58,7 @@ class Context:
     jobs: int = 0
     scripts: Scripts = field(default_factory=dict)
     demands: dict[Demand, Demand] = field(default_factory=dict)
+    engines: dict[str, engines.Settings] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -272,6 +273,7 @@ class Entry:
             inherit_ranks=resolved.get("inherit_ranks", False),
             worker=worker,
             item=values if worker is not None else _NO_PLACES,
+            engine=self._engine(resolved),
         )
         if worker is not None:
             try:
@@ -316,6 +318,12 @@ class Entry:
                 ("worker",),
             )
         return job
+
+    def _engine(self, resolved: Fields) -> engines.Settings:
+        if "engine" not in resolved:
+            return _NO_ENGINE
+        held = engines.held(resolved["engine"])
+        return self.context.engines.setdefault(repr(held), held)  # equal ones share it
 
     def _resolve(self, texts: Texts, values: Values, gather: Gather) -> dict[str, Any]:
         """The fields of this job, with Deferred ones filled and converted."""
@@ -381,6 +389,7 @@ _ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}
 _NO_PARAMS = Params((), ())
+_NO_ENGINE: engines.Settings = {}
 
 
 def _batch_of(number: int, items: list[Item]) -> Item:

@@ -17,7 +17,7 @@ from pydantic_core import core_schema
 
 from gpulaunch.core.template import Template, Text
 from gpulaunch.spec import convert as c
-from gpulaunch.spec import forms, workers
+from gpulaunch.spec import engines, forms, workers
 from gpulaunch.spec import values as v
 from gpulaunch.spec.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.spec.tree import Plain
@@ -25,7 +25,7 @@ from gpulaunch.spec.tree import Plain
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
-LATER = frozenset({"engine", "tty"})
+LATER = frozenset({"tty"})
 """Keys of other versions of the job file, which this one cannot do yet."""
 
 
@@ -85,6 +85,26 @@ def _deferring(convert: c.Convert) -> c.Convert:
         return convert(filled(compiled, str))  # only escaped ones
 
     return validate
+
+
+def _engine(value: Plain) -> Any:
+    return _deferring(engines.settled)(engines.typed(value))
+
+
+def engines_merged(below: Any, above: Any) -> Any:
+    """Two values of `engine:`, either of them Deferred or not, key by key."""
+    if not (isinstance(below, Deferred) or isinstance(above, Deferred)):
+        return engines.merged(below, above)
+    both: Any = engines.merged(_compiled(below), _compiled(above))
+    return Deferred(both, engines.settled)
+
+
+def _compiled(value: Any) -> Any:
+    if isinstance(value, Deferred):
+        return value.value
+    return {
+        name: {key: list(words) for key, words in given.items()} for name, given in value.items()
+    }
 
 
 class Kind:
@@ -202,6 +222,12 @@ _READY: Schema = {"type": "string", "pattern": r"^(tcp:|https?://|\{\{)"}
 
 _MODULE: Schema = {"type": "string", "pattern": r"^[A-Za-z_][\w.]*$"}
 _PRELOAD: Schema = {"anyOf": [{"type": "boolean"}, _MODULE, _array(_MODULE)]}
+_NULL: Schema = {"type": "null"}
+_SETTINGS: Schema = {
+    **{key: {"anyOf": [TEXT, _NULL]} for key in ("partition", "account", "qos", "gres")},
+    "extra": {"anyOf": [LIST, _NULL]},
+}
+ENGINE: Schema = _object({"slurm": {"anyOf": [_object(_SETTINGS), _NULL]}})
 
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────
 
@@ -245,6 +271,7 @@ class Defaults(BaseModel):
     explain: Flag = None
     preload: Annotated[Any, Kind(c.preload, _PRELOAD)] = None
     inherit_ranks: Flag = None
+    engine: Annotated[Any, Kind(_engine, ENGINE, defers=False)] = None
 
 
 class Entry(Defaults):

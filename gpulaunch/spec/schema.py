@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulaunch.spec.fields import COUNT, LIST, SCALAR, SOME, TEXT, Defaults, Entry, Schema
+from gpulaunch.spec.fields import (
+    COUNT,
+    ENGINE,
+    LIST,
+    SCALAR,
+    SOME,
+    TEXT,
+    Defaults,
+    Entry,
+    Schema,
+)
 from gpulaunch.spec.tell import OCCASIONS
 
 ID = "https://json-schema.org/draft/2020-12/schema"
@@ -53,6 +63,7 @@ def schema() -> dict[str, Any]:
                 {"anyOf": [TARGET, {"type": "array", "minItems": 1, "items": TARGET}, _NULL]},
                 "notify",
             ),
+            "engine": _described({"anyOf": [ENGINE, _NULL]}, "engine"),
             "defaults": {"anyOf": [_fields(Defaults), {"type": "null"}]},
             "jobs": {"type": "array", "minItems": 1, "items": _fields(Entry)},
         },
@@ -118,4 +129,6 @@ DESCRIPTIONS = {
     "explain": "An uncaught device error in Python prints a report of every tensor into the log.",
     "preload": "Python modules imported once for all such jobs: [torch, igfold], or auto.",
     "inherit_ranks": "Keep RANK, WORLD_SIZE, SLURM_PROCID and their like.",
+    "engine": "What --engine slurm tells Slurm: partition, account, qos, gres (a type of card), and"
+    " extra options of sbatch. A job's own wins over defaults:, those over the file's, key by key.",
 }

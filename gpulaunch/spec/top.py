@@ -1,4 +1,4 @@
-"""The file's own keys: name, gpus, per_gpu, limits, notify, defaults."""
+"""The file's own keys: name, gpus, per_gpu, limits, notify, engine, defaults."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Any
 
 from gpulaunch.core.selection import ALL, Selection, parse_selection
 from gpulaunch.spec import convert as c
-from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults
+from gpulaunch.spec import engines
+from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults, engines_merged
 from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
 from gpulaunch.spec.tell import Target, targets
 from gpulaunch.spec.tree import Node, Plain
 from gpulaunch.spec.validate import split, validate
 from gpulaunch.spec.values import found
 
-TOP = ("name", "gpus", "per_gpu", "limits", "notify", "defaults", "jobs")
+TOP = ("name", "gpus", "per_gpu", "limits", "notify", "engine", "defaults", "jobs")
 
 
 class Top:
@@ -41,7 +42,10 @@ class Top:
         self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
         self.limits = self._one("limits", _limits, {})
         self.notify = self._one("notify", targets, ())
+        engine = self._one("engine", engines.fixed, {})
         self._read_defaults()
+        if engine:
+            self.defaults["engine"] = engines_merged(engine, self.defaults.get("engine", {}))
 
     def _one(self, key: str, convert: c.Convert, default: Any) -> Any:
         node = self.nodes.get(key)

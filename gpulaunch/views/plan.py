@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulaunch.core.model import Gpu, Job, Worker
-from gpulaunch.core.selection import Selection, choose, describe
 from gpulaunch.core.template import Text as Command
 from gpulaunch.core.template import slots
 from gpulaunch.core.words import unescaped
@@ -31,19 +30,24 @@ LENGTH = 500
 
 def plan_json(
     name: str,
-    selection: Selection,
+    cards: str,
     gpus: Sequence[Gpu],
     limits: Mapping[str, int],
     jobs: Sequence[Job],
+    engine: str = "local",
 ) -> dict[str, Any]:
-    """The plan for machines. Durations in seconds, memory in bytes; environments are left out."""
+    """The plan for machines. Durations in seconds, memory in bytes; environments are left out.
+
+    `cards` says in words on what the jobs run; `gpus` are the cards, where they are known.
+    """
     return {
         "name": name,
-        "cards": describe(selection, gpus),
+        "engine": engine,
+        "cards": cards,
         "simulated": any(gpu.simulated for gpu in gpus),
         "gpus": [
             {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory": gpu.memory}
-            for gpu in choose(selection, gpus)
+            for gpu in gpus
         ],
         "limits": dict(limits),
         "jobs": [_job_json(job) for job in jobs],
@@ -74,6 +78,10 @@ def _job_json(job: Job) -> dict[str, Any]:
         "retries": job.retry.times,
         "outputs": [unescaped(_shown(text)) for text in job.outputs],
         "service": job.service is not None,
+        "engine": {
+            name: {key: list(told) for key, told in given.items()}
+            for name, given in job.engine.items()
+        },
     }
 
 
@@ -113,16 +121,16 @@ def _shown(text: Command) -> str:
 def print_plan(
     console: Console,
     name: str,
-    selection: Selection,
-    gpus: Sequence[Gpu],
+    cards: str,
     limits: Mapping[str, int],
     jobs: Sequence[Job],
+    engine: str = "local",
 ) -> None:
     """The run in a line, then each group of jobs: how many, what each takes, first commands."""
     from rich.text import Text
 
     total = words.several(len(jobs), "job")
-    head = Text.assemble((words.visible(name), "bold"), f"  {total} on {describe(selection, gpus)}")
+    head = Text.assemble((words.visible(name), "bold"), f"  {total} on {cards}")
     console.print(head, soft_wrap=True)
     if limits:
         tokens = ", ".join(f"{words.visible(key)} {number}" for key, number in limits.items())
@@ -132,7 +140,7 @@ def print_plan(
         console.print(Text(text, "dim"), soft_wrap=True)
     for group in _groups(jobs):
         console.print()
-        for line in _group_lines(group):
+        for line in _group_lines(group, engine):
             console.print(line, soft_wrap=True)
 
 
@@ -144,12 +152,13 @@ def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _group_lines(group: Sequence[Job]) -> list[Text]:
+def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
     from rich.text import Text
 
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
-    facts = " · ".join([words.several(len(group), "job"), *_needs_of(group)])
+    told = _listed("tells it", [_told(job, engine) for job in group])
+    facts = " · ".join([words.several(len(group), "job"), *_needs_of(group), *told])
     lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
         lines.append(Text.assemble(("    $ ", "green"), _one_line(_what_runs(job))))
@@ -201,6 +210,15 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
         *_span([job.retry.times or None for job in group], _retries, "{}"),
         *(["a service"] if group[0].service is not None else []),
     ]
+
+
+def _told(job: Job, engine: str) -> tuple[str, ...]:
+    """What the engine is told of the job: `partition gpu`, `--mem=64G`."""
+    return tuple(
+        word if word.startswith("-") else f"{key} {word}"
+        for key, given in job.engine.get(engine, {}).items()
+        for word in given
+    )
 
 
 def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase: str) -> list[str]:

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.core.facts import AttemptEnded, AttemptStarted, Fact, JobAdded, JobSettled, Noted
-from gpulaunch.core.model import AttemptId, Exited, Instant, MissingOutput
+from gpulaunch.core.facts import (
+    AttemptEnded,
+    AttemptLaunched,
+    AttemptQueued,
+    AttemptStarted,
+    Fact,
+    JobAdded,
+    JobSettled,
+    Noted,
+    RunOpened,
+)
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, MissingOutput
 from gpulaunch.journal import codec
 from gpulaunch.journal.shapes import UnknownKindError, coder_of, shape_of
 from tests.journal.facts import FACTS, INSTANTS, opened, values
@@ -118,6 +128,46 @@ def test_what_a_newer_version_writes_is_told_apart(body: dict[str, object]) -> N
 def test_a_field_that_an_older_version_did_not_have_takes_its_default() -> None:
     line = sealed(HEAD | {"e": "job_settled", "job": "a", "state": "failed"})
     assert codec.decode(line).fact == JobSettled("a", "failed", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "fact"),
+    [
+        (
+            {"e": "attempt_launched", "gpus": ["GPU-0"], "worker": None},
+            AttemptLaunched(AttemptId("a", 1), ("GPU-0",), queued=False),
+        ),
+        (
+            {"e": "attempt_started", "pid": 4711},
+            AttemptStarted(AttemptId("a", 1), 4711, gpus=(), node=""),
+        ),
+    ],
+)
+def test_facts_of_before_engines_had_queues_are_still_read(
+    body: dict[str, object], fact: Fact
+) -> None:
+    line = sealed(HEAD | body | {"job": "a", "attempt": 1})
+    assert codec.decode(line).fact == fact
+
+
+def test_a_run_of_before_engines_had_queues_was_local() -> None:
+    body = json.loads(codec.encode(1, opened(), AT))
+    del body["c"]
+    assert not {"engine", "node"} & {*body, *body["gpus"][0]}
+    fact = codec.decode(sealed(body)).fact
+    assert isinstance(fact, RunOpened)
+    assert (fact.engine, fact.gpus[0].node) == ("local", "")
+
+
+def test_what_an_engine_with_a_queue_tells_is_written() -> None:
+    gpu = Gpu("n1/0", 0, "n1/0", "", 0, node="n1")
+    a1 = AttemptId("a", 1)
+    launched = AttemptLaunched(a1, (), queued=True)
+    started = AttemptStarted(a1, 7, (gpu,), "n1")
+    for fact in (opened(engine="slurm"), launched, AttemptQueued(a1, "Slurm job 12_3"), started):
+        assert codec.decode(codec.encode(1, fact, AT)[:-1]).fact == fact
+    body = json.loads(codec.encode(1, started, AT))
+    assert (body["node"], body["gpus"][0]["node"]) == ("n1", "n1")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,18 @@ BOTH = {
     "inherit_ranks: true": True,
     "shell: [sh, -c]": True,
     "name: ''": False,
+    "tty: x": False,
     "engine: x": False,
+    "engine: null": True,
+    "engine: {slurm: {partition: gpu, account: lab, qos: long, gres: a100, extra: [-H]}}": True,
+    "engine: {slurm: {extra: --mem=4G -C a100, account: null}}": True,
+    "engine: {slurm: {extra: []}}": True,
+    "engine: {slurm: null}": True,
+    "engine: {slurm: {gres: '{{n}}'}}": None,
+    "engine: {slurm: {partiton: gpu}}": False,
+    "engine: {slurm: {partition: [a, b]}}": False,
+    "engine: {slurm: [a]}": False,
+    "engine: {slrum: {}}": False,
     "worker: 'a.b:f'": False,
 }
 

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
-from gpulaunch.core.selection import ALL, Selection
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.views.gpus import GpuRow, GpuUser, gpus_json, print_gpus
 from gpulaunch.views.plan import command, plan_json, print_plan
@@ -40,7 +39,7 @@ def jobs() -> list[Job]:
 def plan(columns: int | None = None) -> str:
     return rendered(
         lambda c: print_plan(
-            c, "nanobodies", Selection(count=2), gpus(8, True), {"msa_server": 1}, jobs()
+            c, "nanobodies", "2 of 8 simulated cards, any", {"msa_server": 1}, jobs()
         ),
         columns,
     )
@@ -76,7 +75,7 @@ def test_a_group_whose_jobs_differ_shows_from_least_to_most() -> None:
         Job("b", "x", demand=Demand(gpu_memory=40 << 30, cpus=4, uses=("msa",)), timeout=7200.0),
         Job("c", "x", demand=Demand(per_gpu=2), retry=RetryPolicy(times=2), timeout=7200.0),
     ]
-    text = rendered(lambda c: print_plan(c, "n", ALL, gpus(1), {}, group))
+    text = rendered(lambda c: print_plan(c, "n", "1 card", {}, group))
     assert text.splitlines()[2] == (
         "  a … c  3 jobs · 1 card each · 8 GiB to 40 GiB free on the card (not all)"
         " · 2 share a card (not all) · 1 CPU to 4 CPUs (not all) · uses others, some of them"
@@ -84,9 +83,21 @@ def test_a_group_whose_jobs_differ_shows_from_least_to_most() -> None:
     )
 
 
+def test_a_plan_shows_what_its_engine_is_told_and_no_other_engine() -> None:
+    told = {"slurm": {"partition": ("gpu",), "extra": ("--mem=64G",)}}
+    group = [Job("a", "x", engine=told)]
+    text = rendered(lambda c: print_plan(c, "n", "Slurm", {}, group, "slurm"))
+    assert text.splitlines()[0] == "n  1 job on Slurm"
+    assert "a  1 job · 1 card · tells it partition gpu, --mem=64G" in text
+    assert "partition" not in rendered(lambda c: print_plan(c, "n", "1 card", {}, group))
+    assert plan_json("n", "Slurm", (), {}, group, "slurm")["jobs"][0]["engine"] == {
+        "slurm": {"partition": ["gpu"], "extra": ["--mem=64G"]}
+    }
+
+
 def test_a_plan_is_json_too_without_environments() -> None:
     secret = replace(jobs()[0], env={"TOKEN": "hunter2"})
-    found = plan_json("n", ALL, gpus(2), {"x": 1}, [secret])
+    found = plan_json("n", "all 2 cards", gpus(2), {"x": 1}, [secret])
     assert "hunter2" not in json.dumps(found)
     assert found["cards"] == "all 2 cards"
     assert found["jobs"][0]["run"] == "chai-lab fold /data/0.fasta {{out}}"

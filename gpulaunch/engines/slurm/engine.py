@@ -1,0 +1,367 @@
+"""The engine of a Slurm cluster: Slurm decides when and where; records on the shared disk tell how.
+
+    Launch ─▶ ticket ─▶ Outbox ─▶ sbatch ┄┄▶ (a node: process/node.py) ─▶ starts/ ends/
+                                               squeue, once a cycle ─▶ judge ◀┘
+                                                                         └─▶ Queued Started Ended
+
+It takes no card and sets no mask. Attempts go on when the launcher is gone; `adopt` takes them up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpulaunch.core.events import (
+    Ended,
+    Instruction,
+    Launch,
+    Queued,
+    Started,
+    StopAttempt,
+)
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Gpu,
+    Interrupted,
+    Job,
+    NotStarted,
+    Outcome,
+    Stopped,
+    status_of,
+)
+from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.prepare import Outs
+from gpulaunch.engines.protocol import Post
+from gpulaunch.engines.slurm import batches, commands, script, tickets
+from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.ending import Ending
+from gpulaunch.engines.slurm.judge import Over, Sight, judge
+from gpulaunch.engines.slurm.outbox import Outbox
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.witness import Witness
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.loop import Loop
+from gpulaunch.process.ends import read_end
+from gpulaunch.process.nodeside import Start, read_start
+
+GLANCE = 1.0
+"""Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`words` go to every sbatch. `cycle`: seconds between two looks at Slurm's queue."""
+
+    words: tuple[str, ...] = ()
+    cycle: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An attempt that was launched and has not ended.
+
+    `id` is Slurm's, once it is known; `row` what the last look at its queue showed. `known_at` and
+    `over_at` (monotonic): when Slurm had it, and when it was first seen to be over, or unknown.
+    """
+
+    attempt: AttemptId
+    job: Job
+    id: str = ""
+    row: Row | None = None
+    start: Start | None = None
+    known_at: float = 0.0
+    over_at: float | None = None
+    wish: StopAttempt | None = None
+
+    @property
+    def array(self) -> str:
+        """Slurm's number of the array that it is a task of; else its own."""
+        return self.id.partition("_")[0]
+
+    @property
+    def runs(self) -> bool:
+        """It was given its cards, and is not known to be over."""
+        if self.row is not None:
+            return self.row.phase == "running"
+        return self.start is not None
+
+
+class SlurmEngine:
+    """Carries instructions out on the cluster; see `protocol` for what it promises."""
+
+    def __init__(self, context: Context, settings: Settings, loop: Loop, post: Post) -> None:
+        self._context = context
+        self._cycle = settings.cycle
+        self._words = settings.words
+        self._run = context.run
+        self._loop = loop
+        self._post = post
+        self._outs = Outs()
+        self._held: dict[AttemptId, Held] = {}
+        self._slurm = commands.Slurm(loop, context.base)
+        self._outbox = Outbox(
+            self._slurm,
+            context.run,
+            f"gl:{context.run_id}:",
+            context.epoch,
+            script.environment(context.base),
+            loop,
+            self,
+        )
+        self._ending = Ending(self._slurm, context.run, loop)
+        self._witness = Witness.afar(context.run, context.warn)
+        self._waits = ""
+        self._away = ""
+        self._asked_at: float | None = None
+        tickets.lay_out(context.run)
+        script.lay_out(context.run)
+
+    # ── Instructions ────────────────────────────────────────────────────────────────────────────
+
+    def carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Launch():
+                self._launch(instruction)
+            case StopAttempt():
+                self._stop(instruction)
+            case _:
+                raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
+
+    def _launch(self, launch: Launch) -> None:
+        try:
+            tickets.write(
+                launch.job,
+                launch.attempt,
+                self._context.base,
+                self._run,
+                self._context.run_id,
+                self._context.machine,
+                self._outs,
+            )
+        except OSError as error:
+            where = f": {error.filename}" if error.filename else ""
+            self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
+        except GpulaunchError as error:
+            self._post(Ended(launch.attempt, NotStarted(str(error))))
+        else:
+            self._held[launch.attempt] = Held(launch.attempt, launch.job)
+            self._outbox.add(launch.attempt, (*script.options(launch.job, self._run), *self._words))
+            self._plan()
+
+    def _stop(self, stop: StopAttempt) -> None:
+        held = self._held.get(stop.attempt)
+        if held is None:
+            return
+        held.wish = stop
+        if held.id:
+            self._ending.ask(held)
+        elif self._outbox.drop(stop.attempt):
+            self._over(held, Interrupted(stop.by))
+
+    def why(self, attempt: AttemptId) -> str:
+        held = self._held.get(attempt)
+        if held is None:
+            return ""
+        if not held.id:
+            return self._waits or self._away or "is being handed to Slurm"
+        reason = held.row.reason if held.row is not None and held.row.phase == "queued" else ""
+        return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
+
+    # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
+
+    def adopt(self, attempts: Sequence[AttemptId]) -> None:
+        """They go on in Slurm; those that it was not given are the core's to launch anew."""
+        left = set(attempts)
+        for batch in batches.read_all(self._run):
+            mine = [attempt for attempt in batch.attempts if attempt in left]
+            if not mine:
+                continue
+            left.difference_update(mine)
+            for attempt in mine:
+                self._held[attempt] = Held(attempt, tickets.job_of(attempt, self._run))
+            if batch.id:
+                self.sent(batch)
+            else:
+                self._outbox.take_up(batch)
+        for attempt in sorted(left):
+            self._post(Ended(attempt, Interrupted("its launcher was gone before Slurm had it")))
+        self._plan()
+
+    # ── What the outbox tells ───────────────────────────────────────────────────────────────────
+
+    def wanted(self, attempt: AttemptId) -> bool:
+        return attempt in self._held
+
+    def sent(self, batch: Batch) -> None:
+        self._waits = ""
+        for place, attempt in enumerate(batch.attempts):
+            held = self._held.get(attempt)
+            if held is None:
+                continue
+            held.id, held.known_at = batch.task_of(place), time.monotonic()
+            self._post(Queued(attempt, f"Slurm job {held.id}"))
+            if held.wish is not None:
+                self._ending.ask(held)
+
+    def refused(self, batch: Batch, why: str) -> None:
+        for attempt in batch.attempts:
+            if held := self._held.get(attempt):
+                self._over(held, NotStarted(f"sbatch: {why}"))
+
+    def doubtful(self) -> None:
+        self._asked_at = None  # what was asked before says nothing of it
+        self._loop.call_after("slurm:queue", self._cycle, self._look)
+
+    def waits(self, why: str) -> None:
+        if why != self._waits:
+            self._context.warn(None, f"Slurm takes no more for now: {why}")
+        self._waits = why
+
+    # ── Looks ───────────────────────────────────────────────────────────────────────────────────
+
+    def _plan(self) -> None:
+        """Look at the records and at the queue from time to time while anything is there."""
+        if self._held or self._outbox.in_doubt:
+            self._loop.call_after("slurm:glance", min(GLANCE, self._cycle), self._glance)
+            if self._asked_at is None:
+                self._loop.call_after("slurm:queue", self._cycle, self._look)
+
+    def _look(self) -> None:
+        if self._asked_at is None and (self._held or self._outbox.in_doubt):
+            self._asked_at = time.monotonic()
+            asked_at = self._asked_at
+            self._slurm.queue(lambda answer: self._seen(answer, asked_at))
+
+    def _seen(self, answer: commands.QueueAnswer, asked_at: float) -> None:
+        if asked_at != self._asked_at:
+            return
+        self._asked_at = None
+        if isinstance(answer, commands.Queue):
+            self._tell_back()
+            self._outbox.look_up(answer.rows)
+            self._place(answer.rows, asked_at)
+            self._glance()
+            self._ending.insist([held for held in self._held.values() if held.wish is not None])
+        else:
+            self.away(answer.text)
+        self._plan()
+
+    def _place(self, rows: Sequence[Row], asked_at: float) -> None:
+        """Each attempt's row. What Slurm had only after it was asked, it could not show."""
+        found = {str(row): row for row in rows if row.task is not None or not row.tasks}
+        alike = [row for row in rows if row.tasks]
+        now = time.monotonic()
+        for held in self._held.values():
+            if not held.id or held.known_at >= asked_at:
+                continue
+            held.row = found.get(held.id) or _among(alike, held.id) or found.get(held.array)
+            over = held.row is None or held.row.phase == "over"
+            held.over_at = (held.over_at or now) if over else None
+
+    def _glance(self) -> None:
+        """See from the records, and from Slurm's last word, what became of each attempt."""
+        started, ended = _names(self._run.starts), _names(self._run.ends)
+        for held in list(self._held.values()):
+            name = str(held.attempt)
+            if held.start is None and name in started:
+                self._begun(held)
+            self._consider(held, name in ended)
+        self._plan()
+
+    def _begun(self, held: Held) -> None:
+        start = held.start = read_start(self._run.start(held.attempt))
+        if start is None:
+            return
+        if start.job:
+            held.id = start.job  # where it came to be handed over twice, this is the one that runs
+        gpus = tuple(
+            Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
+            for gpu in start.gpus
+        )
+        self._post(Started(held.attempt, start.pid, gpus, start.node))
+
+    def _consider(self, held: Held, has_end: bool) -> None:
+        end = None
+        if has_end:
+            with suppress(OSError):
+                end = read_end(self._run.end(held.attempt))
+        if end is None and held.over_at is None:
+            return
+        over = 0.0 if held.over_at is None else time.monotonic() - held.over_at
+        timeout = held.job.timeout
+        said = "" if held.start else script.said(self._run, held.id)
+        sight = Sight(held.row, held.start, end, over, timeout, said, held.wish is not None)
+        verdict = judge(sight)
+        if not isinstance(verdict, Over):
+            return
+        outcome = _as_wished(verdict.outcome, held.wish)
+        ended = Ended(held.attempt, outcome, failure=verdict.failure)
+        if end is not None:
+            ended = Ended(
+                held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
+            )
+        self._gone(held)
+        if verdict.failure is None:
+            self._witness.examine(ended, held.job, (), self._post)
+        else:
+            self._post(ended)
+
+    def _over(self, held: Held, outcome: Outcome) -> None:
+        """It never came to Slurm."""
+        self._gone(held)
+        self._post(Ended(held.attempt, _as_wished(outcome, held.wish)))
+
+    def _gone(self, held: Held) -> None:
+        del self._held[held.attempt]
+        tickets.forget(held.attempt, self._run)
+        self._ending.over(held)
+        self._outs.over(str(self._run.out(held.attempt)))
+
+    # ── A controller that does not answer ───────────────────────────────────────────────────────
+
+    def away(self, why: str) -> None:
+        if not self._away:
+            text = f"Slurm's controller does not answer, what runs goes on: {why}"
+            self._context.warn(None, text)
+        self._away = f"Slurm's controller does not answer: {why}"
+
+    def _tell_back(self) -> None:
+        if self._away:
+            self._context.warn(None, "Slurm's controller answers again")
+        self._away = ""
+
+    def close(self) -> None:
+        """The attempts stay Slurm's."""
+        self._outs.close()
+        self._slurm.close()
+
+
+def _among(alike: Sequence[Row], id: str) -> Row | None:
+    """Of rows that are about several tasks that wait alike, the one that this is among."""
+    number, _, task = id.partition("_")
+    return next((row for row in alike if task and row.is_about(number, int(task))), None)
+
+
+def _as_wished(outcome: Outcome, wish: StopAttempt | None) -> Outcome:
+    """An end that was asked for, by whatever way it came."""
+    if wish is None or not isinstance(outcome, Cancelled | Interrupted | Stopped):
+        return outcome
+    status = status_of(outcome)
+    match wish.reason:
+        case "cancelled":
+            return Cancelled(status)
+        case "stopped":
+            return Stopped(status)
+    return Interrupted(wish.by, status)
+
+
+def _names(directory: os.PathLike[str]) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError:
+        return frozenset()

@@ -1,0 +1,155 @@
+"""What became of an attempt that Slurm was given. Pure: sights in, verdicts out.
+
+In this order: the record that its keeper wrote, once nothing of it was left; Slurm's word while it
+waits or runs; Slurm's word of how it ended; else it is lost. A code of 0 alone is no success: a
+node that failed leaves one too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Failure,
+    Interrupted,
+    Lost,
+    NotStarted,
+    Outcome,
+    Signaled,
+    TimedOut,
+    status_of,
+)
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.failure.classes import advice_for
+from gpulaunch.process.ends import End
+from gpulaunch.process.nodeside import Start
+
+PATIENCE = 60.0
+"""Seconds for which a record that should be there is waited for: NFS shows it late."""
+_KILLED = (Signaled(9), Exited(137))
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What is known of an attempt now. `row`: Slurm's, None where it knows nothing of the job.
+
+    `over` is for how many seconds it has been over, or unknown to Slurm. `timeout` is the job's.
+    `said`: what Slurm or the node's side said of it outside of its log. `wished`: we asked for its
+    end.
+    """
+
+    row: Row | None
+    start: Start | None = None
+    end: End | None = None
+    over: float = 0.0
+    timeout: float | None = None
+    said: str = ""
+    wished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """It is in Slurm's queue; `why` in Slurm's word."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """It was given its cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """It is over, and what would tell how is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """It ended so; `failure` is what Slurm recognised of it."""
+
+    outcome: Outcome
+    failure: Failure | None = None
+
+
+Verdict: TypeAlias = Waits | Runs | Unsure | Over
+
+
+def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
+    """`patience`: seconds for which a record that is not to be seen may still come."""
+    row = sight.row
+    if sight.end is not None:
+        return _recorded(sight.end.outcome, sight)
+    if row is not None and row.phase == "queued":
+        return Waits(row.reason)
+    if row is not None and row.phase == "running":
+        return Runs()
+    if row is not None and not row.node and sight.start is None:
+        return _never_began(row)
+    if sight.over < patience:
+        return Unsure()
+    return _unrecorded(sight)
+
+
+def _recorded(outcome: Outcome, sight: Sight) -> Verdict:
+    row = sight.row
+    ended_by_slurm = isinstance(outcome, Interrupted) and not sight.wished
+    if not ended_by_slurm and outcome not in _KILLED:
+        return Over(outcome)
+    if row is not None and row.phase != "over":
+        return Unsure()  # Slurm is about to say why
+    kind = "" if row is None else row.kind
+    if not ended_by_slurm:
+        return Over(outcome, _out_of_memory() if kind == "out_of_memory" else None)
+    status = status_of(outcome)
+    if kind == "cancelled":
+        return Over(Cancelled(status))
+    if kind == "preempted":
+        return Over(Interrupted("preempted by Slurm", status))
+    return Over(outcome)
+
+
+def _never_began(row: Row) -> Verdict:
+    if row.kind == "dependency":
+        return Over(Interrupted("what it needs did not succeed"))
+    if row.kind == "cancelled":
+        return Over(Cancelled())
+    return Over(NotStarted(f"Slurm: {row.state}"))
+
+
+def _unrecorded(sight: Sight) -> Over:
+    """It left no record of its end: Slurm's word counts, where it has one."""
+    row, where = sight.row, ""
+    if row is None:
+        return Over(Lost("Slurm knows it no longer, and it left no record of its end"))
+    if node := row.node or (sight.start.node if sight.start else ""):
+        where = f" ({node})"
+    match row.kind:
+        case "cancelled":
+            return Over(Cancelled())
+        case "preempted":
+            return Over(Interrupted(f"preempted by Slurm{where}"))
+        case "dependency":
+            return Over(Interrupted("what it needs did not succeed"))
+        case "timeout" | "deadline" if sight.timeout is not None:
+            return Over(TimedOut("timeout", sight.timeout))
+        case "out_of_memory":
+            return Over(Signaled(9), _out_of_memory())
+        case "node_fail" | "boot_fail":
+            return Over(Lost(f"its node failed{where}"))
+    if sight.start is None:
+        said = f": {sight.said}" if sight.said else ""
+        return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
+    if row.kind in ("timeout", "deadline"):
+        return Over(Interrupted(f"Slurm's time limit{where}"))
+    status = row.status
+    if status in (None, Exited(0)):
+        return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
+    return Over(status)
+
+
+def _out_of_memory() -> Failure:
+    return Failure("host_oom", "Slurm: OUT_OF_MEMORY", advice_for("host_oom"))

@@ -1,0 +1,216 @@
+"""Attempts on their way to Slurm: gathered into batches, handed over one by one, never twice.
+
+    add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
+                                             ▲ half of it ◀─ too many ┘ └ no answer: looked up
+
+Knows nothing of what becomes of a batch after that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import batches, commands
+from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+
+GATHERED = 0.05
+"""Seconds for which attempts are gathered: those of one turn come as one array."""
+MOST = 1000
+"""Tasks of an array, where the cluster allows as many."""
+AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
+
+
+class Sent(Protocol):
+    """What is told of batches; `where` an attempt is no longer wanted it is left out."""
+
+    def wanted(self, attempt: AttemptId) -> bool: ...
+    def sent(self, batch: Batch) -> None: ...
+    def refused(self, batch: Batch, why: str) -> None: ...
+    def doubtful(self) -> None: ...
+    def waits(self, why: str) -> None: ...
+    def away(self, why: str) -> None: ...
+
+
+class Outbox:
+    """`prefix` begins every title: whoever looks a batch up finds it by that."""
+
+    def __init__(
+        self,
+        slurm: commands.Slurm,
+        run: RunDir,
+        prefix: str,
+        epoch: int,
+        environ: Mapping[str, str],
+        loop: Loop,
+        to: Sent,
+    ) -> None:
+        self._slurm = slurm
+        self._run = run
+        self._prefix = prefix
+        self._epoch = epoch
+        self._environ = environ
+        self._loop = loop
+        self._to = to
+        self._fresh: dict[AttemptId, tuple[str, ...]] = {}
+        self._batches: deque[Batch] = deque()
+        self._sending: Batch | None = None
+        self._doubted = False
+        self._unconfirmed: set[str] = set()
+        self._count = 0
+        self._most: int | None = None
+        self.common: tuple[str, ...] = ()
+        """Options that every batch gets as it is handed over."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether Slurm has the batch on its way is not known."""
+        return self._doubted
+
+    def add(self, attempt: AttemptId, options: Sequence[str]) -> None:
+        self._fresh[attempt] = tuple(options)
+        self._loop.call_after("slurm:gather", GATHERED, self._gather)
+
+    def take_up(self, batch: Batch) -> None:
+        """A batch of an earlier launcher, of which nobody knows whether Slurm has it."""
+        self._unconfirmed.add(batch.name)
+        self._batches.append(batch)
+        self._send()
+
+    def drop(self, attempt: AttemptId) -> bool:
+        """Take it back; False where it is handed over, or about to be."""
+        if self._fresh.pop(attempt, None) is not None:
+            return True
+        waiting = [batch for batch in self._batches if batch is not self._sending]
+        return any(attempt in batch.attempts for batch in waiting)
+
+    def look_up(self, rows: Sequence[Row]) -> None:
+        """What Slurm has, asked after the doubt arose: it settles it."""
+        batch = self._sending
+        if batch is None or not self._doubted:
+            return
+        self._doubted = False
+        found = next((row.id for row in rows if row.name == batch.title), None)
+        if found is None:
+            self._sending = None
+            self._send()
+        else:
+            self._sent(commands.Submitted(found))
+
+    # ── Batches ─────────────────────────────────────────────────────────────────────────────────
+
+    def _gather(self) -> None:
+        if self._most is None:
+            self._slurm.ask(self._configured)
+            return
+        alike: dict[tuple[str, ...], list[AttemptId]] = {}
+        for attempt, options in self._fresh.items():
+            alike.setdefault(options, []).append(attempt)
+        self._fresh.clear()
+        for options, attempts in alike.items():
+            for start in range(0, len(attempts), self._most):
+                self._batches.append(self._batch(attempts[start : start + self._most], options))
+        self._send()
+
+    def _configured(self, answer: commands.ConfigAnswer) -> None:
+        if isinstance(answer, commands.Config):
+            self._most = max(1, min(MOST, answer.array))
+            self._gather()
+        else:
+            self._to.away(answer.text)
+            self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
+
+    def _batch(self, attempts: Sequence[AttemptId], options: tuple[str, ...]) -> Batch:
+        self._count += 1
+        name = f"{self._epoch}-{self._count}"
+        title = f"{self._prefix}{name}:{batches.names(attempts)}"[:120]
+        return Batch(name, title, tuple(attempts), options)
+
+    def _send(self) -> None:
+        """Hand the next one over, unless one is on its way."""
+        while self._sending is None and self._batches:
+            batch = self._batches[0]
+            if batch.name in self._unconfirmed:
+                self._unconfirmed.remove(batch.name)
+                self._doubt(batch)
+                return
+            wanted = tuple(attempt for attempt in batch.attempts if self._to.wanted(attempt))
+            if not wanted:
+                self._batches.popleft()
+                batches.forget(batch, self._run)
+                continue
+            if wanted != batch.attempts:
+                # Under a new name: what an earlier launcher may have handed over is another.
+                batches.forget(batch, self._run)
+                batch = self._batches[0] = self._batch(wanted, batch.options)
+            try:
+                batches.write(batch, self._run)
+            except OSError as error:
+                self._to.waits(f"{error.strerror}: {error.filename}")
+                self._loop.call_after("slurm:send", AGAIN, self._send)
+                return
+            self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
+        self._sending = batch
+        array = () if len(batch.attempts) == 1 else (f"--array=0-{len(batch.attempts) - 1}",)
+        self._slurm.submit(
+            (*batch.options, *self.common, *array, f"--job-name={batch.title}"),
+            self._run.batch_script,
+            self._environ,
+            self._answered,
+        )
+
+    def _answered(self, answer: commands.SubmitAnswer) -> None:
+        batch = self._sending
+        assert batch is not None
+        match answer:
+            case commands.Submitted():
+                self._sent(answer)
+            case commands.Full(text):
+                self._too_many(batch, text)
+            case commands.Refused(text):
+                self._done(batch)
+                batches.forget(batch, self._run)
+                self._to.refused(batch, text)
+                self._send()
+            case _:
+                self._doubt(batch)
+
+    def _sent(self, answer: commands.Submitted) -> None:
+        batch = self._sending
+        assert batch is not None
+        self._done(batch)
+        try:
+            batches.confirm(batch, answer.id, self._run)
+        except OSError:
+            batch.id = answer.id  # a later launcher finds it by its name
+        self._to.sent(batch)
+        self._send()
+
+    def _too_many(self, batch: Batch, why: str) -> None:
+        """The site takes no more, or none of that size: half of it, and of one alone, later."""
+        self._sending = None
+        if len(batch.attempts) == 1:
+            self._to.waits(why)
+            self._loop.call_after("slurm:send", FULL_AGAIN, self._send)
+            return
+        self._batches.popleft()
+        batches.forget(batch, self._run)
+        middle = (len(batch.attempts) + 1) // 2
+        for part in (batch.attempts[middle:], batch.attempts[:middle]):
+            self._batches.appendleft(self._batch(part, batch.options))
+        self._send()
+
+    def _doubt(self, batch: Batch) -> None:
+        self._sending, self._doubted = batch, True
+        self._to.doubtful()
+
+    def _done(self, batch: Batch) -> None:
+        self._sending = None
+        self._batches.remove(batch)

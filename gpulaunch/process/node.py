@@ -1,0 +1,715 @@
+"""On a node of a Slurm cluster, in the job's place until the job is over: the shim.
+
+    slurmd ──batch script, exec──▶ node.py ──exec──▶ keeper.py ──fork──▶ ... ──▶ job
+              said/ ◀──problems──┘ │  ▲                  └─ends/ logs/
+       starts/ ◀──claim, and where─┘  └─tickets/ stops/
+
+What it owns: that an attempt is run once, the check of what Slurm granted, what only the node can
+tell (which cards, which ports), and the exit status that Slurm is to see. What it never does:
+start, signal or end the job itself, which is the keepers' business; choose a card, or change the
+mask that Slurm set.
+
+It runs alone, as `python -I -S node.py RUN_DIR BATCH [SECONDS]`, on Python 3.8 and newer, standard
+library only; hence one file, and no import from the package. `nodeside.py` writes what it reads.
+SECONDS is how long a shared file system may take to show a file that was written elsewhere.
+
+Its exit status: 0 for a success as the job file means it, and for that alone. Else the job's own
+status (128 + N for signal N), 124 for a timeout, 1 where that would be 0; and where no job was run:
+75 it was started before, 78 it could not be started; or 70: nobody saw how it ended.
+"""
+
+from __future__ import annotations
+
+import array
+import binascii
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import IO, Any
+
+PATIENCE = 60.0  # seconds: NFS clients believe what they last saw for up to 60
+LOOK_AGAIN = 0.5
+DRIVER_PATIENCE = 5.0
+LEAVING_PATIENCE = 10.0
+LOST, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 75, 78, 124
+
+MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
+NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
+SLURM_ENDED_IT = "Slurm ended it"
+
+
+class Problem(Exception):
+    """Why the attempt cannot be started here, in words."""
+
+
+def main() -> int:
+    asked = Asked()
+    run, batch = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2])
+    patience = float(sys.argv[3]) if len(sys.argv) > 3 else PATIENCE
+    environ = own_environment()
+    try:
+        attempt = Attempt(run, name_of_ours(run, batch, environ, asked, patience))
+    except Problem as problem:
+        say(str(problem))
+        return 128 + signal.SIGTERM if asked.stop else UNFIT
+    return serve(attempt, environ, asked, patience)
+
+
+def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience: float) -> int:
+    """Claim the attempt, run it, and wait for its end. The exit status."""
+    attempt.ticket = await_json(attempt.ticket_file, asked, patience)
+    grant = Grant(environ)
+    try:
+        if not claim(attempt.start_file, grant.record(attempt.id)):
+            say(f"{attempt.id} {started_before(attempt.start_file)}: it is not started again")
+            return STARTED_BEFORE
+        stop = attempt.read_stop()
+        if asked.stop or stop:  # before it began: the client may have signalled nobody yet
+            attempt.write_end(*(stop or ("interrupted", SLURM_ENDED_IT)))
+            return 1
+        return run_it(attempt, grant, environ, asked, patience)
+    except OSError as problem:
+        where = f": {shown(problem.filename)}" if problem.filename else ""
+        attempt.refuse(f"{problem.strerror}{where}, on node {grant.node}")
+    except Problem as problem:
+        attempt.refuse(str(problem))
+    return UNFIT
+
+
+def run_it(
+    attempt: Attempt,
+    grant: Grant,
+    environ: dict[bytes, bytes],
+    asked: Asked,
+    patience: float,
+) -> int:
+    ticket = attempt.ticket
+    if ticket is None:
+        raise Problem(
+            f"{shown(attempt.ticket_file)} was not to be seen on node {grant.node} within"
+            f" {patience:.0f} s"
+        )
+    grant.check(int(ticket["node"]["gpus"]))
+    with contextlib.ExitStack() as stack:
+        child = filled(ticket, grant, environ, stack)
+        keepers = stack.enter_context(contextlib.closing(Keepers(environ)))
+        keepers.launch(ticket["keeper"], child)
+        end = keepers.await_end(attempt, asked)
+    if end is not None:
+        attempt.make_durable(end)
+        return exit_status(end, ticket["keeper"]["success_codes"])
+    if not os.path.lexists(attempt.end_file):  # the first thing that a keeper makes
+        raise Problem(f"its keepers did not start on node {grant.node}")
+    say(f"{attempt.id}: its keepers were killed; how it ended nobody saw")
+    return LOST
+
+
+def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
+    """What Slurm's `afterok` is to go by. `end` is as the keeper wrote it."""
+    status, cause = end["status"], end["cause"]
+    if cause in ("timeout", "idle_timeout"):
+        return TIMED_OUT
+    if cause is None and (end["error"] is not None or status is None):
+        return UNFIT
+    if status is None:
+        return 1
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status)
+    code = os.WEXITSTATUS(status)
+    if cause is None and not end["missing"] and code in success_codes:
+        return 0
+    return code or 1
+
+
+# ── What was asked for meanwhile ────────────────────────────────────────────────────────────────
+
+
+class Asked:
+    """TERM and USR1: stop, with the job's grace; a second one, and USR2: now.
+
+    Slurm sends TERM, the client the others: Slurm has TERM for itself, and sends it to the job as
+    well. INT and HUP are meant for a terminal that is not here.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+    def __init__(self) -> None:
+        self.stop = self.now = False
+        self.fd, write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for number in self.SIGNALS:
+            signal.signal(number, self.hear)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    def hear(self, number: int, _: object) -> None:
+        self.now = self.stop or number == signal.SIGUSR2
+        self.stop = True
+
+    def wait(self, seconds: float | None, *others: int) -> None:
+        """Until a signal, until one of the `others` can be read, or so long."""
+        poller = select.poll()
+        for fd in (self.fd, *others):
+            poller.register(fd, select.POLLIN)
+        poller.poll(None if seconds is None else seconds * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+
+
+# ── Files that were written on another machine ──────────────────────────────────────────────────
+
+
+def name_of_ours(
+    run: bytes, batch: bytes, environ: Mapping[bytes, bytes], asked: Asked, patience: float
+) -> bytes:
+    """Which attempt of the batch this task of the array is. Raises Problem."""
+    path = os.path.join(run, b"slurm", b"batches", batch + b".json")
+    listed = await_json(path, asked, patience)
+    if listed is None:
+        raise Problem(
+            f"{shown(path)} was not to be seen on node {node_name(environ)} within {patience:.0f}"
+            " s: is the run directory on a file system that all nodes share?"
+        )
+    index = int(environ.get(b"SLURM_ARRAY_TASK_ID", b"0"))
+    names = listed["attempts"]
+    if not 0 <= index < len(names):
+        raise Problem(f"{shown(path)} lists {len(names)} attempts, and this is number {index}")
+    return raw(names[index])
+
+
+def await_json(path: bytes, asked: Asked, patience: float) -> dict[str, Any] | None:
+    """What is in the file; None where it does not show in time, or a stop is asked for.
+
+    There is nothing to wait for but time: no file system tells of another machine's writes.
+    """
+    until = time.monotonic() + patience
+    while True:
+        value = read_json(path)
+        left = until - time.monotonic()
+        if value is not None or left <= 0 or asked.stop:
+            return value
+        asked.wait(min(LOOK_AGAIN, left))
+
+
+def read_json(path: bytes) -> dict[str, Any] | None:
+    """None where it is absent, or not whole."""
+    look_anew(os.path.dirname(path))
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def look_anew(folder: bytes) -> None:
+    """Opening a directory makes an NFS client ask its server what is there now."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
+def sync(path: bytes) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.EBADF):  # not every file system can
+            raise
+    finally:
+        os.close(fd)
+
+
+class Attempt:
+    """The attempt that is to be run, and its files. `name` is what they are called."""
+
+    def __init__(self, run: bytes, name: bytes) -> None:
+        slurm = os.path.join(run, b"slurm")
+        self.name = name
+        self.ticket: dict[str, Any] | None = None
+        self.ticket_file = os.path.join(slurm, b"tickets", name + b".json")
+        self.start_file = os.path.join(slurm, b"starts", name)
+        self.stop_file = os.path.join(slurm, b"stops", name)
+        self.end_file = os.path.join(run, b"ends", name)
+
+    @property
+    def id(self) -> str:
+        return shown(self.name) if self.ticket is None else str(self.ticket["keeper"]["attempt"])
+
+    def read_stop(self) -> tuple[str, str] | None:
+        """Why the client wants it stopped, and for whom; None where it does not."""
+        stop = read_json(self.stop_file)
+        if stop is None:
+            return None
+        reason = "cancelled" if stop.get("reason") == "cancelled" else "interrupted"
+        return reason, str(stop.get("by", ""))
+
+    def refuse(self, why: str) -> None:
+        say(f"{self.id}: {why}")
+        self.write_end(error=why)
+
+    def write_end(self, cause: str | None = None, by: str = "", error: str | None = None) -> None:
+        """The end of an attempt that no keeper has seen, as a keeper would have written it."""
+        record: dict[str, Any] = {
+            "attempt": self.id,
+            "pid": None,
+            "status": None,
+            "cause": cause,
+            "by": by,
+            "seconds": None,
+            "missing": [],
+            "error": error,
+            "leftovers": 0,
+            "started": None,
+            "ended": (time.monotonic(), time.time()),
+        }
+        line = json.dumps(record, separators=(",", ":")).encode()
+        try:
+            fd = os.open(self.end_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb") as file:
+                file.write(b"%08x %s\n" % (binascii.crc32(line), line))
+            self.make_durable(record)
+        except OSError as problem:
+            say(f"{shown(self.end_file)} cannot be written: {problem.strerror}")
+
+    def make_durable(self, end: Mapping[str, Any]) -> None:
+        """Before Slurm hears of the end it is where everybody sees it, power cut or not."""
+        try:
+            sync(self.end_file)
+            sync(os.path.dirname(self.end_file))
+        except OSError as problem:
+            say(f"{shown(self.end_file)} may be lost ({problem.strerror}): {json.dumps(end)}")
+
+
+# ── The claim ───────────────────────────────────────────────────────────────────────────────────
+
+
+def claim(
+    path: bytes, record: Mapping[str, Any], link: Callable[[bytes, bytes], None] = os.link
+) -> bool:
+    """Whether the attempt is ours to run. Raises OSError.
+
+    INVARIANT: of all who claim it, on any node, one alone gets True, and the file is never seen
+    half written: link(2) either makes the name of a finished file or finds it taken.
+    """
+    folder = os.path.dirname(path)
+    draft = os.path.join(folder, b".new-" + binascii.hexlify(os.urandom(12)))
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(json.dumps(record).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            link(draft, path)
+        except OSError as problem:
+            # NFS repeats a request whose answer was lost, and then finds its own link: link(2).
+            if os.stat(draft).st_nlink != 2:
+                if problem.errno == errno.EEXIST:
+                    return False
+                raise
+        sync(folder)
+        return True
+    finally:
+        os.unlink(draft)
+
+
+def started_before(path: bytes) -> str:
+    start = read_json(path)
+    if start is None:
+        return "was started before"
+    return f"was started before, as Slurm job {start.get('job')} on node {start.get('node')}"
+
+
+# ── What Slurm granted ──────────────────────────────────────────────────────────────────────────
+
+
+class Grant:
+    """The cards that Slurm gave this job, as the job's environment tells. Never changes it."""
+
+    def __init__(self, environ: Mapping[bytes, bytes]) -> None:
+        self.environ = environ
+        self.node = node_name(environ)
+        mask = environ.get(MASK)
+        self.mask = None if mask is None else shown(mask)
+        words = [word.strip() for word in (self.mask or "").split(",")]
+        self.visible = [word for word in words if word and word != NO_CARD]
+        self.gpus = self.look()
+
+    def check(self, gpus: int) -> None:
+        """Raises Problem where these are not so many. To a job of none they are hidden anyway."""
+        if gpus and len(self.visible) != gpus:
+            mask = "not set" if self.mask is None else repr(self.mask)
+            raise Problem(
+                f"Slurm granted {cards(len(self.visible))} on node {self.node} ({shown(MASK)} is"
+                f" {mask}), {cards(gpus)} {'was' if gpus == 1 else 'were'} asked for"
+            )
+
+    def look(self) -> list[dict[str, Any]]:
+        """Number, identity and name of each. Under device cgroups every job's first card is 0 in
+        the mask, and for the driver; the node's own numbers are in SLURM_JOB_GPUS."""
+        known = driver_says() if self.visible else {}
+        numbers = spread(shown(self.environ.get(b"SLURM_JOB_GPUS", b"")))
+        found = []
+        for place, word in enumerate(self.visible):
+            uuid, name = known.get(word, ("", ""))
+            if not word.isdigit():
+                uuid = word
+            number = int(word) if word.isdigit() else place
+            if len(numbers) == len(self.visible):
+                number = numbers[place]
+            uuid = plain(uuid or f"{self.node}/{number}")
+            found.append({"index": number, "uuid": uuid, "name": name})
+        return found
+
+    def record(self, attempt: str) -> dict[str, Any]:
+        """The start record. `pid` is the shim's own."""
+        return {
+            "attempt": attempt,
+            "job": slurm_id(self.environ),
+            "node": self.node,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "restart": int(self.environ.get(b"SLURM_RESTART_COUNT", b"0")),
+            "mask": self.mask,
+            "gpus": self.gpus,
+            "boot": boot(),
+            "started": (time.monotonic(), time.time()),
+        }
+
+
+def cards(count: int) -> str:
+    return f"{count} card{'' if count == 1 else 's'}"
+
+
+def node_name(environ: Mapping[bytes, bytes]) -> str:
+    return plain(shown(environ.get(b"SLURMD_NODENAME", b"")) or socket.gethostname())
+
+
+def slurm_id(environ: Mapping[bytes, bytes]) -> str:
+    """As squeue shows it: `12`, or `12_3` for a task of an array."""
+    task = environ.get(b"SLURM_ARRAY_TASK_ID")
+    if task is None:
+        return shown(environ.get(b"SLURM_JOB_ID", b""))
+    return shown(environ.get(b"SLURM_ARRAY_JOB_ID", b"") + b"_" + task)
+
+
+def boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def spread(text: str) -> list[int]:
+    """`0,2-3` as numbers; empty where it is anything else."""
+    numbers: list[int] = []
+    for word in filter(None, text.split(",")):
+        match = re.match(r"([0-9]+)(?:-([0-9]+))?$", word.strip())
+        if match is None:
+            return []
+        first = int(match.group(1))
+        numbers.extend(range(first, int(match.group(2) or first) + 1))
+    return numbers
+
+
+def driver_says() -> dict[str, tuple[str, str]]:
+    """Identity and name of each card by its number, and by its identity; as `nvidia-smi -L` says.
+
+    Empty where there is none, or it takes too long: a driver in trouble answers never.
+    """
+    try:
+        process = subprocess.Popen(
+            ["nvidia-smi", "-L"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return {}
+    try:
+        said = process.communicate(timeout=DRIVER_PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: in the driver it may be deaf to that
+        return {}
+    return parsed_listing(said.decode("utf-8", "replace"))
+
+
+def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
+    """`GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c...)`, a line a card."""
+    known = {}
+    for number, name, uuid in re.findall(r"^GPU (\d+): (.*) \(UUID: (\S+)\)", text, re.MULTILINE):
+        known[number] = known[uuid] = (uuid, name)
+    return known
+
+
+# ── What only the node can fill in ──────────────────────────────────────────────────────────────
+
+
+def filled(
+    ticket: Mapping[str, Any],
+    grant: Grant,
+    environ: Mapping[bytes, bytes],
+    stack: contextlib.ExitStack,
+) -> dict[str, Any]:
+    """What the keeper's child is to execute, with the node's own values, and the mask.
+
+    INVARIANT: the values are plain (`plain`): harmless in JSON, in any quotes of a shell, in a
+    pattern of file names. Ports stay reserved until `stack` is closed.
+    """
+    text = json.dumps(ticket["child"])
+    for name, mark in ticket["node"]["slots"].items():
+        if mark and mark in text:
+            text = text.replace(mark, value_of(name, grant, environ, stack))
+    child: dict[str, Any] = json.loads(text)
+    changes = child["env_set"]
+    changes.pop(coded(MASK), None)
+    child["env_unset"] = [name for name in child["env_unset"] if raw(name) != MASK]
+    if ticket["node"]["gpus"]:
+        changes[coded(ORDER)] = "PCI_BUS_ID"
+    else:
+        changes[coded(MASK)] = ""  # Slurm leaves it unset, which shows every card there is
+    return child
+
+
+def value_of(
+    name: str, grant: Grant, environ: Mapping[bytes, bytes], stack: contextlib.ExitStack
+) -> str:
+    if name == "gpu_index":
+        return ",".join(str(card["index"]) for card in grant.gpus)
+    if name == "gpu_uuid":
+        return ",".join(card["uuid"] for card in grant.gpus)
+    if name == "card":
+        return "+".join(card["uuid"] for card in grant.gpus).replace("/", "_")
+    if name == "threads":
+        return str(cpus_granted(environ))
+    if name in ("port", "master_port"):
+        return str(reserve_port(stack))
+    raise Problem(f"its ticket has a slot {name!r}, which this node.py does not know")
+
+
+def cpus_granted(environ: Mapping[bytes, bytes]) -> int:
+    """Without a plugin that binds processes, all the node's CPUs would seem to be allowed."""
+    try:
+        return max(1, int(environ[b"SLURM_CPUS_ON_NODE"]))
+    except (KeyError, ValueError):
+        return len(os.sched_getaffinity(0))
+
+
+def reserve_port(stack: contextlib.ExitStack) -> int:
+    """A port that nobody listens on, and that no launcher on this node has reserved.
+
+    As in the package's `gpus/port.py`: the same name in the kernel, so that all keep off it.
+    """
+    first, last = port_range()
+    ports = list(range(first, last + 1))
+    start = int.from_bytes(os.urandom(4), "little") % len(ports)
+    for port in ports[start:] + ports[:start]:
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            name.bind(b"\0gpulaunch/1/port/%d" % port)
+            name.listen(8)
+        except OSError:
+            name.close()
+            continue
+        if is_unused(port):
+            stack.callback(name.close)
+            return port
+        name.close()
+    raise Problem(f"no free TCP port from {first} to {last}")
+
+
+def port_range() -> tuple[int, int]:
+    """Ports the kernel does not hand out to outgoing connections, where it leaves any."""
+    first, last = 20_000, 65_535
+    with contextlib.suppress(OSError, ValueError):
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = map(int, file.read().split())
+        if low - first >= 1000:
+            return first, low - 1
+        if last - high >= 1000:
+            return high + 1, last
+    return first, last
+
+
+def is_unused(port: int) -> bool:
+    for address in ("127.0.0.1", "0.0.0.0"):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+# ── The keepers ─────────────────────────────────────────────────────────────────────────────────
+
+
+class Keepers:
+    """A nursery with one pair, as the package's `client.py` has them. Its end is theirs: what
+    runs is then ended, with its grace."""
+
+    def __init__(self, environ: dict[bytes, bytes]) -> None:
+        """`environ` is what the job starts from. Raises OSError."""
+        self.attempt = ""
+        self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pair, pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pair.setblocking(False)
+        with control, pair:
+            # Where a standard stream is closed, the socket has its number.
+            theirs = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+            keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
+            try:
+                with held_back():
+                    self.process = subprocess.Popen(
+                        [sys.executable, "-I", "-S", keeper, str(theirs)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        env=environ,
+                        pass_fds=[theirs],
+                        start_new_session=True,
+                    )
+            finally:
+                os.close(theirs)
+            self.tell({"alive": False, "fds": 1}, [pair.fileno()], self.control)
+
+    def launch(self, spec: Mapping[str, Any], child: Mapping[str, Any]) -> None:
+        self.attempt = str(spec["attempt"])
+        with memory_file() as file:
+            file.write(json.dumps(child).encode())
+            file.flush()
+            self.tell(spec, [file.fileno()])
+
+    def stop(self, reason: str, by: str, now: bool) -> None:
+        stop = {"do": "stop", "attempt": self.attempt, "reason": reason, "by": by, "now": now}
+        self.tell(stop)
+
+    def await_end(self, attempt: Attempt, asked: Asked) -> dict[str, Any] | None:
+        """The end, once nothing of the attempt is left; None where both keepers are gone."""
+        told: tuple[bool, bool] = (False, False)
+        while True:
+            if (asked.stop, asked.now) != told:
+                told = (asked.stop, asked.now)
+                reason, by = attempt.read_stop() or ("interrupted", SLURM_ENDED_IT)
+                self.stop(reason, by, asked.now)
+            asked.wait(None, self.pair.fileno())
+            for message in self.heard():
+                if message is None:
+                    return None
+                if message["is"] == "ended":
+                    end: dict[str, Any] = message["end"]
+                    return end
+                if message["is"] == "unkillable":
+                    pids = ", ".join(map(str, message["pids"]))
+                    say(f"{attempt.id}: process {pids} cannot be killed, and is waited for")
+
+    def heard(self) -> Iterator[dict[str, Any] | None]:
+        """What has come; at the last None, when nothing is left of them and of what they ran."""
+        while True:
+            try:
+                data = self.pair.recv(65536)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # it left a message of ours unread; its last ones to us still come
+            yield json.loads(data) if data else None
+            if not data:
+                return
+
+    def tell(
+        self,
+        message: Mapping[str, Any],
+        fds: Sequence[int] = (),
+        to: socket.socket | None = None,
+    ) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        # Those that are gone say so by their end of file; a full queue holds a stop already.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            (to or self.pair).sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
+
+    def close(self) -> None:
+        """Let them go; they leave before us, or Slurm would kill them and say that it did."""
+        self.pair.close()
+        self.control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LEAVING_PATIENCE)
+
+
+def memory_file() -> IO[bytes]:
+    """A file without a name that is never on a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("gpulaunch-launch"), "w+b")
+    import tempfile  # built for an old glibc
+
+    return tempfile.TemporaryFile(dir="/dev/shm")
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """What is started meanwhile has our signals blocked, until it has a mask of its own: Slurm
+    signals all processes of a job at once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, Asked.SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ── Bytes and words ─────────────────────────────────────────────────────────────────────────────
+
+
+def own_environment() -> dict[bytes, bytes]:
+    """As Slurm gave it: an interpreter in the C locale adds LC_CTYPE to its own."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return dict(os.environb)
+    return dict(entry.split(b"=", 1) for entry in entries if entry.find(b"=") > 0)
+
+
+def raw(value: object) -> bytes:
+    """Bytes that came through JSON as Latin-1, one character each."""
+    return str(value).encode("latin-1")
+
+
+def coded(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def shown(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def plain(text: str) -> str:
+    """Only what means nothing to JSON, to a shell, to a path's end and to a pattern."""
+    return re.sub(r"[^A-Za-z0-9._:/-]", "_", text)
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"gpulaunch: {text}\n".encode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = LOST
+    sys.exit(code)

@@ -1,0 +1,142 @@
+"""The client's side of `node.py`: the files that they leave each other on the shared file system.
+
+    client ─tickets/ batches/ stops/─▶ node.py ─starts/─▶ client       (ends/: see `ends.py`)
+
+Whoever writes one writes it elsewhere in the same directory and renames it: a reader sees a whole
+file or none. Names of attempts are written as their bytes, a character each, as the keeper has
+all texts: what is a file's name here is the same one there, whatever either side's locale.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpulaunch.core.model import Instant
+from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
+from gpulaunch.process.command import Command, NodeSlots
+
+NODE = Path(__file__).with_name("node.py")
+"""The shim; it looks for `keeper.py` beside itself, so both are copied."""
+
+PROGRAMS = (NODE, KEEPER)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedGpu:
+    """A card that Slurm granted. `index` is the node's own number for it; `uuid` what the node's
+    driver says, or `NODE/INDEX`; `name` is empty where the driver said nothing."""
+
+    index: int
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An attempt was claimed on a node: it is run there, and never again elsewhere.
+
+    `job` is Slurm's id (`12_3` for a task of an array), `pid` that of node.py, on `host` (which
+    may be called otherwise than Slurm's `node`). `restart` is how often Slurm had requeued the
+    job, `mask` what it had set, None where nothing; `boot` identifies the node's boot, whose clock
+    `started.mono` is of.
+    """
+
+    attempt: str
+    job: str
+    node: str
+    host: str
+    pid: int
+    restart: int
+    mask: str | None
+    gpus: tuple[GrantedGpu, ...]
+    boot: str
+    started: Instant
+
+
+def read_start(path: str | os.PathLike[str]) -> Start | None:
+    """Who claimed the attempt, and where; None where nobody did, as far as is to be seen here.
+
+    Raises OSError where it is there and cannot be read.
+    """
+    look_anew(os.path.dirname(path))
+    try:
+        with open(path, "rb") as file:
+            record: Mapping[str, Any] = json.loads(file.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    cards = tuple(GrantedGpu(**card) for card in record["gpus"])
+    return Start(**{**record, "gpus": cards, "started": Instant(*record["started"])})
+
+
+def write_ticket(path: str | os.PathLike[str], command: Command, slots: NodeSlots) -> None:
+    """What node.py is to run. For its owner alone: it holds values of variables. Raises OSError."""
+    marks = asdict(slots)
+    gpus = marks.pop("gpus")
+    ticket = {
+        "keeper": for_the_keeper(command),
+        "child": for_the_child(command),
+        "node": {"gpus": gpus, "slots": marks},
+    }
+    _write(path, ticket)
+
+
+def write_batch(path: str | os.PathLike[str], attempts: Sequence[str]) -> None:
+    """Which attempt each index of an array stands for. On the disk when this returns.
+
+    Raises OSError.
+    """
+    _write(path, {"attempts": [code(attempt) for attempt in attempts]}, durable=True)
+
+
+def write_stop(
+    path: str | os.PathLike[str], reason: Literal["cancelled", "interrupted"], by: str = ""
+) -> None:
+    """Why the attempt is to stop; to be written before node.py gets its signal. Raises OSError.
+
+    An attempt that node.py has not begun by then is not begun.
+    """
+    _write(path, {"reason": reason, "by": by})
+
+
+def look_anew(folder: str | os.PathLike[str]) -> None:
+    """Opening a directory makes an NFS client ask its server what is there now."""
+    with suppress(OSError):
+        os.close(os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
+def put(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> None:
+    """The file, all of it or as it was before; mode 0600. Raises OSError."""
+    draft = os.path.join(os.path.dirname(path), f".new-{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft)
+        raise
+    if durable:
+        _sync_directory(os.path.dirname(path))
+
+
+def _write(path: str | os.PathLike[str], value: object, durable: bool = False) -> None:
+    put(path, json.dumps(value).encode() + b"\n", durable)
+
+
+def _sync_directory(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

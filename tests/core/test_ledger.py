@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted
+
+A1 = AttemptId("a", 1)
+CARD = Gpu("n1/0", 0, "n1/0", "", 0, node="n1")
+
+
+def opened(epoch: int = 1, engine: str = "slurm") -> f.RunOpened:
+    return f.RunOpened("r", "r", epoch, "0", "login", "b", 1, (), engine=engine)
+
+
+class History:
+    """A ledger of a run whose engine queues, a second between two facts."""
+
+    def __init__(self, *facts: f.Fact) -> None:
+        self.ledger, self.now = Ledger(), 100.0
+        self.add(opened(), f.JobAdded("a", 0, 1, "d"), *facts)
+
+    def add(self, *facts: f.Fact) -> None:
+        for fact in facts:
+            self.now += 1
+            self.ledger.apply(fact, Instant(self.now, self.now))
+
+    @property
+    def state(self) -> tuple[str, str, str]:
+        job = self.ledger.jobs["a"]
+        return job.state, job.attempts[-1].state, job.reason
+
+
+LAUNCHED = f.AttemptLaunched(A1, (), queued=True)
+QUEUED = f.AttemptQueued(A1, "Slurm job 12_3")
+STARTED = f.AttemptStarted(A1, 7, (CARD,), "n1")
+
+
+def test_a_job_waits_until_its_attempt_in_the_queue_starts() -> None:
+    history = History(LAUNCHED)
+    assert history.state == ("waiting", "launching", "in the queue")
+    history.add(QUEUED)
+    assert history.state == ("waiting", "launching", "in the queue (Slurm job 12_3)")
+    assert history.ledger.jobs["a"].in_queue
+    history.add(STARTED)
+    assert history.state == ("running", "running", "")
+    assert not history.ledger.jobs["a"].in_queue
+    assert history.ledger.counts["running"] == 1
+
+
+def test_a_card_is_known_from_the_first_attempt_that_started_there() -> None:
+    history = History(LAUNCHED)
+    assert not history.ledger.gpus
+    history.add(STARTED)
+    card = history.ledger.gpus["n1/0"]
+    assert (card.gpu, card.state, card.attempts) == (CARD, "leased", {A1})
+    record = history.ledger.attempt(A1)
+    assert (record.gpus, record.node, record.pid) == (("n1/0",), "n1", 7)
+    history.add(f.AttemptEnded(A1, Exited(0), None, False))
+    assert (card.state, card.attempts) == ("free", set())
+
+
+def test_an_attempt_in_the_queue_has_no_end_on_record() -> None:
+    history = History(LAUNCHED)
+    assert [attempt.id for attempt in history.ledger.open_attempts()] == [A1]
+    history.add(STARTED)
+    assert [attempt.id for attempt in history.ledger.open_attempts()] == [A1]
+    history.add(f.AttemptEnded(A1, Exited(0), None, False), f.JobSettled("a", "succeeded"))
+    assert history.ledger.open_attempts() == []
+
+
+def test_one_that_ended_in_the_queue_never_ran() -> None:
+    history = History(LAUNCHED, f.AttemptEnded(A1, Interrupted("stop"), None, False))
+    assert history.ledger.open_attempts() == []
+    assert history.state[0] == "running"  # what follows from its end was not recorded
+    history.add(f.JobDelayed("a", "interrupted: stop"))
+    assert history.state == ("waiting", "interrupted", "interrupted: stop")
+    assert history.ledger.attempt(A1).seconds == 0
+
+
+def test_what_the_queue_has_goes_on_when_the_supervisor_is_gone() -> None:
+    history = History(LAUNCHED, STARTED)
+    history.ledger.cut_off()
+    assert history.state == ("running", "running", "")
+    history.add(opened(2))
+    assert history.ledger.gpus["n1/0"].attempts == {A1}
+    history.add(f.AttemptEnded(A1, Exited(0), None, False))
+    assert history.ledger.gpus["n1/0"].state == "free"
+
+
+def test_another_engine_begins_without_the_cards_of_the_one_before() -> None:
+    history = History(LAUNCHED, STARTED, f.AttemptEnded(A1, Exited(0), None, False))
+    assert history.ledger.engine == "slurm"
+    history.add(opened(2, "local"))
+    assert history.ledger.engine == "local"
+    assert not history.ledger.gpus

@@ -1,0 +1,124 @@
+"""An engine on its own, with its loop, and the events that it posted."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from gpulaunch.core.events import Acquire, Event, Granted, Launch
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
+from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.local import Local
+from gpulaunch.engines.pool import open_pool
+from gpulaunch.engines.protocol import Engine
+from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from tests.slurm.cluster import Cluster
+
+E = TypeVar("E")
+
+
+class Bench:
+    """The engine of this machine, on two pretend cards; those of the same `pool` share them."""
+
+    engine: Engine
+
+    def __init__(self, run: RunDir, pool: str, epoch: int = 1) -> None:
+        self.loop = Loop()
+        self.run = run
+        self.run_id = f"{pool}-{run.path.name}"
+        self.events: list[Event] = []
+        environ = {**os.environ, "GPULAUNCH_SIM_POOL": pool}
+        environ.pop("GPULAUNCH_LEASED", None)
+        self.environ = environ
+        self.pool = open_pool(None, 2, environ, self.run_id)
+        self.epoch = epoch
+        self.begin()
+
+    def begin(self) -> None:
+        self.engine = Local(self.context(), self.pool, self.loop, self.events.append)
+
+    def context(self) -> Context:
+        return Context(
+            run=self.run,
+            run_id=self.run_id,
+            epoch=self.epoch,
+            machine=self.pool.machine,
+            base=self.environ,
+        )
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.pool.gpus
+
+    def expect(self, kind: type[E] | tuple[type[E], ...], seconds: float = 60.0) -> E:
+        """The next event of that kind; those before it are dropped."""
+        late: list[bool] = []
+        self.loop.call_after("late", seconds, lambda: late.append(True))
+        while True:
+            while self.events:
+                event = self.events.pop(0)
+                if isinstance(event, kind):
+                    self.loop.forget("late")
+                    return event
+            assert not late, f"no {kind} within {seconds} s"
+            self.loop.turn()
+
+    def hold(self, *gpus: Gpu) -> None:
+        for gpu in gpus:
+            self.engine.carry_out(Acquire(gpu.uuid))
+            self.expect(Granted)
+
+    def launch(self, job: Job, *gpus: Gpu, number: int = 1) -> AttemptId:
+        attempt = AttemptId(job.name, number)
+        job = replace(job, demand=Demand(gpus=len(gpus)))
+        self.engine.carry_out(Launch(attempt, job, self.placed(gpus)))
+        return attempt
+
+    def placed(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        return gpus
+
+    def close(self) -> None:
+        self.engine.close()
+        self.loop.close()
+
+
+class SlurmBench(Bench):
+    """The engine of a Slurm cluster, which places by itself."""
+
+    def __init__(self, cluster: Cluster, run: RunDir, pool: str, epoch: int = 1) -> None:
+        self.cluster = cluster
+        super().__init__(run, pool, epoch)
+
+    def begin(self) -> None:
+        self.environ |= self.cluster.environ
+        settings = Settings(cycle=0.2)
+        self.engine = SlurmEngine(self.context(), settings, self.loop, self.events.append)
+
+    def hold(self, *gpus: Gpu) -> None:
+        """Slurm's business."""
+
+    def placed(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        return ()
+
+
+Make = Callable[..., Bench]
+
+
+def run_directory(path: Path) -> RunDir:
+    for entry in ("logs", "out", "results", "ends"):
+        (path / entry).mkdir(parents=True, exist_ok=True)
+    return RunDir(path)
+
+
+def fresh_pool() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def sh(script: str, name: str = "a", **fields: object) -> Job:
+    return Job(name, script, **fields)  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""node.py as Slurm would start it, without Slurm: the variables set by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpulaunch.core.model import AttemptId, Outcome
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.command import Command, NodeSlots
+from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.nodeside import PROGRAMS, Start, read_start, write_batch, write_ticket
+from tests.helpers import goes_along
+
+PATIENCE = 60.0
+BATCH = "b1"
+
+
+class Node:
+    """A run directory on a "shared file system", and a node that runs what is in its list."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.run = RunDir(folder)
+        self.python = python
+        self.attempts: list[AttemptId] = []
+        run = self.run
+        for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
+            each.mkdir(parents=True, exist_ok=True)
+        for program in PROGRAMS:
+            shutil.copy(program, run.slurm)
+
+    def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
+        """An attempt that is to be run; the next index of the batch."""
+        slots = limits.pop("slots", NodeSlots.fresh(gpus))
+        attempt = AttemptId(job, 1)
+        log, end = str(self.run.log(attempt)), str(self.run.end(attempt))
+        command = Command(str(attempt), argv, log, end, **limits)
+        write_ticket(self.run.ticket(attempt), command, slots)
+        self.attempts.append(attempt)
+        self.list()
+        return attempt
+
+    def list(self) -> None:
+        write_batch(self.run.batch_list(BATCH), [str(attempt) for attempt in self.attempts])
+
+    def start(
+        self,
+        index: int = 0,
+        mask: str | None = None,
+        environ: Mapping[str, str | None] | None = None,
+        patience: float = PATIENCE,
+    ) -> subprocess.Popen[bytes]:
+        """The shim on the attempt with that index, as Slurm job 12_INDEX on n1."""
+        own: dict[str, str | None] = {
+            "PATH": os.environ["PATH"],
+            "SLURM_JOB_ID": str(13 + index),
+            "SLURM_ARRAY_JOB_ID": "12",
+            "SLURM_ARRAY_TASK_ID": str(index),
+            "SLURMD_NODENAME": "n1",
+            "SLURM_CPUS_ON_NODE": "6",
+            "CUDA_VISIBLE_DEVICES": mask,
+            "SLURM_JOB_GPUS": mask,
+            **(environ or {}),
+        }
+        program = str(self.run.node_program)
+        return subprocess.Popen(
+            [self.python, "-I", "-S", program, str(self.run.path), BATCH, str(patience)],
+            env={name: value for name, value in own.items() if value is not None},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=goes_along(),
+        )
+
+    def serve(self, index: int = 0, **how: Any) -> tuple[int, str]:
+        """Its exit status, and what it said."""
+        return finished(self.start(index, **how))
+
+    def end(self, attempt: AttemptId) -> End:
+        end = read_end(self.run.end(attempt))
+        assert end is not None
+        return end
+
+    def outcome(self, attempt: AttemptId) -> Outcome:
+        return self.end(attempt).outcome
+
+    def began(self, attempt: AttemptId) -> Start:
+        start = read_start(self.run.start(attempt))
+        assert start is not None
+        return start
+
+    def log(self, attempt: AttemptId) -> str:
+        return self.run.log(attempt).read_text()
+
+
+def finished(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    said = process.communicate(timeout=PATIENCE)[0].decode()
+    return process.returncode, said
+
+
+def driver(folder: Path, script: str) -> dict[str, str | None]:
+    """A PATH on which `nvidia-smi` is this shell script."""
+    folder.mkdir()
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def listing(uuids: Sequence[str]) -> str:
+    lines = [f"GPU {n}: NVIDIA H100 (UUID: {uuid})" for n, uuid in enumerate(uuids)]
+    return "\n".join(["cat <<'END'", *lines, "END"])

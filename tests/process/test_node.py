@@ -1,0 +1,596 @@
+"""The shim on a node: what it claims, checks, fills in, stops and says; real keepers below it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Exited,
+    Interrupted,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    TimedOut,
+)
+from gpulaunch.gpus.names import Held, bind_name
+from gpulaunch.process import node as shim
+from gpulaunch.process.command import NodeSlots
+from gpulaunch.process.nodeside import GrantedGpu, read_start, write_stop
+from tests.helpers import wait_until
+from tests.process.onnode import PATIENCE, Node, driver, finished, listing
+from tests.process.support import children_of, marked, token
+from tests.process.test_pythons import VERSIONS, python
+
+SHOW_MASK = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}" ${CUDA_DEVICE_ORDER-unset}')
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "run")
+
+
+def running(node: Node, attempt: AttemptId, text: str = "up") -> None:
+    """Until the job has said so in its log."""
+
+    def said() -> bool:
+        log = node.run.log(attempt)
+        return log.exists() and text in log.read_text()
+
+    wait_until(said, PATIENCE)
+
+
+# ── How it ends ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "outcome", "status"),
+    [
+        ("exit 0", {}, Exited(0), 0),
+        ("exit 3", {}, Exited(3), 3),
+        ("exit 3", {"success_codes": frozenset({0, 3})}, Exited(3), 0),
+        ("exit 0", {"success_codes": frozenset({3})}, Exited(0), 1),
+        ("kill -SEGV $$", {}, Signaled(11), 139),
+        ("sleep 100", {"timeout": 0.2}, TimedOut("timeout", 0.2, Signaled(15)), 124),
+        ("sleep 100", {"idle_timeout": 0.2}, TimedOut("idle_timeout", 0.2, Signaled(15)), 124),
+        ("trap 'exit 0' TERM; sleep 100 & wait", {"timeout": 0.2},
+         TimedOut("timeout", 0.2, Exited(0)), 124),
+        ("exit 0", {"outputs": ("/no/file",)}, MissingOutput(("/no/file",), Exited(0)), 1),
+    ],
+)  # fmt: skip
+def test_slurm_is_told_success_only_of_what_the_job_file_calls_one(
+    node: Node, script: str, limits: dict[str, Any], outcome: Outcome, status: int
+) -> None:
+    attempt = node.ticket("bash", "-c", script, **limits)
+    assert node.serve() == (status, "")
+    assert node.outcome(attempt) == outcome
+
+
+def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
+    absent = node.ticket("/no/program", job="absent")
+    nowhere = node.ticket("true", job="nowhere", cwd="/no/directory")
+    assert [node.serve(0)[0], node.serve(1)[0]] == [78, 78]
+    assert node.outcome(absent) == NotStarted("there is no program /no/program")
+    why = "the working directory /no/directory does not exist"
+    assert node.outcome(nowhere) == NotStarted(why)
+
+
+def test_without_its_keeper_nothing_is_started(node: Node) -> None:
+    attempt = node.ticket("true")
+    (node.run.slurm / "keeper.py").unlink()
+    assert node.serve()[0] == 78
+    assert node.outcome(attempt) == NotStarted("its keepers did not start on node n1")
+
+
+def test_where_the_end_cannot_be_laid_out_that_is_said(node: Node) -> None:
+    node.ticket("true")
+    node.run.ends.rmdir()
+    status, said = node.serve()
+    assert status == 78
+    assert "may be lost (No such file or directory)" in said
+    assert "cannot lay out" in said
+
+
+def test_nothing_of_an_attempt_is_left_when_the_shim_is_gone(node: Node) -> None:
+    mark = token()
+    attempt = node.ticket("sh", "-c", "setsid sleep 1000 & exit 0", env_set={"MARK": mark})
+    assert node.serve()[0] == 0
+    assert node.end(attempt).leftovers == 1
+    assert marked(mark, "environ") == []
+    assert marked(str(node.run.path)) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_shim_runs_on(version: str, tmp_path: Path) -> None:
+    node = Node(tmp_path / "run", python(version))
+    slots = NodeSlots.fresh(2)
+    words = f"{slots.gpu_index} {slots.gpu_uuid} {slots.port} {slots.master_port}"
+    good = node.ticket("echo", words, job="good", gpus=2, slots=slots)
+    long = node.ticket("sh", "-c", "echo up; exec sleep 1000", job="long")
+    environ = driver(tmp_path / "bin", listing(["GPU-a", "GPU-b"]))
+    assert node.serve(0, mask="0,1", environ=environ) == (0, "")
+    index, uuid, *ports = node.log(good).split()
+    assert (index, uuid) == ("0,1", "GPU-a,GPU-b")
+    assert len({int(port) for port in ports}) == 2
+    assert node.serve(0, mask="0,1", environ=environ)[0] == 75
+    process = node.start(1)
+    running(node, long)
+    process.terminate()
+    assert finished(process) == (143, "")
+    assert node.outcome(long) == Interrupted("Slurm ended it", Signaled(15))
+
+
+# ── Once ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_claim_says_who_runs_it_and_where(node: Node) -> None:
+    attempt = node.ticket("true", gpus=1)
+    environ: dict[str, str | None] = {"SLURM_RESTART_COUNT": "2", "PATH": "/usr/bin:/bin"}
+    process = node.start(mask="3", environ=environ)
+    assert finished(process)[0] == 0
+    start = node.began(attempt)
+    assert (start.attempt, start.job, start.node) == ("job.1", "12_0", "n1")
+    assert (start.pid, start.restart, start.mask) == (process.pid, 2, "3")
+    assert (start.host, start.boot) == (os.uname().nodename, shim.boot())
+    assert start.started.mono < node.end(attempt).ended.mono
+    assert start.started.utc < node.end(attempt).ended.utc
+    assert node.run.start(attempt).stat().st_mode & 0o777 == 0o600
+
+
+def test_outside_of_an_array_the_first_of_the_list_is_run(node: Node) -> None:
+    attempt = node.ticket("true")
+    alone: dict[str, str | None] = {"SLURM_ARRAY_JOB_ID": None, "SLURM_ARRAY_TASK_ID": None}
+    assert node.serve(environ=alone)[0] == 0
+    assert node.began(attempt).job == "13"
+
+
+def test_what_was_started_before_is_left_alone(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran")
+    assert node.serve()[0] == 0
+    files = {path: path.read_bytes() for path in node.run.path.rglob("*") if path.is_file()}
+    before = "was started before, as Slurm job 12_0 on node n1"
+    expected = f"gpulaunch: job.1 {before}: it is not started again\n"
+    again: dict[str, str | None] = {"SLURMD_NODENAME": "n2", "SLURM_ARRAY_JOB_ID": "99"}
+    assert node.serve(environ=again) == (75, expected)
+    assert files == {path: path.read_bytes() for path in node.run.path.rglob("*") if path.is_file()}
+    assert node.log(attempt) == "ran\n"
+
+
+def test_of_twenty_who_claim_an_attempt_together_one_runs_it(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", f"echo ran >> {node.run.path}/ran")
+    node.run.ticket(attempt).rename(node.run.path / "aside")
+    processes = [node.start() for _ in range(20)]
+    (node.run.path / "aside").rename(node.run.ticket(attempt))
+    statuses = [finished(process)[0] for process in processes]
+    assert sorted(statuses) == [0, *[75] * 19]
+    assert (node.run.path / "ran").read_text() == "ran\n"
+    assert node.outcome(attempt) == Exited(0)
+    assert [path.name for path in node.run.starts.iterdir()] == ["job.1"]
+
+
+def test_a_link_that_was_made_though_its_answer_was_lost_is_a_claim(tmp_path: Path) -> None:
+    """As NFS does it: the repeated request finds the name taken, by ourselves."""
+    place = os.fsencode(tmp_path / "job.1")
+    assert shim.claim(place, {"a": 1})
+    assert not shim.claim(place, {"a": 2})
+    assert json.loads(Path(os.fsdecode(place)).read_text()) == {"a": 1}
+
+    def repeated(draft: bytes, name: bytes) -> None:
+        os.link(draft, name)
+        os.link(draft, name)
+
+    assert shim.claim(os.fsencode(tmp_path / "job.2"), {"a": 3}, repeated)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.1", "job.2"]
+
+
+def test_where_nobody_claimed_there_is_no_start(tmp_path: Path) -> None:
+    assert read_start(tmp_path / "job.1") is None
+    assert read_start(tmp_path / "absent" / "job.1") is None
+
+
+# ── Cards ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_mask_is_what_slurm_set(node: Node, tmp_path: Path) -> None:
+    environ = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", **driver(tmp_path / "bin", "exit 9")}
+    env_set = {"CUDA_VISIBLE_DEVICES": "7"}
+    unset = ("CUDA_VISIBLE_DEVICES",)
+    attempt = node.ticket(*SHOW_MASK, gpus=2, env_set=env_set, env_unset=unset)
+    assert node.serve(mask="1,3", environ=environ)[0] == 0
+    assert node.log(attempt) == "1,3 PCI_BUS_ID\n"
+    cards = (GrantedGpu(1, "n1/1", ""), GrantedGpu(3, "n1/3", ""))
+    assert node.began(attempt).gpus == cards
+
+
+@pytest.mark.parametrize("mask", [None, "", "NoDevFiles", "0,1"])
+def test_a_job_without_cards_sees_none(node: Node, mask: str | None) -> None:
+    attempt = node.ticket(*SHOW_MASK)
+    status, _ = node.serve(environ={"CUDA_VISIBLE_DEVICES": mask, "PATH": "/usr/bin:/bin"})
+    assert status == 0
+    assert node.log(attempt) == " unset\n"
+
+
+@pytest.mark.parametrize(
+    ("mask", "gpus", "words"),
+    [
+        (None, 1, "0 cards on node n1 (CUDA_VISIBLE_DEVICES is not set), 1 card was asked for"),
+        ("", 1, "0 cards on node n1 (CUDA_VISIBLE_DEVICES is ''), 1 card was asked for"),
+        ("0,1", 1, "2 cards on node n1 (CUDA_VISIBLE_DEVICES is '0,1'), 1 card was asked for"),
+        ("4", 2, "1 card on node n1 (CUDA_VISIBLE_DEVICES is '4'), 2 cards were asked for"),
+    ],
+)
+def test_more_or_fewer_cards_than_asked_for_start_nothing(
+    node: Node, mask: str | None, gpus: int, words: str
+) -> None:
+    attempt = node.ticket("true", gpus=gpus)
+    assert node.serve(mask=mask, environ={"PATH": "/usr/bin:/bin"}) == (
+        78,
+        f"gpulaunch: job.1: Slurm granted {words}\n",
+    )
+    assert node.outcome(attempt) == NotStarted(f"Slurm granted {words}")
+    assert not node.run.log(attempt).exists()
+
+
+def test_a_card_has_the_nodes_number_and_the_drivers_identity(node: Node, tmp_path: Path) -> None:
+    """Under device cgroups the only card is the first one, to the mask and to the driver."""
+    slots = NodeSlots.fresh(1)
+    attempt = node.ticket(
+        "sh", "-c", f"echo {slots.gpu_index} '{slots.gpu_uuid}' $GPU $CACHE", gpus=1, slots=slots,
+        env_set={"GPU": slots.gpu_uuid, "CACHE": f"/cache/triton/{slots.card}"},
+    )  # fmt: skip
+    environ = {**driver(tmp_path / "bin", listing(["GPU-5f"])), "SLURM_JOB_GPUS": "3"}
+    assert node.serve(mask="0", environ=environ)[0] == 0
+    assert node.log(attempt) == "3 GPU-5f GPU-5f /cache/triton/GPU-5f\n"
+    assert node.began(attempt).gpus == (GrantedGpu(3, "GPU-5f", "NVIDIA H100"),)
+
+
+def test_a_card_that_no_driver_knows_is_named_for_its_node(node: Node) -> None:
+    slots = NodeSlots.fresh(2)
+    attempt = node.ticket("echo", slots.gpu_uuid, slots.card, gpus=2, slots=slots)
+    assert node.serve(mask="0,2", environ={"PATH": "/usr/bin:/bin"})[0] == 0
+    assert node.log(attempt) == "n1/0,n1/2 n1_0+n1_2\n"
+
+
+def test_a_mask_of_identities_is_kept_as_it_is(node: Node) -> None:
+    attempt = node.ticket(*SHOW_MASK, gpus=1)
+    environ: dict[str, str | None] = {"SLURM_JOB_GPUS": "5", "PATH": "/usr/bin:/bin"}
+    assert node.serve(mask="MIG-77", environ=environ)[0] == 0
+    assert node.log(attempt) == "MIG-77 PCI_BUS_ID\n"
+    assert node.began(attempt).gpus == (GrantedGpu(5, "MIG-77", ""),)
+
+
+def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_path: Path) -> None:
+    attempt = node.ticket("true", gpus=1)
+    environ = driver(tmp_path / "bin", "exec sleep 1000")
+    assert node.serve(mask="0", environ=environ)[0] == 0
+    assert node.began(attempt).gpus == (GrantedGpu(0, "n1/0", ""),)
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0", [0]), ("2,0", [2, 0]), ("0-2,5", [0, 1, 2, 5]), ("", []), ("a", []), ("0,GPU-1", [])],
+)
+def test_the_nodes_numbers_are_read(text: str, numbers: list[int]) -> None:
+    assert shim.spread(text) == numbers
+
+
+def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
+    text = (
+        "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c)\n"
+        "  MIG 1g.10gb     Device  0: (UUID: MIG-c6d4)\n"
+        "GPU 10: NVIDIA H100 (PCIe) (UUID: GPU-77)\n"
+        "Unable to determine the device handle for GPU 0000:41:00.0: Unknown Error\n"
+    )
+    first, last = ("GPU-5f3c", "NVIDIA A100-SXM4-80GB"), ("GPU-77", "NVIDIA H100 (PCIe)")
+    expected = {"0": first, "GPU-5f3c": first, "10": last, "GPU-77": last}
+    assert shim.parsed_listing(text) == expected
+
+
+# ── What only the node knows ────────────────────────────────────────────────────────────────────
+
+
+def test_every_attempt_on_a_node_has_ports_of_its_own(node: Node) -> None:
+    names = ["a", "b"]
+    for job in names:
+        slots = NodeSlots.fresh(0)
+        script = f"echo {slots.port} {slots.master_port} up; exec sleep 1000"
+        node.ticket("sh", "-c", script, job=job, slots=slots)
+    processes = [node.start(index) for index in (0, 1)]
+    for attempt in node.attempts:
+        running(node, attempt)
+    ports = [int(word) for each in node.attempts for word in node.log(each).split()[:2]]
+    assert len(set(ports)) == 4
+    for port in ports:
+        with pytest.raises(Held):
+            bind_name(f"port/{port}")
+    for process in processes:
+        process.terminate()
+        finished(process)
+    bind_name(f"port/{ports[0]}").close()
+
+
+def test_the_environment_is_slurms_with_the_jobs_changes(node: Node) -> None:
+    slots = NodeSlots.fresh(0)
+    changes = {"ADDED": "1", "THREADS": slots.threads, "MASTER": slots.master_port}
+    unset = ("SLURM_PROCID", "NOT_THERE")
+    attempt = node.ticket("env", "-0", slots=slots, env_set=changes, env_unset=unset)
+    site: dict[str, str | None] = {"SLURM_PROCID": "0", "SITE": "ä b", "LC_ALL": None, "LANG": None}
+    assert node.serve(environ=site)[0] == 0
+    found = dict(word.split("=", 1) for word in node.log(attempt).rstrip("\0").split("\0"))
+    assert found.pop("MASTER").isdigit()
+    expected = {
+        "ADDED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": os.environ["PATH"],
+        "SITE": "ä b",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_ARRAY_JOB_ID": "12",
+        "SLURM_ARRAY_TASK_ID": "0",
+        "SLURM_CPUS_ON_NODE": "6",
+        "SLURM_JOB_ID": "13",
+        "THREADS": "6",
+    }
+    assert found == expected
+
+
+def test_marks_are_filled_in_outputs_too(node: Node, tmp_path: Path) -> None:
+    slots = NodeSlots.fresh(1)
+    place = f"{tmp_path}/{slots.gpu_index}.out"
+    attempt = node.ticket("sh", "-c", f"echo x > {place}", gpus=1, slots=slots, outputs=(place,))
+    assert node.serve(mask="4", environ={"PATH": "/usr/bin:/bin"})[0] == 0
+    assert node.outcome(attempt) == Exited(0)
+    assert (tmp_path / "4.out").exists()
+
+
+def test_marks_need_no_quotes_and_are_never_the_same() -> None:
+    slots, others = NodeSlots.fresh(1), NodeSlots.fresh(1)
+    marks = [getattr(slots, name) for name in NodeSlots.__slots__ if name != "gpus"]
+    assert len(set(marks)) == len(marks)
+    assert all(set(mark) <= set("@:_0123456789abcdefghijklmnopqrstuvwxyz") for mark in marks)
+    assert slots.port != others.port
+
+
+def test_no_mark_is_part_of_another() -> None:
+    slots = NodeSlots.fresh(1)
+    assert slots.port not in slots.master_port
+
+
+# ── Stopping ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_for_which_the_client_left_a_reason_has_that_reason(
+    node: Node, number: signal.Signals
+) -> None:
+    script = "trap 'exit 5' TERM; echo up; sleep 1000 & wait"
+    attempt = node.ticket("bash", "-c", script, grace=1000.0)
+    process = node.start()
+    running(node, attempt)
+    write_stop(node.run.stop(attempt), "cancelled", "you")
+    process.send_signal(number)
+    assert finished(process) == (5, "")
+    assert node.outcome(attempt) == Cancelled(Exited(5))
+
+
+def test_an_interruption_says_by_whom(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo up; exec sleep 1000")
+    process = node.start()
+    running(node, attempt)
+    write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C")
+    process.send_signal(signal.SIGUSR1)
+    assert finished(process)[0] == 143
+    assert node.outcome(attempt) == Interrupted("Ctrl-C", Signaled(15))
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [[signal.SIGUSR2], [signal.SIGTERM, signal.SIGTERM], [signal.SIGUSR1, signal.SIGTERM]],
+)
+def test_what_does_not_heed_the_first_signal_goes_with_the_second(
+    node: Node, signals: list[signal.Signals]
+) -> None:
+    script = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
+    attempt = node.ticket("bash", "-c", script, grace=1000.0)
+    process = node.start()
+    running(node, attempt)
+    for number in signals[:-1]:
+        process.send_signal(number)
+        running(node, attempt, "heard")
+    process.send_signal(signals[-1])
+    assert finished(process)[0] == 137
+    assert node.outcome(attempt) == Interrupted("Slurm ended it", Signaled(9))
+
+
+def test_signals_of_a_terminal_are_ignored(node: Node) -> None:
+    go = node.run.path / "go"
+    script = f"echo up; while [ ! -e {go} ]; do sleep 0.01; done; exit 4"
+    attempt = node.ticket("sh", "-c", script)
+    process = node.start()
+    running(node, attempt)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
+    go.touch()
+    assert finished(process)[0] == 4
+
+
+def test_slurms_signal_to_all_its_processes_leaves_the_keepers_at_work(node: Node) -> None:
+    """As scancel without --batch does it: each process of the job gets it."""
+    mark = token()
+    script = "trap 'echo bye; exit 6' TERM; echo up; while :; do sleep 0.01; done"
+    attempt = node.ticket("bash", "-c", script, env_set={"MARK": mark})
+    process = node.start()
+    running(node, attempt)
+    for pid in [*below(process.pid), process.pid]:
+        with suppress(ProcessLookupError):  # one of the job's many short ones
+            os.kill(pid, signal.SIGTERM)
+    assert finished(process)[0] == 6
+    end = node.end(attempt)
+    assert end.outcome in (Exited(6), Interrupted("Slurm ended it", Exited(6)))
+    assert "bye" in node.log(attempt)
+    assert marked(mark, "environ") == []
+
+
+def below(pid: int) -> list[int]:
+    """The keepers and the job."""
+    found = children_of(pid)
+    return [*found, *(each for child in found for each in below(child))]
+
+
+def test_what_was_to_stop_before_it_began_is_not_begun(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran")
+    write_stop(node.run.stop(attempt), "cancelled", "you")
+    assert node.serve() == (1, "")
+    assert node.outcome(attempt) == Cancelled()
+    assert not node.run.log(attempt).exists()
+    assert node.serve()[0] == 75
+
+
+def test_slurm_may_end_it_while_its_ticket_is_awaited(node: Node) -> None:
+    attempt = node.ticket("true")
+    node.run.ticket(attempt).unlink()
+    process = node.start(patience=1000)
+    wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
+    process.terminate()
+    assert finished(process)[0] == 1
+    assert node.outcome(attempt) == Interrupted("Slurm ended it")
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+# ── Kills ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_when_the_shim_is_killed_the_keepers_end_the_job_and_say_so(node: Node) -> None:
+    mark = token()
+    script = "trap 'exit 7' TERM; echo up; sleep 1000 & wait"
+    attempt = node.ticket("bash", "-c", script, env_set={"MARK": mark})
+    process = node.start()
+    running(node, attempt)
+    process.kill()
+    finished(process)
+    wait_until(lambda: not marked(mark, "environ"), PATIENCE)
+    wait_until(lambda: node.run.end(attempt).read_bytes()[:1] != b"\0", PATIENCE)
+    assert node.outcome(attempt) == Interrupted("the supervisor is gone", Exited(7))
+
+
+def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo up; exec sleep 1000")
+    process = node.start()
+    running(node, attempt)
+    (nursery,) = children_of(process.pid)
+    (outer,) = children_of(nursery)
+    (inner,) = children_of(outer)
+    for pid in (nursery, outer, inner):
+        os.kill(pid, signal.SIGKILL)
+    status, said = finished(process)
+    assert status == 70
+    assert said == "gpulaunch: job.1: its keepers were killed; how it ended nobody saw\n"
+
+
+# ── A file system that shows things late, and names that try their readers ──────────────────────
+
+
+def test_files_that_show_late_are_waited_for(node: Node) -> None:
+    attempt = node.ticket("true")
+    late = [node.run.batch_list("b1"), node.run.ticket(attempt)]
+    contents = [path.read_bytes() for path in late]
+    for path in late:
+        path.unlink()
+    process = node.start()
+    wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
+    for path, content in zip(late, contents, strict=True):
+        path.write_bytes(content[:20])  # and not yet whole
+        assert process.poll() is None
+        path.write_bytes(content)
+    assert finished(process) == (0, "")
+    assert node.outcome(attempt) == Exited(0)
+
+
+def test_a_list_that_never_shows_is_said_with_what_to_look_at(node: Node) -> None:
+    status, said = node.serve(patience=0.1)
+    assert status == 78
+    assert "b1.json was not to be seen on node n1 within 0 s: is the run directory on" in said
+    assert list(node.run.starts.iterdir()) == []
+
+
+def test_a_ticket_that_never_shows_is_an_attempt_that_was_not_started(node: Node) -> None:
+    attempt = node.ticket("true")
+    node.run.ticket(attempt).unlink()
+    assert node.serve(patience=0.1)[0] == 78
+    outcome = node.outcome(attempt)
+    assert isinstance(outcome, NotStarted)
+    assert outcome.error.endswith("tickets/job.1.json was not to be seen on node n1 within 0 s")
+
+
+def test_an_index_that_the_list_does_not_have_starts_nothing(node: Node) -> None:
+    node.ticket("true")
+    status, said = node.serve(4)
+    assert status == 78
+    assert said.endswith("b1.json lists 1 attempts, and this is number 4\n")
+
+
+def test_an_attempt_that_cannot_be_claimed_is_not_run(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran")
+    node.run.starts.rmdir()
+    assert node.serve()[0] == 78
+    outcome = node.outcome(attempt)
+    assert isinstance(outcome, NotStarted)
+    assert outcome.error.startswith("No such file or directory: ")
+    assert outcome.error.endswith(", on node n1")
+
+
+HOSTILE = [
+    "a b",
+    "-rf",
+    'it\'s "quoted" $(touch x) `touch y` \\',
+    "ä日本",
+    "\udcff\udce4",
+    "x" * 200,
+    "*?[a]",
+    "{{job}}@gpulaunch:port:1@",
+]
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", "de_DE.ISO-8859-1"])
+def test_names_are_the_same_bytes_on_both_sides(tmp_path: Path, locale: str) -> None:
+    node = Node(tmp_path / "a run's $(dir) ü\udcfe")
+    for name in HOSTILE:
+        node.ticket("printf", "%s", name, job=name, env_set={"NAME": name})
+    for index, attempt in enumerate(node.attempts):
+        assert node.serve(index, environ={"LC_ALL": locale}) == (0, "")
+        end = node.end(attempt)
+        assert (end.attempt, end.outcome) == (str(attempt), Exited(0))
+        assert node.began(attempt).attempt == str(attempt)
+        assert os.fsdecode(node.run.log(attempt).read_bytes()) == attempt.job
+    assert len(list(node.run.starts.iterdir())) == len(HOSTILE)
+
+
+def test_a_hostile_host_cannot_break_out_of_what_is_filled_in(node: Node) -> None:
+    slots = NodeSlots.fresh(1)
+    attempt = node.ticket("sh", "-c", f"echo '{slots.gpu_uuid}'", gpus=1, slots=slots)
+    environ: dict[str, str | None] = {"SLURMD_NODENAME": "n'\"$(x)\\*", "PATH": "/usr/bin:/bin"}
+    assert node.serve(mask="0", environ=environ)[0] == 0
+    assert node.log(attempt) == "n____x___/0\n"
+
+
+def test_the_shim_imports_nothing_but_the_standard_library() -> None:
+    source = Path(shim.__file__).read_text()
+    names = {
+        line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))
+    }
+    assert names <= set(sys.stdlib_module_names)

@@ -1,0 +1,141 @@
+"""What became of an attempt: Slurm's word, the records, and which of them counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Instant,
+    Interrupted,
+    Lost,
+    NotStarted,
+    Outcome,
+    Signaled,
+    TimedOut,
+)
+from gpulaunch.engines.slurm.judge import PATIENCE, Over, Runs, Sight, Unsure, Waits, judge
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.process.ends import End
+from gpulaunch.process.nodeside import Start
+
+NOW = Instant(1.0, 1.0)
+START = Start("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)
+LATE = PATIENCE + 1
+
+
+def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) -> Row:
+    status = None if code is None else Exited(code)
+    return Row("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
+
+
+def end(outcome: Outcome) -> End:
+    return End("a.1", outcome, 0, 7, NOW, NOW)
+
+
+def over(sight: Sight) -> Outcome:
+    verdict = judge(sight)
+    assert isinstance(verdict, Over), verdict
+    return verdict.outcome
+
+
+def test_what_waits_waits_for_slurms_reason() -> None:
+    assert judge(Sight(row("PENDING", "Priority", node=""))) == Waits("Priority")
+
+
+def test_what_runs_is_not_judged_however_long_it_was_out_of_sight() -> None:
+    assert judge(Sight(row("RUNNING"), over=LATE)) == Runs()
+    assert judge(Sight(row("COMPLETING"), START, over=LATE)) == Runs()
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "RUNNING"])
+def test_the_record_of_its_end_counts_whatever_slurm_says(state: str) -> None:
+    assert over(Sight(row(state, code=0), START, end(Exited(3)))) == Exited(3)
+    assert over(Sight(None, START, end(Exited(0)))) == Exited(0)
+
+
+def test_a_code_of_0_without_a_record_is_no_success() -> None:
+    for state in ("COMPLETED", "FAILED", "NODE_FAIL"):
+        assert judge(Sight(row(state, code=0), START)) == Unsure()
+        assert isinstance(over(Sight(row(state, code=0), START, over=LATE)), Lost)
+
+
+def test_without_a_record_slurms_code_counts_in_the_end() -> None:
+    assert judge(Sight(row("FAILED", code=3), START)) == Unsure()
+    assert over(Sight(row("FAILED", code=3), START, over=LATE)) == Exited(3)
+
+
+def test_what_slurm_has_forgotten_and_left_no_record_is_lost() -> None:
+    assert judge(Sight(None, START)) == Unsure()
+    assert isinstance(over(Sight(None, START, over=LATE)), Lost)
+
+
+def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
+    killed = end(Signaled(9))
+    assert judge(Sight(row("RUNNING"), START, killed)) == Unsure()
+    verdict = judge(Sight(row("OUT_OF_MEMORY"), START, killed))
+    assert isinstance(verdict, Over)
+    assert verdict.failure is not None
+    assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
+    assert judge(Sight(row("FAILED"), START, killed)) == Over(Signaled(9))
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ("CANCELLED", Cancelled(Exited(5))),
+        ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
+        ("TIMEOUT", Interrupted("Slurm ended it", Exited(5))),
+    ],
+)
+def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:
+    ended = end(Interrupted("Slurm ended it", Exited(5)))
+    assert judge(Sight(row("RUNNING"), START, ended)) == Unsure()
+    assert over(Sight(row(state), START, ended)) == outcome
+
+
+def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
+    ended = end(Interrupted("Ctrl-C"))
+    assert over(Sight(row("RUNNING"), START, ended, wished=True)) == Interrupted("Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "outcome"),
+    [
+        ("CANCELLED", "", Cancelled()),
+        ("CANCELLED", "DependencyNeverSatisfied", Interrupted("what it needs did not succeed")),
+        ("FAILED", "", NotStarted("Slurm: FAILED")),
+    ],
+)
+def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome: Outcome) -> None:
+    assert over(Sight(row(state, reason, node=""))) == outcome
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ("CANCELLED", Cancelled()),
+        ("PREEMPTED", Interrupted("preempted by Slurm (n1)")),
+        ("NODE_FAIL", Lost("its node failed (n1)")),
+        ("BOOT_FAIL", Lost("its node failed (n1)")),
+        ("TIMEOUT", TimedOut("timeout", 60.0)),
+        ("OUT_OF_MEMORY", Signaled(9)),
+    ],
+)
+def test_slurms_own_ends_count_once_no_record_can_come(state: str, outcome: Outcome) -> None:
+    sight = Sight(row(state), START, timeout=60.0)
+    assert judge(sight) == Unsure()
+    assert over(replace(sight, over=LATE)) == outcome
+
+
+def test_a_time_limit_that_the_job_did_not_set_is_no_timeout_of_its_own() -> None:
+    assert isinstance(over(Sight(row("TIMEOUT"), START, over=LATE)), Interrupted)
+
+
+def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
+    sight = Sight(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
+    assert judge(replace(sight, over=0.0)) == Unsure()
+    assert over(sight) == NotStarted("Slurm: FAILED (n1): no Python 3.8 on n1")
