@@ -147,10 +147,11 @@ class Slurm:
         script: Path,
         environ: Mapping[str, str],
         done: Callable[[SubmitAnswer], object],
+        arguments: Sequence[str] = (),
     ) -> None:
         """`environ` is what the job gets from here; its own SLURM_ and SBATCH_ ones do not count.
 
-        `options` must ask for `--parsable`.
+        `options` must ask for `--parsable`; `arguments` are the script's.
         """
         given = without_slurm(environ) | self._chosen
 
@@ -164,7 +165,8 @@ class Slurm:
             # Without a word from it nobody knows how far it came.
             return Refused(end.text) if end.code and end.code > 0 else Unreachable(end.text)
 
-        self._call("sbatch", [*options, str(script)], given, lambda end: done(read(end)))
+        argv = [*options, str(script), *arguments]
+        self._call("sbatch", argv, given, lambda end: done(read(end)))
 
     def queue(self, done: Callable[[QueueAnswer], object]) -> None:
         """All jobs of this user that Slurm knows, in hidden partitions as well."""

@@ -54,6 +54,9 @@ OVER: dict[str, Kind] = {
 NEVER_MET = "DependencyNeverSatisfied"
 """The reason of a job that Slurm cancelled because one that it needed failed."""
 
+UNSEEN = Signaled(53)
+"""Of a batch script whose output could not be opened: its node does not see the directory."""
+
 FIELDS = (
     "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "Name",
 )  # fmt: skip
