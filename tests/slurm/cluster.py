@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.helpers import wait_until
@@ -258,6 +259,17 @@ class Cluster:
             wait_until(condition, PATIENCE, what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
+
+
+def processes_told_of(path: Path) -> list[int]:
+    """All that have it in their environment: a cluster's daemons and jobs have its directory."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            told = Path(f"/proc/{name}/environ").read_bytes()
+            if str(path).encode() in told:
+                found.append(int(name))
+    return found
 
 
 def free_ports(count: int) -> list[int]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import goes_along, wait_until
-from tests.slurm.cluster import PATIENCE, Cluster
+from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -39,17 +37,6 @@ def state(cluster: Cluster, job: str) -> str:
 def pid_in(path: Path) -> int:
     """What a job wrote there as its own process id."""
     return int(wait_until(lambda: path.exists() and path.read_text().strip(), PATIENCE))
-
-
-def processes_of(cluster: Path) -> list[int]:
-    """All that were told of this cluster, daemons and jobs."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            told = Path(f"/proc/{name}/environ").read_bytes()
-            if str(cluster).encode() in told:
-                found.append(int(name))
-    return found
 
 
 def test_a_job_is_given_as_many_cards_as_it_asked_for(cluster: Cluster, tmp_path: Path) -> None:
@@ -111,7 +98,7 @@ def test_nothing_of_a_cluster_is_left_when_the_tests_are_killed(slurm_here: None
         assert ours.stdout
         at = Path(ours.stdout.readline().strip())
         wait_until((at / "ran").exists, PATIENCE, "its job runs")
-        assert len(processes_of(at)) > 4
+        assert len(processes_told_of(at)) > 4
         ours.send_signal(signal.SIGKILL)
-    wait_until(lambda: not processes_of(at), PATIENCE, "all its processes have ended")
+    wait_until(lambda: not processes_told_of(at), PATIENCE, "all its processes have ended")
     shutil.rmtree(at)

@@ -164,6 +164,7 @@ class Outbox:
             self._run.batch_script,
             self._environ,
             self._answered,
+            (batch.name,),
         )
 
     def _answered(self, answer: commands.SubmitAnswer) -> None:

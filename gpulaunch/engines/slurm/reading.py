@@ -1,0 +1,271 @@
+"""What Slurm's programs print, read into values. Pure: runs nothing.
+
+Text and not `--json`, whose shape changes from version to version. The forms here are those of
+Slurm 20.11 to 25.05 (`squeue.1`, `src/squeue/opts.c`, `src/common/slurm_errno.c`).
+
+The queue is printed with a separator that is made up anew for every call, so that no job's name,
+whatever it holds, can pass for a field or for a row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.model import Exited, Signaled, Status
+
+Phase: TypeAlias = Literal["queued", "running", "over"]
+Kind: TypeAlias = Literal[
+    "",
+    "boot_fail",
+    "cancelled",
+    "completed",
+    "deadline",
+    "dependency",
+    "failed",
+    "node_fail",
+    "out_of_memory",
+    "preempted",
+    "revoked",
+    "timeout",
+]
+
+QUEUED = frozenset(
+    (
+        "PENDING", "CONFIGURING", "POWER_UP_NODE", "EXPEDITING", "REQUEUED", "REQUEUE_FED",
+        "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL",
+    )
+)  # fmt: skip
+"""Its script has not been started, or Slurm has put it back into the queue."""
+OVER: dict[str, Kind] = {
+    "BOOT_FAIL": "boot_fail",
+    "CANCELLED": "cancelled",
+    "COMPLETED": "completed",
+    "DEADLINE": "deadline",
+    "FAILED": "failed",
+    "NODE_FAIL": "node_fail",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "PREEMPTED": "preempted",
+    "REVOKED": "revoked",
+    "TIMEOUT": "timeout",
+}
+NEVER_MET = "DependencyNeverSatisfied"
+"""The reason of a job that Slurm cancelled because one that it needed failed."""
+
+UNSEEN = Signaled(53)
+"""Of a batch script whose output could not be opened: its node does not see the directory."""
+
+FIELDS = (
+    "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "Name",
+)  # fmt: skip
+RETRYING = b"retrying"
+"""`sbatch` says so before it sleeps for a second or more; it has not been given a job then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Indices of an array as Slurm writes them: `0-999%3`, `1-9:2,12`.
+
+    `cut`: the rest was left out (`1,3,...`): anything beyond the last may be among them.
+    """
+
+    ranges: tuple[range, ...] = ()
+    cut: bool = False
+
+    def __contains__(self, task: int) -> bool:
+        if any(task in some for some in self.ranges):
+            return True
+        return self.cut and task > max((some[-1] for some in self.ranges), default=-1)
+
+    def __iter__(self) -> Iterator[int]:
+        for some in self.ranges:
+            yield from some
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges) or self.cut
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What Slurm says of a job, of one task of an array, or of those of its tasks that wait.
+
+    `id` is the job's number, an array's for its tasks; `task` the index of the one that this is
+    about. `tasks` are those that wait together in one row. An array's row with neither is what is
+    left of tasks that ended without having started: they were all cancelled.
+    `reason` is Slurm's word for why it waits or ended. `status` is how the script ended, None
+    while it has not; 0 says nothing by itself (NODE_FAIL has it too). `restarts` counts how often
+    Slurm started it again. `node` is empty until it has one.
+    """
+
+    id: str
+    task: int | None = None
+    tasks: Tasks = Tasks()
+    name: str = ""
+    state: str = "PENDING"
+    reason: str = ""
+    status: Status | None = None
+    restarts: int = 0
+    node: str = ""
+
+    @property
+    def phase(self) -> Phase:
+        """A state that is not known here counts as running: nothing is made of it."""
+        if self.state in QUEUED:
+            return "queued"
+        return "over" if self.state in OVER else "running"
+
+    @property
+    def kind(self) -> Kind:
+        """How it ended; empty while it has not."""
+        if self.state == "CANCELLED" and self.reason == NEVER_MET:
+            return "dependency"
+        return OVER.get(self.state, "")
+
+    def is_about(self, id: str, task: int | None = None) -> bool:
+        """Whether this row speaks of that job, or of that task of an array."""
+        if self.id != id:
+            return False
+        return self.task == task or (task is not None and task in self.tasks)
+
+    def __str__(self) -> str:
+        return self.id if self.task is None else f"{self.id}_{self.task}"
+
+
+# ── The queue ───────────────────────────────────────────────────────────────────────────────────
+
+
+def queue_format(separator: str) -> str:
+    """For `squeue --Format`. A field with a suffix and no width is printed whole, never cut."""
+    return ",".join(f"{name}:{separator}" for name in FIELDS)
+
+
+def read_queue(text: str, separator: str) -> tuple[Row, ...]:
+    """The rows of what `squeue --noheader --Format queue_format(separator)` printed.
+
+    Other lines (a site's greeting, the rest of a name that holds a line break) are passed over.
+    """
+    pieces = text.split(separator)
+    rows = []
+    while len(pieces) > len(FIELDS):
+        fields, pieces = pieces[: len(FIELDS)], pieces[len(FIELDS) :]
+        if row := _row(*fields):
+            rows.append(row)
+    return tuple(rows)
+
+
+def _row(id: str, state: str, reason: str, code: str, restarts: str, node: str, name: str) -> (
+    Row | None
+):  # fmt: skip
+    # Whatever was printed before this row, ends with a line break.
+    found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[(.*?)\]?)?", id.rpartition("\n")[2].strip())
+    if not found:
+        return None
+    number, task, tasks = found.groups()
+    # "CANCELLED by 1000", "CANCELLED+": the words of other programs for the same.
+    word = re.match(r"[A-Z_]*", state.strip())
+    known = word[0] if word else ""
+    return Row(
+        id=number,
+        task=None if task is None else int(task),
+        tasks=read_tasks(tasks or ""),
+        name=name,
+        state=known,
+        reason="" if reason == "None" else reason,
+        status=read_status(code) if known in OVER else None,
+        restarts=int(restarts) if restarts.isdigit() else 0,
+        node="" if node in ("n/a", "(null)") else node,
+    )
+
+
+def read_tasks(text: str) -> Tasks:
+    """`0-999%3`, `1-9:2,12`, `1,3,...`."""
+    ranges, cut = [], False
+    for part in text.partition("%")[0].split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if found:
+            first, last, step = found.groups()
+            ranges.append(range(int(first), int(last or first) + 1, int(step or 1)))
+        else:
+            cut = cut or bool(part)
+    return Tasks(tuple(ranges), cut)
+
+
+def read_status(text: str) -> Status | None:
+    """A wait status as one number (`768`), or as Slurm writes it elsewhere (`3:0`, `0:9`)."""
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    if not found:
+        return None
+    first, second = found.groups()
+    code, signal = (int(first), int(second)) if second else (int(first) >> 8, int(first) & 0x7F)
+    return Signaled(signal) if signal else Exited(code)
+
+
+# ── What else it says ───────────────────────────────────────────────────────────────────────────
+
+UNREACHABLE = re.compile(
+    r"unable to contact|(unable to|could not) establish|unable to connect|unable to resolve"
+    r"|connection (failure|refused|timed out|reset)|timed out on send|error (sending|receiving)"
+    r"|message (send|receive) failure|transport endpoint|zero bytes were transmitted"
+    r"|rate limit exceeded|standby mode|munge|authentication error|authentication credential"
+    r"|no route to host|network is (down|unreachable)|broken pipe|unexpected message"
+    r"|resource temporarily unavailable|shutting down",
+    re.I,
+)
+"""The controller, or the way to it, is away: nothing is known of any job."""
+FULL = re.compile(
+    r"submitjob|maxjobcount|job queue full|unable to create job record|try again"
+    r"|temporarily (unable to accept|disabled)|submissions disabled",
+    re.I,
+)
+"""There are as many jobs as there may be: later there is room again."""
+POLICY = re.compile(r"violates accounting/qos policy", re.I)
+LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
+"""The limit's own name, which newer versions say beside that a policy was violated."""
+OVER_ALREADY = re.compile(
+    r"invalid job id|already (completing or )?(completed|finished)|already done", re.I
+)
+
+
+def read_id(text: str) -> str | None:
+    """The job's number from `sbatch --parsable`: `12`, or `12;cluster`; the last such line."""
+    for line in reversed(text.splitlines()):
+        if found := re.fullmatch(r"(\d+)(;.*)?", line.strip()):
+            return found[1]
+    return None
+
+
+def one_line(text: str, longest: int = 500) -> str:
+    """What a program complained of: not its own name, nor that it would have tried again."""
+    around = re.compile(r"^\s*(s\w+:\s*)?((error|fatal):\s*)?|,? (sleeping and )?retrying\.?\s*$")
+    lines = [around.sub("", line).strip() for line in text.splitlines()]
+    said = "; ".join(filter(None, lines))
+    return said if len(said) <= longest else said[: longest - 3] + "..."
+
+
+def is_unreachable(text: str) -> bool:
+    return bool(UNREACHABLE.search(text))
+
+
+def is_full(text: str) -> bool:
+    """Whether it may be submitted later.
+
+    A violated policy may be a limit on how many are submitted, or on how large or long one may be.
+    Newer versions name the limit. Where none is named, the former is taken to be meant.
+    """
+    if FULL.search(text):
+        return True
+    return bool(POLICY.search(text)) and not LIMIT.search(text)
+
+
+def is_over_already(text: str) -> bool:
+    """Whether all that a cancellation met with is that there was nothing left to cancel."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return all(OVER_ALREADY.search(line) for line in lines)
+
+
+def read_setting(text: str, name: str) -> str:
+    """A value from `scontrol show config`; empty where it has none."""
+    found = re.search(rf"^{name}\s*= (.*)$", text, re.M)
+    return found[1].strip() if found else ""

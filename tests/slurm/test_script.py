@@ -1,0 +1,228 @@
+"""What is submitted: options from a job's fields, and the batch script in a real shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Demand, Job, Signaled
+from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm.commands import without_slurm
+from gpulaunch.engines.slurm.reading import UNSEEN
+from gpulaunch.journal.rundir import RunDir
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE, Cluster
+
+pytestmark = pytest.mark.xdist_group("slurm")
+NODE = "import sys, os; print(sys.argv[1:], sys.flags.isolated, sys.flags.no_site, flush=True)"
+AWKWARD = "a 'b' $(exit 3) \"c\" %a\né"
+
+
+def options(job: Job, run: str = "/run") -> tuple[str, ...]:
+    return script.options(job, RunDir(Path(run)))
+
+
+# ── Options ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_cards_are_asked_for_on_one_node() -> None:
+    asked = options(Job("a", "true", demand=Demand(gpus=4)))
+    assert {"--gpus=4", "--nodes=1", "--ntasks=1"} <= set(asked)
+    typed = Job("a", "true", demand=Demand(gpus=2), engine={"slurm": {"gres": ("a100",)}})
+    assert "--gpus=a100:2" in options(typed)
+    none = replace(typed, demand=Demand(gpus=0))
+    assert not [word for word in options(none) if "gpus" in word or "a100" in word]
+
+
+def test_cpus_and_time_are_asked_for_where_the_job_file_says_them() -> None:
+    silent = options(Job("a", "true"))
+    assert not [word for word in silent if word.startswith(("--cpus", "--time", "--mem"))]
+    asked = options(Job("a", "true", demand=Demand(cpus=6), timeout=600.0, grace=10.0))
+    assert {"--cpus-per-task=6", "--time=14"} <= set(asked)
+
+
+@pytest.mark.parametrize("timeout", [0.5, 59.0, 590.0, 600.0, 7200.0, 1e6])
+@pytest.mark.parametrize("grace", [0.0, 10.0, 300.0])
+def test_slurm_never_warns_before_the_jobs_own_time_is_up(timeout: float, grace: float) -> None:
+    asked = options(Job("a", "true", timeout=timeout, grace=grace))
+    (minutes,) = (int(word[7:]) for word in asked if word.startswith("--time="))
+    earliest = 60 * minutes - script.WARNING - 60
+    assert earliest >= timeout + grace
+
+
+def test_what_the_job_file_tells_slurm_is_told_and_its_own_options_come_last() -> None:
+    told = {
+        "partition": ("long",),
+        "account": ("lab x",),
+        "qos": ("high",),
+        "extra": ("--mem=64G", "--constraint=a&b"),
+    }
+    asked = options(Job("a", "true", engine={"slurm": told, "other": {"qos": ("no",)}}))
+    assert {"--partition=long", "--account=lab x", "--qos=high"} <= set(asked)
+    assert asked[-2:] == ("--mem=64G", "--constraint=a&b")
+
+
+def test_jobs_that_want_the_same_come_to_the_same_options() -> None:
+    one, other = Job("a", "true", cwd="/x", group=1), Job("b", "false", priority=3)
+    assert options(one) == options(other)
+    assert options(one) != options(replace(other, timeout=1.0))
+
+
+# ── What goes along ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_shells_variables_go_along_but_no_mask_and_no_session() -> None:
+    base = {
+        "PATH": "/bin", "HF_HOME": "/data/hf", "BASH_FUNC_module%%": "() { :; }",
+        "CUDA_VISIBLE_DEVICES": "3", "SSH_TTY": "/dev/pts/1", "SLURM_JOB_ID": "7",
+    }  # fmt: skip
+    kept = script.environment(base)
+    assert without_slurm(kept) == {name: base[name] for name in list(base)[:3]}
+
+
+# ── The batch script ────────────────────────────────────────────────────────────────────────────
+
+
+def run(
+    at: Path, pythons: list[str], environ: Mapping[str, str] | None = None, patience: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """The script, on a run directory of that path."""
+    path = at.parent / "batch.sh"
+    path.write_bytes(os.fsencode(script.text(str(at), pythons, patience)))
+    return subprocess.run(
+        ["/bin/sh", path, "1-1"], env=environ, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def laid(tmp_path: Path) -> Path:
+    """A run directory of an awkward name, with a node.py that tells how it was called."""
+    at = tmp_path / AWKWARD
+    (at / "slurm").mkdir(parents=True)
+    (at / "slurm/node.py").write_text(NODE)
+    return at
+
+
+def test_the_script_becomes_the_nodes_program(laid: Path) -> None:
+    done = run(laid, [sys.executable])
+    assert done.stdout == f"{[str(laid), '1-1']} 1 1\n"
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_python_that_is_too_old_or_broken_is_passed_over(laid: Path, tmp_path: Path) -> None:
+    old, broken = tmp_path / "old python", tmp_path / "broken"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    broken.write_text("not a program")
+    for path in (old, broken):
+        path.chmod(0o755)
+    done = run(laid, [str(old), str(broken), "/no/such", sys.executable])
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(sys.executable)
+    done = run(laid, [str(old)], {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_node_without_python_says_so(laid: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("uname", "ls", "sleep"):
+        (tmp_path / "bin" / name).symlink_to(f"/bin/{name}")
+    done = run(laid, ["/no/such python"], {"PATH": str(tmp_path / "bin")})
+    assert done.returncode == 78
+    said = r"gpulaunch: no Python 3\.8 or newer on \S+: tried /no/such python python3 python\n"
+    assert re.fullmatch(said, done.stderr)
+
+
+def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> None:
+    at = tmp_path / "elsewhere"
+    done = run(at, [sys.executable])
+    assert done.returncode == 78
+    assert re.fullmatch(
+        rf"gpulaunch: {at}/slurm/node\.py cannot be read on \S+: the run directory must be on a"
+        r" file system that the nodes share\n",
+        done.stderr,
+    )
+
+
+def test_a_run_directory_that_shows_late_is_waited_for(laid: Path, tmp_path: Path) -> None:
+    late, looked = laid.with_name("late"), tmp_path / "looked"
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    # It shows once the script has looked for it in vain.
+    (bin / "sleep").write_text(f'#!/bin/sh\nmv "{laid.parent}"/a* "{late}"; : > {looked}\n')
+    (bin / "sleep").chmod(0o755)
+    done = run(late, [sys.executable], {"PATH": f"{bin}:/usr/bin:/bin"}, patience=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert looked.exists()
+
+
+def test_the_script_is_laid_out_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.slurm.mkdir()
+    script.lay_out(run)
+    first = run.batch_script.stat()
+    assert sys.executable in run.batch_script.read_text()
+    script.lay_out(run)
+    assert run.batch_script.stat().st_ino == first.st_ino
+    script.lay_out(run, ["/other/python"])
+    assert "/other/python" in run.batch_script.read_text()
+
+
+# ── On a cluster ────────────────────────────────────────────────────────────────────────────────
+
+Submit = Callable[..., str]
+
+
+@pytest.fixture
+def submit(cluster: Cluster) -> Submit:
+    """Submit a run directory's batch script; returns once the job is over."""
+
+    def go(run: RunDir, job: Job, *more: str) -> str:
+        id = cluster.command(
+            "sbatch", *script.options(job, run), *more, str(run.batch_script), "1-1"
+        ).strip()
+        wait_until(lambda: over(id), PATIENCE, f"{id} is over")
+        return id
+
+    def over(id: str) -> bool:
+        said = cluster.command("squeue", "-h", "-t", "all", "-j", id, "-o", "%T").split()
+        return bool(said) and not {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"} & set(said)
+
+    return go
+
+
+@pytest.mark.parametrize("name", ["plain", "a 'b' %a %% é", "back\\slash %j"])
+def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path, name: str) -> None:
+    run = RunDir(tmp_path / name)
+    run.said.mkdir(parents=True)
+    (run.slurm / "node.py").write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
+    script.lay_out(run)
+    lone = submit(run, Job("a", "true", timeout=60.0))
+    array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")
+    if "\\" in name:
+        assert len((run.said / "all").read_text().splitlines()) == 6
+        assert script.said(run, lone) == ""
+        return
+    assert script.said(run, lone).endswith(f"; task {lone}")
+    for task in (0, 1):
+        assert "'1-1'] 1 1; task " in script.said(run, f"{array}_{task}")
+    assert script.said(run, f"{array}_2") == script.said(run, "4000000") == ""
+
+
+def test_a_node_that_cannot_write_there_ends_the_job_in_a_way_that_is_known(
+    submit: Submit, cluster: Cluster, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path)
+    run.slurm.mkdir()
+    script.lay_out(run)
+    id = submit(run, Job("a", "true"), "--output=/no/such/directory/%j")
+    (code,) = re.findall(r" ExitCode=(\S+)", cluster.command("scontrol", "-o", "show", "job", id))
+    assert code == f"0:{UNSEEN.signal}"
+    assert Signaled(53) == UNSEEN
