@@ -4,7 +4,7 @@ An engine carries instructions out and says, through `post`, what happened. It d
 writes no journal. In return it may rely on this: an instruction comes only after the facts that it
 rests on were written.
 
-Cards
+Cards (of an engine that queues and places by itself: none of this)
   `Acquire(gpu)` is answered exactly once, by `Granted` (the lease is held, the card was looked at
   and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
   other launcher lets go. `Drain(gpu)` is answered once, by `Drained` or `Refused(Sick)`; in the
@@ -21,10 +21,21 @@ Attempts
   exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has ended
   meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
 
+Attempts in a queue
+  An engine may queue and place by itself. `Launch` names no card then, and is first answered by
+  `Queued`, once the attempt has a place in the queue that outlives the supervisor (and again, where
+  it gets another one); `Started` tells the cards and the node. An attempt is submitted once: after
+  the death of a supervisor at any moment, `adopt` finds out whether it was. Whatever has become of
+  it, exactly one `Ended` comes, `Interrupted` for what was never submitted or was cut short by the
+  cluster (a node's failure, preemption). Such attempts go on without a supervisor; `adopt` takes
+  them up to be told, stopped and ended as any other, with `Started` told (again) of those that run.
+  `StopAttempt` of one of them may come before `adopt` does.
+
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
   same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each
-  of them `Ended` is posted once nothing of it is alive any more.
+  of them `Ended` is posted once nothing of it is alive any more. An engine with a queue takes them
+  up as they are.
 """
 
 from __future__ import annotations
@@ -46,6 +57,12 @@ class Engine(Protocol):
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""
+
+    def why(self, attempt: AttemptId) -> str:
+        """Why a launched attempt has not started, in a few words; empty where that is not known.
+
+        Never blocks: it tells what the engine last heard, and is asked of many at once.
+        """
 
     def close(self) -> None:
         """Give everything back: leases, descriptors, helper processes."""
