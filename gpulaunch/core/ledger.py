@@ -29,6 +29,9 @@ from gpulaunch.core.model import (
 CUT_OFF = "was running when the run was cut off"
 """Of a job whose attempt no supervisor saw end."""
 
+LOCAL = "local"
+"""The engine of one machine."""
+
 IN_QUEUE = "in the queue"
 """Of a job whose attempt the engine has, and has not started yet."""
 
@@ -178,7 +181,7 @@ class Ledger:
     boot: str = ""
     pid: int = 0
     simulated: bool = False
-    engine: str = "local"
+    engine: str = LOCAL
     state: RunState = "interrupted"
     reason: str = ""
     opened: Instant | None = None
@@ -256,6 +259,11 @@ class Ledger:
             case f.RunClosed(run_state, reason, status):
                 self.state, self.reason, self.closed = run_state, reason, at
                 self.exit_status = status
+
+    @property
+    def queueing(self) -> bool:
+        """Its engine queues and places by itself: attempts outlive a supervisor."""
+        return self.engine != LOCAL
 
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
