@@ -138,6 +138,10 @@ class Supervisor:
         return self._run.ledger
 
     def why_waiting(self, job: str) -> str:
+        """One line; empty for a job that does not wait. Of what is in a queue the engine knows."""
+        attempt = self._run.in_queue(job)
+        if attempt is not None:
+            return self._engine.why(attempt) or self.ledger.jobs[job].reason
         return self._run.why_waiting(job, self._clock())
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────

@@ -39,7 +39,8 @@ class Found:
         waiting = [job.name for job in jobs if job.state == "waiting" and job.reason != CUT_OFF]
         if self.state != "running":
             why = self.ledger.reason or f"the run was {self.state}"
-            return dict.fromkeys(waiting, f"not started: {why}")
+            idle = (name for name in waiting if not self.ledger.jobs[name].in_queue)
+            return dict.fromkeys(idle, f"not started: {why}")
         try:
             told: dict[str, str] = call(self.id, Reasons(), PATIENCE)["reasons"]
         except NoAnswerError as error:

@@ -14,7 +14,8 @@ class Again:
     """What becomes of a run's jobs.
 
     `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
-    that this round does not touch. The numbers are for people.
+    that this round does not touch. The numbers are for people; `going` are in an engine's queue, or
+    run from there.
     """
 
     jobs: tuple[Job, ...]
@@ -25,13 +26,16 @@ class Again:
     new: int
     changed: int
     vanished: int
+    going: int = 0
 
     @property
     def nothing(self) -> bool:
-        return not (self.again or self.new)
+        return not (self.again or self.new or self.going)
 
     def __str__(self) -> str:
         parts = [f"{self.done:,} done", f"{self.again:,} again"]
+        if self.going:
+            parts.insert(1, f"{self.going:,} under way")
         if self.new:
             parts.append(f"{self.new:,} new")
         if self.changed:
@@ -54,7 +58,7 @@ def resume(
     `changed_too`: also what succeeded under another definition than it has now.
     """
     requeue, left, taken = set(), set(), []
-    done = again = new = changed = 0
+    done = again = new = changed = going = 0
     for job in jobs:
         record = ledger.jobs.get(job.name)
         wanted = among is None or job.name in among
@@ -71,13 +75,23 @@ def resume(
             changed += redefined
         elif not wanted:
             left.add(job.name)
+        elif record.goes_on:
+            going += 1
         else:
             again += 1
             if record.settled is not None:
                 requeue.add(job.name)
     vanished = len(ledger.jobs.keys() - {job.name for job in jobs})
     return Again(
-        tuple(taken), frozenset(requeue), frozenset(left), done, again, new, changed, vanished
+        tuple(taken),
+        frozenset(requeue),
+        frozenset(left),
+        done,
+        again,
+        new,
+        changed,
+        vanished,
+        going,
     )
 
 

@@ -28,7 +28,8 @@ class Live:
     `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
     not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
     `misplaced`: it was seen on a card that is not its own. `worker`: the attempt whose process goes
-    on with this one.
+    on with this one. `adopted`: an earlier supervisor handed it to the engine's queue: it goes on
+    without, and is ours as any other.
     """
 
     id: AttemptId
@@ -41,6 +42,7 @@ class Live:
     cause: Node | None = None
     misplaced: Failure | None = None
     worker: AttemptId | None = None
+    adopted: bool = False
 
     @property
     def service(self) -> Node | None:
@@ -53,11 +55,15 @@ class Live:
 
 
 class Attempts:
-    def __init__(self, desk: Desk) -> None:
+    """`queueing`: the engine places them by itself, and they outlive a supervisor."""
+
+    def __init__(self, desk: Desk, queueing: bool = False) -> None:
         self._desk = desk
+        self._queueing = queueing
         self._live: dict[AttemptId, Live] = {}
         self.tokens: Counter[str] = Counter()
         self.cpus = 0
+        self.gpus = 0
         self.on_service_stopping: Callable[[Node], None] = lambda service: None
 
     def __iter__(self) -> Iterator[Live]:
@@ -70,8 +76,20 @@ class Attempts:
         return self._live.get(attempt)
 
     def inherit(self, attempt: AttemptId, node: Node | None) -> None:
+        """Take up one that an earlier supervisor left without an end. `node`: None where its job
+        is no longer in the file."""
+        if self._queueing:
+            self._adopt(attempt, node)
+            return
         demand = node.job.demand if node is not None else Demand(gpus=0, cpus=0)
         self._begin(Live(attempt, node, demand, inherited=True))
+
+    def _adopt(self, attempt: AttemptId, node: Node | None) -> None:
+        record = self._desk.ledger.jobs[attempt.job]
+        demand = Demand(gpus=record.gpus, cpus=0)
+        if node is not None:
+            demand, node.fresh_from = node.job.demand, attempt.number
+        self._begin(Live(attempt, node, demand, adopted=True))
 
     def launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None = None) -> Live:
         """Start the job's next attempt on these cards, which suit it; in an idle worker's process
@@ -80,7 +98,8 @@ class Attempts:
         live = Live(AttemptId(node.name, number), node, node.job.demand, cards, worker=worker)
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
-        self._desk.fact(AttemptLaunched(live.id, tuple(gpu.uuid for gpu in gpus), worker))
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        self._desk.fact(AttemptLaunched(live.id, uuids, worker, self._queueing))
         self._desk.tell(Launch(live.id, node.job, gpus, worker))
         return live
 
@@ -88,6 +107,7 @@ class Attempts:
         self._live[live.id] = live
         self.tokens.update(live.demand.uses)
         self.cpus += live.cpus
+        self.gpus += live.demand.gpus
         if live.node is not None:
             live.node.place, live.node.attempt = "running", live.id
             live.node.overtaken, live.node.lacking = 0, ""
@@ -96,6 +116,7 @@ class Attempts:
         del self._live[live.id]
         self.tokens.subtract(live.demand.uses)
         self.cpus -= live.cpus
+        self.gpus -= live.demand.gpus
         for card in live.cards:
             del card.attempts[live.id]
         if live.node is not None:

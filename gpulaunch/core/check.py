@@ -12,6 +12,7 @@ from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
+from gpulaunch.core.queueing import Queueing
 from gpulaunch.core.residents import Residents
 from gpulaunch.core.waiting import WAITING
 
@@ -25,6 +26,8 @@ def check_jobs(ledger: Ledger, jobs: Jobs, attempts: Attempts) -> None:
     for node in jobs:
         record = jobs.record(node)
         expected = node.place if node.place not in WAITING else "waiting"
+        if node.place == "running" and record.in_queue:
+            expected = "waiting"
         if expected == "settled" and not node.left:
             assert record.state in SETTLED, f"{node.name} is settled, recorded {record.state}"
         elif not node.left:
@@ -96,13 +99,36 @@ def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> 
     used = Counter(token for live in attempts for token in live.demand.uses)
     assert +attempts.tokens == used, f"tokens counted {+attempts.tokens}, found {used}"
     for token, count in used.items():
-        inherited = any(live.inherited for live in attempts)
+        inherited = any(live.inherited or live.adopted for live in attempts)
         assert count <= limits.get(token, 1) or inherited, f"{count} tokens of {token} in use"
     takers = [live for live in attempts if live.cpus]
     total = sum(live.cpus for live in takers)
     assert attempts.cpus == total, f"{attempts.cpus} CPUs counted, {total} found"
     inherited = any(live.inherited for live in takers)
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
+
+
+def check_queue(
+    jobs: Jobs, attempts: Attempts, admission: Queueing, limits: Mapping[str, int]
+) -> None:
+    """No more is handed over than may be, and no ready job waits that could be."""
+    gpus = sum(live.demand.gpus for live in attempts)
+    assert attempts.gpus == gpus, f"{attempts.gpus} cards counted, {gpus} found"
+    adopted = any(live.adopted for live in attempts)
+    assert len(attempts) <= admission.most or adopted, f"{len(attempts)} are handed over"
+    limit = admission.limit
+    assert limit is None or gpus <= limit or adopted, f"{gpus} of {limit} cards are taken"
+    for live in attempts:
+        assert not live.cards, f"{live.id} has cards of the run's own"
+        assert not live.inherited, f"{live.id} is left to its keeper"
+    kept = any(node.overtaken >= admission.patience for node in admission.blocked)
+    for node in jobs.waiting.heads():
+        demand = node.job.demand
+        fits = limit is None or not demand.gpus or gpus + demand.gpus <= limit
+        fits = fits and len(attempts) < admission.most
+        for token, count in Counter(demand.uses).items():
+            fits = fits and attempts.tokens[token] + count <= limits.get(token, 1)
+        assert kept or not fits, f"{node.name} waits, and nothing keeps it"
 
 
 def check_idle(cards: Cards, jobs: Jobs, residents: Residents, admission: Admission) -> None:

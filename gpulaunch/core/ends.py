@@ -28,7 +28,10 @@ BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
 
 
 class Ends:
-    """`pinned`: an attempt that was seen on a card of others has failed, however it ended."""
+    """`pinned`: an attempt that was seen on a card of others has failed, however it ended.
+
+    `anywhere`: the engine places by itself.
+    """
 
     def __init__(
         self,
@@ -39,8 +42,10 @@ class Ends:
         breaker: Breaker,
         residents: Residents,
         pinned: bool,
+        anywhere: bool = False,
     ) -> None:
         self._desk = desk
+        self._anywhere = anywhere
         self._residents = residents
         self._cards = cards
         self._jobs = jobs
@@ -118,6 +123,7 @@ class Ends:
             before=sum(attempt.failure == kind for attempt in tries),
             foreign=seen is not None and seen.foreign,
             doubted=any(self._suspects.doubted(card, live.id.job) for card in live.cards),
+            anywhere=self._anywhere,
         )
 
     def _decide(

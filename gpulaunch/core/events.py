@@ -220,7 +220,7 @@ class DrainGpus:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """No new starts anywhere until `off`."""
+    """Nothing is launched until `off`. What an engine has in its queue may still start."""
 
     why: str
     off: bool = False

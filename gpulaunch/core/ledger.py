@@ -29,6 +29,9 @@ from gpulaunch.core.model import (
 CUT_OFF = "was running when the run was cut off"
 """Of a job whose attempt no supervisor saw end."""
 
+LOCAL = "local"
+"""The engine of one machine."""
+
 IN_QUEUE = "in the queue"
 """Of a job whose attempt the engine has, and has not started yet."""
 
@@ -40,7 +43,7 @@ class AttemptRecord:
     `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
     `worker`: the attempt in whose process it ran, where that was an earlier one's. `queued`: it
     was handed to an engine that starts it when its turn comes, there known as `queue_id`; `node`
-    is where that was.
+    is where that was. `digest` is that of the definition it was launched with.
     """
 
     id: AttemptId
@@ -62,6 +65,12 @@ class AttemptRecord:
     queued: bool = False
     queue_id: str = ""
     node: str = ""
+    digest: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """No end of it is recorded."""
+        return self.state in _OPEN
 
     @property
     def in_queue(self) -> bool:
@@ -135,6 +144,11 @@ class JobRecord:
         return self.state == "succeeded" and self.succeeded_as != self.digest
 
     @property
+    def goes_on(self) -> bool:
+        """An attempt is in an engine's queue or was started from there: it needs no supervisor."""
+        return bool(self.attempts) and self.attempts[-1].queued and self.attempts[-1].is_open
+
+    @property
     def in_queue(self) -> bool:
         """It waits for the turn of an attempt that the engine has in its queue."""
         return bool(self.attempts) and self.attempts[-1].in_queue
@@ -167,7 +181,7 @@ class Ledger:
     boot: str = ""
     pid: int = 0
     simulated: bool = False
-    engine: str = "local"
+    engine: str = LOCAL
     state: RunState = "interrupted"
     reason: str = ""
     opened: Instant | None = None
@@ -226,7 +240,7 @@ class Ledger:
                 self._set(job, state, reason)
                 job.settled = at
                 if state == "succeeded":
-                    job.succeeded_as = job.digest
+                    job.succeeded_as = job.attempts[-1].digest if job.attempts else job.digest
             case f.GpuChanged(gpu, gpu_state, why):
                 self.gpus[gpu].state, self.gpus[gpu].why = gpu_state, why
             case f.GpuReported(_, text, attempts):
@@ -246,13 +260,18 @@ class Ledger:
                 self.state, self.reason, self.closed = run_state, reason, at
                 self.exit_status = status
 
+    @property
+    def queueing(self) -> bool:
+        """Its engine queues and places by itself: attempts outlive a supervisor."""
+        return self.engine != LOCAL
+
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
     def open_attempts(self) -> list[AttemptRecord]:
         """Attempts whose end is not recorded: those that run, and those in the engine's queue."""
         begun = (job for job in self.jobs.values() if job.attempts and job.state in _UNSETTLED)
-        return [a for job in begun for a in job.attempts if a.state in _OPEN]
+        return [a for job in begun for a in job.attempts if a.is_open]
 
     def cut_off(self) -> None:
         """Count as interrupted what has no end on record: its supervisor is gone.
@@ -296,6 +315,7 @@ class Ledger:
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
+        record.digest = job.digest
         job.attempts = [*job.attempts, record]
         if fact.queued:
             self._set(job, "waiting", IN_QUEUE)

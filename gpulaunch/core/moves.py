@@ -23,6 +23,7 @@ class Ground:
 
     `before`: attempts of this budget that ended in the same class before it. `foreign`: others'
     processes had some of its cards' memory. `doubted`: jobs fail on its card as nowhere else.
+    `anywhere`: an engine places by itself, and what is there besides is not known.
     """
 
     used: tuple[Gpu, ...] = ()
@@ -30,6 +31,7 @@ class Ground:
     before: int = 0
     foreign: bool = False
     doubted: bool = False
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Nowhere:
 def move(kind: str, demand: Demand, ground: Ground) -> Move | Nowhere:
     """Where to try again after an end of this class."""
     policy = policy_of(kind)
+    if ground.anywhere:
+        return _anywhere(policy, demand, ground)
     if kind == "gpu_oom":
         return _with_more_memory(demand, ground)
     if policy.other == "other_kind":
@@ -62,10 +66,23 @@ def move(kind: str, demand: Demand, ground: Ground) -> Move | Nowhere:
         return (ground.doubted and _elsewhere(demand, ground)) or Move(demand)
     there = _elsewhere(demand, ground) if _may_go(policy, ground) else None
     if there is None and policy.again == "later":
-        return Move(demand, "", min(PAUSE * 2**ground.before, LONGEST_PAUSE))
+        return Move(demand, "", _pause(ground))
     if there is None and policy.free:
         return Move(demand)
     return there or Nowhere("it would end in the same way")
+
+
+def _anywhere(policy: Policy, demand: Demand, ground: Ground) -> Move | Nowhere:
+    """Where another card might do better, it simply goes again: the engine may choose one."""
+    if policy.again == "later":
+        return Move(demand, "", _pause(ground))
+    if policy.again == "yes" or policy.other in ("larger", "other_kind") or _may_go(policy, ground):
+        return Move(demand)
+    return Nowhere("it would end in the same way")
+
+
+def _pause(ground: Ground) -> float:
+    return float(min(PAUSE * 2**ground.before, LONGEST_PAUSE))
 
 
 def _may_go(policy: Policy, ground: Ground) -> bool:

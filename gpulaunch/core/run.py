@@ -65,6 +65,7 @@ from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
+from gpulaunch.core.queueing import NO_BOUND, Queueing, WhyQueueing
 from gpulaunch.core.residents import Residents
 from gpulaunch.core.stuck import TIMER as STUCK_TIMER
 from gpulaunch.core.stuck import Stuck
@@ -79,6 +80,8 @@ XID_OF_A_KILL = 45
 class Run:
     """A run from its jobs to its end.
 
+    `queue`: the engine queues and places by itself, and has at most so many attempts at once; there
+    are no `gpus` then, and what an earlier supervisor handed over goes on. None: on `gpus`.
     `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
     `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
     nothing new is started (`fail_fast` is one). `breaker`: nor after so many that failed fast and
@@ -99,17 +102,18 @@ class Run:
         breaker: int | None = None,
         patient: bool = False,
         pinned: bool = True,
+        queue: int | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self._desk = Desk(_opened(gpus) if ledger is None else ledger)
-        self._cpus = max(1, cpus)
+        self._cpus = max(1, cpus) if queue is None else NO_BOUND
         self._limits = dict(limits or {})
         self._fail_fast = fail_fast
         self._max_failures = 1 if fail_fast else max_failures
         self._submitted = False
         self._killing = False
         self._cards = Cards(gpus, limit, self._desk)
-        self._attempts = Attempts(self._desk)
+        self._attempts = Attempts(self._desk, queue is not None)
         self._jobs = Jobs(self._desk, self._retire)
         self._attempts.on_service_stopping = self._jobs.service_down
         self._breaker = Breaker(breaker)
@@ -124,19 +128,12 @@ class Run:
             self._breaker,
             self._residents,
             pinned,
+            queue is not None,
         )
         self._reported: set[tuple[str, str, tuple[AttemptId, ...]]] = set()
-        self._admission = Admission(
-            self._desk,
-            self._cards,
-            self._jobs,
-            self._attempts,
-            self._residents,
-            self._limits,
-            self._cpus,
-            self._closed,
-        )
-        self._why = Why(
+        self._admission = self._admission_by(queue, limit)
+        why = WhyQueueing if isinstance(self._admission, Queueing) else Why
+        self._why = why(
             self._desk,
             self._cards,
             self._jobs,
@@ -153,6 +150,12 @@ class Run:
             self._admission,
             self.why_waiting,
         )
+
+    def _admission_by(self, queue: int | None, limit: int | None) -> Admission:
+        parts = self._desk, self._cards, self._jobs, self._attempts, self._residents, self._limits
+        if queue is None:
+            return Admission(*parts, self._cpus, self._closed)
+        return Queueing(*parts, self._closed, queue, limit)
 
     # ── What the supervisor asks ────────────────────────────────────────────────────────────────
 
@@ -208,13 +211,20 @@ class Run:
             closed = f"paused: {self.ledger.paused}"
         return self._why.of(name, closed or "", now or self._desk.now)
 
+    def in_queue(self, name: str) -> AttemptId | None:
+        """The job's attempt that the engine has in its queue: the engine knows why it waits."""
+        record = self.ledger.jobs.get(name)
+        return record.attempts[-1].id if record is not None and record.in_queue else None
+
     def check(self) -> None:
         """Raise AssertionError, with words, where an invariant does not hold."""
         check.check_jobs(self.ledger, self._jobs, self._attempts)
         check.check_cards(self.ledger, self._cards, self._attempts)
         check.check_workers(self.ledger, self._cards, self._residents)
         check.check_counters(self._attempts, self._limits, self._cpus)
-        if self._submitted and not self._closed():
+        if self._submitted and not self._closed() and isinstance(self._admission, Queueing):
+            check.check_queue(self._jobs, self._attempts, self._admission, self._limits)
+        elif self._submitted and not self._closed():
             check.check_idle(self._cards, self._jobs, self._residents, self._admission)
         assert not (self.finished and self._cards.held()), "a finished run holds a lease"
 
@@ -340,9 +350,17 @@ class Run:
             self._admission.admit()
         else:
             self._desk.tell(SetTimer(STUCK_TIMER, self._desk.now.mono + 0.001))
+        if self._halted() or self._breaker.tripped:
+            self._withdraw(self._halted() or self._breaker.tripped)
         if self._halted() and all(live.service for live in self._attempts):
             for live in self._attempts:
                 self._attempts.stop(live, "interrupted", "nothing more is started")
+
+    def _withdraw(self, why: str) -> None:
+        """Nothing more is to start, not even what the engine has in its queue."""
+        for live in self._attempts:
+            if self.ledger.attempt(live.id).in_queue:
+                self._attempts.stop(live, "interrupted", why)
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -356,7 +374,9 @@ class Run:
             if node.place in WAITING:
                 self._jobs.settle(node, "cancelled", "cancelled")
         for live in self._attempts:
-            if live.node in nodes:
+            # One whose job the file no longer has goes on in a queue, and is known by its name.
+            gone = live.adopted and (names is None or live.id.job in names)
+            if live.node in nodes or gone:
                 self._attempts.stop(live, "cancelled", "cancelled by a person")
 
     def _drain_gpus(self, request: DrainGpus) -> None:
@@ -375,7 +395,8 @@ class Run:
 
     def _trip(self) -> None:
         """Wait for a person, where there is more to start."""
-        if any(node.place in WAITING for node in self._jobs):
+        left = (node for node in self._jobs if node.place != "settled")
+        if any(self._jobs.record(node).state == "waiting" for node in left):
             self._desk.fact(AdmissionPaused(self._breaker.waits))
         else:
             self._breaker.reset()

@@ -39,9 +39,11 @@ class Why:
         if node is None:
             known = name in self._desk.ledger.jobs
             return "no longer in the job file" if known else ""
+        if node.place == "running":
+            return ""
         if node.left and self._jobs.record(node).state == "waiting":
             return "left as it is this time"
-        if node.place in ("settled", "running"):
+        if node.place == "settled":
             return ""
         if closed:
             return closed
@@ -72,11 +74,8 @@ class Why:
 
     def _ready(self, node: Node, now: Instant) -> str:
         demand = node.job.demand
-        for token in dict.fromkeys(demand.uses):
-            limit, used = self._limits.get(token, 1), self._attempts.tokens[token]
-            if used + demand.uses.count(token) > limit:
-                holders = self._holders(token)
-                return f"waits for a token of {token} ({used} of {limit} in use by {holders})"
+        if said := self._token(demand):
+            return said
         if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
             used = self._attempts.cpus
             return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
@@ -87,6 +86,14 @@ class Why:
         if not demand.gpus:
             return "waits for its turn"
         return f"waits for {_wished(demand)}: {self._cards_in_words(demand, now)}"
+
+    def _token(self, demand: Demand) -> str:
+        for token in dict.fromkeys(demand.uses):
+            limit, used = self._limits.get(token, 1), self._attempts.tokens[token]
+            if used + demand.uses.count(token) > limit:
+                holders = self._holders(token)
+                return f"waits for a token of {token} ({used} of {limit} in use by {holders})"
+        return ""
 
     def _holders(self, token: str) -> str:
         names = [live.id.job for live in self._attempts if token in live.demand.uses]

@@ -123,6 +123,10 @@ class Local:
                 ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
                 self._witness.examine(ended, Job(attempt.job, ()), (), self._post)
 
+    def why(self, attempt: AttemptId) -> str:
+        """Nothing waits here: what is launched starts."""
+        return ""
+
     def close(self) -> None:
         for waiter in self._keepers.values():
             self._loop.unwatch(waiter.fileno())

@@ -4,7 +4,7 @@ An engine carries instructions out and says, through `post`, what happened. It d
 writes no journal. In return it may rely on this: an instruction comes only after the facts that it
 rests on were written.
 
-Cards
+Cards (of an engine that queues and places by itself: none of this)
   `Acquire(gpu)` is answered exactly once, by `Granted` (the lease is held, the card was looked at
   and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
   other launcher lets go. `Drain(gpu)` is answered once, by `Drained` or `Refused(Sick)`; in the
@@ -21,20 +21,23 @@ Attempts
   exactly one `WorkerEnded`, once nothing of it is alive. `StopAttempt` of an attempt that has ended
   meanwhile is not an error. The engine ends its attempts by itself when the supervisor is gone.
 
-An engine with a queue of its own (Slurm)
-  It is told of no card: `Launch` names none, and the engine places the attempt by itself, on its
-  own cards and no others. Before `Started` comes `Queued`, with the name that the attempt has
-  there, once; while it waits, `why` says for what. `Started` names the cards. The same attempt is
-  run once at most, whenever and however often the supervisor is killed. Attempts go on when it is
-  gone; `adopt` takes them up, and they may be stopped as if they had been launched here. One that
-  was never handed over ends as interrupted. What the engine cannot find out (it does not answer, a
-  file system shows a record late) ends no attempt; one of which nothing can be known any more is
-  `Lost`.
+Attempts in a queue
+  An engine may queue and place by itself (Slurm). `Launch` names no card then, and is first
+  answered by `Queued`, once the attempt has a place in the queue that outlives the supervisor;
+  while it waits there, `why` says for what. `Started` tells the cards and the node. An attempt is
+  run once at most: after the death of a supervisor at any moment, `adopt` finds out whether it was
+  submitted. Whatever has become of it, exactly one `Ended` comes, `Interrupted` for what was never
+  submitted or was preempted. What the engine cannot find out (it does not answer, a file system
+  shows a record late) ends no attempt; one of which nothing can be known any more is `Lost`. Such
+  attempts go on without a supervisor; `adopt` takes them up to be told, stopped and ended as any
+  other, with `Started` told (again) of those that run. `StopAttempt` of one of them may come before
+  `adopt` does.
 
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
   same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each
-  of them `Ended` is posted once nothing of it is alive any more.
+  of them `Ended` is posted once nothing of it is alive any more. An engine with a queue takes them
+  up as they are.
 """
 
 from __future__ import annotations
@@ -56,6 +59,12 @@ class Engine(Protocol):
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""
+
+    def why(self, attempt: AttemptId) -> str:
+        """Why a launched attempt has not started, in a few words; empty where that is not known.
+
+        Never blocks: it tells what the engine last heard, and is asked of many at once.
+        """
 
     def close(self) -> None:
         """Give everything back: leases, descriptors, helper processes."""

@@ -55,8 +55,9 @@ class Tally:
 
     @property
     def running(self) -> list[AttemptRecord]:
-        """Attempts whose end is not recorded."""
-        return [self.ledger.attempt(attempt) for attempt in self._open]
+        """Attempts whose end is not recorded, less those that wait in an engine's queue."""
+        attempts = (self.ledger.attempt(attempt) for attempt in self._open)
+        return [attempt for attempt in attempts if not attempt.in_queue]
 
     @property
     def queued(self) -> int:

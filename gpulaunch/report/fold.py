@@ -5,6 +5,7 @@ Pure but for `read_history`. A torn last line is left out, as everywhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -42,20 +43,36 @@ class History:
         self.times.see(fact, at, self.ledger)
         match fact:
             case f.RunOpened(gpus=gpus):
-                self.cards.update((gpu.uuid, gpu) for gpu in gpus)
+                self._know(gpus)
                 self.starts.append(at.utc)
+            case f.AttemptStarted(gpus=gpus):
+                self._know(gpus)
             case f.GpuReported(gpu, text):
                 self.remarks.append(Remark(at.utc, text, gpu=gpu))
             case f.Noted(text, job):
                 self.remarks.append(Remark(at.utc, text, job=job or ""))
+
+    def _know(self, gpus: Iterable[Gpu]) -> None:
+        """Cards of other machines come when something runs there: put them where people look."""
+        new = {gpu.uuid: gpu for gpu in gpus}
+        beyond = any(gpu.node for gpu in new.values()) and not new.keys() <= self.cards.keys()
+        self.cards.update(new)
+        if beyond:
+            self.cards = dict(sorted(self.cards.items(), key=lambda one: _place(one[1])))
+
+    @property
+    def on_nodes(self) -> bool:
+        """Its cards are a cluster's: what they do but for the run's jobs is not known."""
+        return any(gpu.node for gpu in self.cards.values())
 
     @property
     def simulated(self) -> bool:
         return self.ledger.simulated
 
     def attempts(self) -> list[AttemptRecord]:
-        """In the order of their beginnings."""
+        """In the order of their beginnings. What waits in an engine's queue has not begun."""
         every = [attempt for job in self.ledger.jobs.values() for attempt in job.attempts]
+        every = [attempt for attempt in every if not attempt.in_queue]
         return sorted(every, key=lambda one: (begin(one), one.id))
 
 
@@ -102,10 +119,46 @@ def period(history: History, state: RunState, now: float, seen: float | None = N
 def spans(history: History, when: Period) -> Mapping[str, tuple[Span, ...]]:
     """Where each card's time went, by UUID, in the order of the cards."""
     found = history.times.until(when.end)
-    return {uuid: found[uuid] for uuid in history.cards}
+    beyond = _times_on_nodes(history, when) if history.on_nodes else {}
+    return {uuid: beyond[uuid] if gpu.node else found[uuid] for uuid, gpu in history.cards.items()}
+
+
+def _times_on_nodes(history: History, when: Period) -> dict[str, tuple[Span, ...]]:
+    """Of a cluster's card: the run's while a job of it is there, as the jobs' own records say."""
+    on: dict[str, list[Span]] = {uuid: [] for uuid in history.cards}
+    for attempt in history.attempts():
+        for uuid in attempt.gpus:
+            start = min(max(begin(attempt), when.start), when.end)
+            on[uuid].append(Span(start, min(finish(attempt, when), when.end), "busy"))
+    return {uuid: _with_gaps(busy, when) for uuid, busy in on.items()}
+
+
+def _with_gaps(busy: Iterable[Span], when: Period) -> tuple[Span, ...]:
+    """One after another from the beginning to the end: what overlaps is cut."""
+    spans: list[Span] = []
+    reached = when.start
+    for span in busy:
+        if span.start > reached:
+            spans.append(Span(reached, span.start, "cluster"))
+        if span.end > max(reached, span.start):
+            spans.append(Span(max(reached, span.start), span.end, "busy"))
+            reached = span.end
+        else:
+            reached = max(reached, span.start)
+    if when.end > reached:
+        spans.append(Span(reached, when.end, "cluster"))
+    return tuple(spans)
+
+
+def _place(gpu: Gpu) -> tuple[list[str | int], int]:
+    """Machines in the order of their numbers: n2 before n10."""
+    parts = re.split(r"(\d+)", gpu.node)
+    return [int(part) if number % 2 else part for number, part in enumerate(parts)], gpu.index
 
 
 def begin(attempt: AttemptRecord) -> float:
+    if attempt.queued and attempt.started is None and attempt.ended:
+        return attempt.ended.utc  # it never began
     return (attempt.started or attempt.launched).utc
 
 

@@ -22,7 +22,7 @@ def headline(
 ) -> tuple[str, ...]:
     """A few sentences, the most important first."""
     said = [_counts(history.ledger, when)]
-    busy = busy_share(rows)
+    busy = None if history.on_nodes else busy_share(rows)
     if busy is not None:
         kind = "simulated card" if history.simulated else "card"
         cards = f"The {len(rows)} {kind}s" if len(rows) > 1 else f"The {kind}"
@@ -86,9 +86,12 @@ def tiles(
         Tile("Time", words.duration(when.seconds), _starts(history)),
     ]
     busy = busy_share(rows)
-    if busy is not None:
-        hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
-        text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
+    hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
+    text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
+    if history.on_nodes:
+        nodes = words.several(len({gpu.node for gpu in history.cards.values()}), "node")
+        said.append(Tile("GPU-hours", text, f"{words.several(len(rows), 'card')} on {nodes}"))
+    elif busy is not None:
         kind = "simulated " if history.simulated else ""
         said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
     means = [curve.mean for curve in measures.curves.values() if curve.mean is not None]

@@ -32,6 +32,7 @@ Cause: TypeAlias = Literal[
     "paused",
     "stopping",
     "away",
+    "cluster",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 """In the order in which people are shown them."""
@@ -59,7 +60,8 @@ def totals(spans: Iterable[Span]) -> dict[Cause, float]:
 
 
 class CardTimes:
-    """Follows a run's facts; `see` comes after the ledger has applied the fact.
+    """Follows a run's facts; `see` comes after the ledger has applied the fact. Cards of a cluster,
+    which come and go with the jobs, are not its business.
 
     Time never runs back: a clock that is set back stands still until it is where it was.
     """
@@ -133,8 +135,8 @@ class CardTimes:
         for gpu in known:
             self._turn(gpu, before, "away")
             self._cut_off[gpu], self._on[gpu] = self._on[gpu], set()
-        for gpu in ledger.gpus:
-            if gpu not in self._open:
+        for gpu, record in ledger.gpus.items():
+            if gpu not in self._open and not record.gpu.node:
                 self._spans[gpu], self._on[gpu] = [], set()
                 self._open[gpu] = (self.began, "away")
         self._running = True
@@ -146,6 +148,8 @@ class CardTimes:
         """A job left its cards when its keeper says, and not when the run came to hear of it."""
         ended = fact.ended.utc if fact.ended else self._now
         for gpu in ledger.attempt(fact.attempt).gpus:
+            if gpu not in self._open:
+                continue
             if fact.ended and fact.attempt in self._cut_off.get(gpu, ()):
                 self._mend(gpu, ended)
             self._on[gpu].discard(fact.attempt)
@@ -184,7 +188,8 @@ class CardTimes:
 
     def _look(self, gpus: Iterable[str], ledger: Ledger) -> None:
         for gpu in gpus:
-            self._turn(gpu, self._now, self._cause(gpu, ledger))
+            if gpu in self._open:
+                self._turn(gpu, self._now, self._cause(gpu, ledger))
 
     def _turn(self, gpu: str, at: float, cause: Cause) -> None:
         since, was = self._open[gpu]

@@ -33,6 +33,8 @@ def lanes(attempts: Sequence[AttemptRecord], cards: Mapping[str, Gpu], when: Per
     """One for each card; an attempt with several has a bar on each. `attempts`: by beginning."""
     members: dict[str | None, list[int]] = defaultdict(list)
     for number, attempt in enumerate(attempts):
+        if attempt.queued and attempt.started is None:
+            continue  # it never left the queue
         for uuid in attempt.gpus or (None,):
             members[uuid].append(number)
     order = [*cards, *([None] if None in members else [])]

@@ -35,6 +35,7 @@ SHORT: Mapping[Cause, str] = {
     "paused": "paused",
     "stopping": "stopping",
     "away": "run not alive",
+    "cluster": "not the run's",
 }
 LONG: Mapping[Cause, str] = {
     "busy": "at least one job was on the card",
@@ -50,12 +51,13 @@ LONG: Mapping[Cause, str] = {
     "paused": "the run started no jobs until somebody said so",
     "stopping": "the run was told to stop",
     "away": "before the card belonged to the run, or between two starts of it",
+    "cluster": "the cluster had it for others, or for nobody",
 }
 
 
 def card_name(gpu: Gpu) -> str:
-    """`GPU 0`; that cards are pretend ones is said once for all of them."""
-    return f"GPU {gpu.index} {gpu.uuid[:12]}" if gpu.mig else f"GPU {gpu.index}"
+    """`GPU 0`, `n1 GPU 0`; that cards are pretend ones is said once for all of them."""
+    return words.card(gpu).replace("simulated ", "", 1) if gpu.simulated else words.card(gpu)
 
 
 def cards_named(uuids: Sequence[str], cards: Mapping[str, Gpu]) -> str:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import quote
 
-from gpulaunch.core.model import AttemptId, RunState
+from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.liveness import state_of
@@ -29,6 +29,7 @@ from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures
 from gpulaunch.report.page import page
 from gpulaunch.report.render import render
+from gpulaunch.report.say import card_name
 from gpulaunch.report.tails import tails
 from gpulaunch.views.summary import next_command
 from gpulaunch.views.tail import read_tail
@@ -110,7 +111,7 @@ def _address(logs: Path, beside: Path) -> str:
 def manifest_rows(run: RunDir, history: History) -> list[tuple[str, str]]:
     """What the run was made of; of one whose manifest is lost, what the journal knows."""
     ledger = history.ledger
-    cards = [f"GPU {g.index}: {g.name}, {g.uuid}" for g in history.cards.values()]
+    cards = [_card(gpu) for gpu in history.cards.values()]
     rows = [("Run", ledger.run), ("Directory", os.fspath(run.path))]
     try:
         rows += _of(run.read_manifest())
@@ -118,6 +119,12 @@ def manifest_rows(run: RunDir, history: History) -> list[tuple[str, str]]:
         rows += [("Machine", ledger.host), ("gpulaunch", ledger.version)]
     kind = "Simulated cards" if ledger.simulated else "Cards"
     return [(name, value) for name, value in [*rows, (kind, "; ".join(cards) or "none")] if value]
+
+
+def _card(gpu: Gpu) -> str:
+    """`GPU 0: NVIDIA H200, GPU-5f3c...`, as far as it is known."""
+    known = [gpu.name, "" if gpu.uuid == gpu.key else gpu.uuid]
+    return ": ".join(filter(None, [card_name(gpu), ", ".join(filter(None, known))]))
 
 
 def _of(manifest: Manifest) -> list[tuple[str, str]]:

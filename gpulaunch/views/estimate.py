@@ -90,6 +90,7 @@ class Estimate:
         self._left: dict[str, tuple[int, float]] = {}
         self._vanished: set[str] = set()
         self._running: dict[AttemptId, Instant] = {}
+        self._queued: set[AttemptId] = set()
         self._busy = 0.0
         self._began: Instant | None = None
 
@@ -97,6 +98,11 @@ class Estimate:
     def running(self) -> dict[AttemptId, Instant]:
         """Attempts under way and when they started, services included, oldest first."""
         return self._running
+
+    @property
+    def in_queue(self) -> int:
+        """Attempts whose turn in an engine's queue has not come."""
+        return len(self._queued)
 
     @property
     def vanished(self) -> int:
@@ -114,8 +120,12 @@ class Estimate:
             self._recall(job)
             if job.vanished and job.state == "waiting":
                 self._vanished.add(job.name)
+        attempts = ledger.open_attempts()
+        self._queued = {attempt.id for attempt in attempts if attempt.in_queue}
         self._running = {
-            attempt.id: attempt.started or attempt.launched for attempt in ledger.open_attempts()
+            attempt.id: attempt.started or attempt.launched
+            for attempt in attempts
+            if not attempt.in_queue
         }
         self._began = min(self._running.values(), default=None)
 
@@ -134,7 +144,10 @@ class Estimate:
             case f.JobSettled(name):
                 self._drop(name)
                 self._vanished.discard(name)
+            case f.AttemptLaunched(attempt, queued=True):
+                self._queued.add(attempt)
             case f.AttemptLaunched(attempt) | f.AttemptStarted(attempt):
+                self._queued.discard(attempt)
                 self._began = self._began or at
                 self._running[attempt] = at
             case f.AttemptEnded(attempt):
@@ -228,6 +241,7 @@ class Estimate:
             self._count(job, seconds)
 
     def _end(self, attempt: AttemptId, at: Instant, ledger: Ledger) -> None:
+        self._queued.discard(attempt)
         since = self._running.pop(attempt, None)
         job = ledger.jobs[attempt.job]
         if job.service or since is None:

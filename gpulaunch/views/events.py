@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState
 from gpulaunch.views import words
 
@@ -51,7 +51,7 @@ class Teller:
     def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[Line]:
         lines: list[Line] = []
         line = self._line(fact, at, ledger)
-        bursty = isinstance(fact, f.JobRequeued | f.JobVanished) or (
+        bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (
             isinstance(fact, f.JobSettled) and line is not None and line.seconds is None
         )
         if not (bursty and line and self._burst and _alike(line, self._burst[0])):
@@ -105,6 +105,8 @@ class Teller:
                 return _line(at, "calm", "vanished", name, "no longer in the job file, not run")
             case f.JobRequeued(name, why):
                 return _line(at, "calm", "requeued", name, why)
+            case f.AttemptQueued(attempt):
+                return _line(at, "start", "queued", attempt.job, "")
             case f.AttemptStarted(attempt):
                 return _started(ledger.attempt(attempt), at, ledger)
             case f.ServiceReady(attempt):
@@ -168,7 +170,9 @@ def _alike(one: Line, other: Line) -> bool:
 def _opened(fact: f.RunOpened, at: Instant) -> Line:
     kind = "simulated card" if fact.simulated else "card"
     verb = "run" if fact.epoch <= 1 else "goes on"
-    detail = f"run {fact.run} on {fact.host}, {words.several(len(fact.gpus), kind)}"
+    cards = words.several(len(fact.gpus), kind)
+    where = cards if fact.engine == LOCAL else f"by {words.visible(fact.engine)}"
+    detail = f"run {fact.run} on {fact.host}, {where}"
     return _line(at, "calm", verb, fact.name, detail)
 
 
@@ -180,6 +184,8 @@ def _planned(at: Instant, ledger: Ledger) -> Line:
 
 def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
     where = words.attempt_cards(attempt, ledger) or "no card"
+    if attempt.node and not attempt.gpus:
+        where += ", no card"
     again = f", attempt {attempt.id.number}" if attempt.id.number > 1 else ""
     return _line(at, "start", "started", attempt.id.job, where + again)
 

@@ -46,7 +46,7 @@ _VERB_AFTER = frozenset(
     {"skipped", "cancelled", "interrupted", "lost", "requeued", "vanished", "ready", "waits"}
 )
 _OTHER: tuple[JobState, ...] = ("skipped", "cancelled")
-_UNSAID = frozenset({"started", "planned"})
+_UNSAID = frozenset({"queued", "started", "planned"})
 """What the lower part shows anyway."""
 
 
@@ -232,6 +232,8 @@ class ProgressView:
                 parts.append(Text(f"{words.count(counts[state])} {state}", "yellow"))
         parts.append(Text(f"{words.count(counts['running'])} running", "cyan"))
         parts.append(Text(f"{words.count(self._left(ledger))} left"))
+        if self._estimate.in_queue:
+            parts.append(Text(f"{words.count(self._estimate.in_queue)} in the queue", "dim"))
         return parts
 
     def _times(self, now: Instant, ledger: Ledger) -> list[Text]:
@@ -291,6 +293,8 @@ class ProgressView:
         rows = []
         for record in ledger.gpus.values():
             gpu = record.gpu
+            if gpu.node and not record.attempts:
+                continue  # it is the cluster's again
             label = words.card(gpu)
             if self._console.width < NARROW:  # the line of figures says "simulated" there
                 label = label.removeprefix("simulated ")

@@ -44,7 +44,7 @@ def status_json(
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
 
     Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
-    not known is null.
+    not known is null. Cards of a cluster have their `node`, attempts there that and `queue_id`.
     """
     ahead = _ahead(ledger, state, now, earlier)
     return {
@@ -82,7 +82,8 @@ def _ahead(
 
 def _gpu_json(record: GpuRecord) -> dict[str, Any]:
     gpu = record.gpu
-    return {
+    node = {"node": gpu.node} if gpu.node else {}
+    return node | {
         "index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
@@ -122,7 +123,8 @@ def _job_json(
 def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> dict[str, Any]:
     ended = attempt.outcome
     out = os.fspath(paths.out(attempt.id))
-    return {
+    queue = {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
+    return queue | {
         "number": attempt.id.number,
         "state": attempt.state,
         "gpus": [{"index": _index(uuid, ledger), "uuid": uuid} for uuid in attempt.gpus],

@@ -55,7 +55,7 @@ class FailedJob:
 class Summary:
     """`elapsed` and `cards` are of the run's latest epoch, in seconds; `gpu_hours` of all of it.
 
-    `used` is what was measured of all attempts, in words.
+    `used` is what was measured of all attempts, in words. `nodes`: of a cluster, 0 elsewhere.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Summary:
     notes: tuple[str, ...]
     next_command: str | None
     used: str = ""
+    nodes: int = 0
 
     @property
     def busy(self) -> float | None:
@@ -127,6 +128,7 @@ def summarise(
         notes=tuple(ledger.notes),
         next_command=next_command(state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
+        nodes=len({card.gpu.node for card in ledger.gpus.values()} - {""}),
     )
 
 
@@ -271,6 +273,9 @@ def _print_totals(console: Console, summary: Summary) -> None:
 def _cards_line(summary: Summary) -> str:
     kind = "simulated card" if summary.simulated else "card"
     hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
+    if summary.nodes:  # what else those cards did is not known
+        nodes = words.several(summary.nodes, "node")
+        return f"{words.several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
     busy = _percent(summary.busy or 0.0)
     line = f"{words.several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
     if len(summary.cards) > 1:

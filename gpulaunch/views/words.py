@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone, tzinfo
 
-from gpulaunch.core.ledger import AttemptRecord, Ledger
+from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, Ledger
 from gpulaunch.core.model import (
     Gpu,
 )
@@ -103,24 +103,29 @@ def local_time(utc: float, zone: tzinfo | None = None) -> str:
 
 
 def card(gpu: Gpu) -> str:
-    """`GPU 1`, `simulated GPU 1`, `GPU 0 MIG-5f3c9a12`."""
+    """`GPU 1`, `simulated GPU 1`, `GPU 0 MIG-5f3c9a12`, `n1 GPU 0` on another machine."""
     return cards([gpu])
 
 
 def cards(gpus: Sequence[Gpu]) -> str:
-    """`GPU 1`, `GPUs 0, 2`, `simulated GPUs 0, 1`; empty for none."""
-    if not gpus:
-        return ""
+    """`GPU 1`, `GPUs 0, 2`, `simulated GPUs 0, 1`, `n1 GPUs 0, 1, n2 GPU 0`; empty for none."""
+    nodes = dict.fromkeys(gpu.node for gpu in gpus)
+    return ", ".join(_of_node(node, [gpu for gpu in gpus if gpu.node == node]) for node in nodes)
+
+
+def _of_node(node: str, gpus: Sequence[Gpu]) -> str:
     kind = "simulated " if any(gpu.simulated for gpu in gpus) else ""
+    where = f"{visible(node)} " if node else ""
     names = ", ".join(_short(gpu) for gpu in gpus)
-    return f"{kind}GPU{'s' if len(gpus) > 1 else ''} {names}"
+    return f"{where}{kind}GPU{'s' if len(gpus) > 1 else ''} {names}"
 
 
 def attempt_cards(attempt: AttemptRecord, ledger: Ledger) -> str:
-    """The cards an attempt ran on; a card that the run no longer has is named by its UUID."""
+    """The cards an attempt ran on, else the node; a card that the run no longer has is named by its
+    UUID."""
     known = [ledger.gpus[uuid].gpu for uuid in attempt.gpus if uuid in ledger.gpus]
     gone = [f"card {visible(uuid)}" for uuid in attempt.gpus if uuid not in ledger.gpus]
-    return ", ".join(filter(None, [cards(known), *gone]))
+    return ", ".join(filter(None, [cards(known), *gone])) or visible(attempt.node)
 
 
 def _short(gpu: Gpu) -> str:
@@ -133,7 +138,7 @@ def _short(gpu: Gpu) -> str:
 def ending(attempt: AttemptRecord) -> str:
     """An ended attempt in words: the failure class where it says more, with the bare outcome."""
     if attempt.outcome is None:
-        return "running"
+        return IN_QUEUE if attempt.in_queue else "running"
     words = reason(attempt.outcome)
     better = title_of(attempt.failure or "")
     return f"{better} ({words})" if better else words

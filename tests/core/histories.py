@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
+from tests.core.cluster import Cluster
 from tests.core.world import GIB, Side, World, pretend_gpus
 
 TOKENS = ("msa", "licence")
@@ -97,7 +98,30 @@ def play(seed: int, sides: int = 1) -> World:
     return world
 
 
-def edited(rng: random.Random, side: Side) -> tuple[Job, ...]:
+def play_in_a_queue(seed: int) -> Cluster:
+    """The same where an engine queues and places by itself, and outlives its client."""
+    rng = random.Random(seed)
+    cards = rng.randint(1, 3)
+    options = random_options(rng, 4)
+    del options["cpus"]
+    jobs = random_jobs(rng, cards)
+    jobs = tuple(job for job in jobs if job.service is None or rng.random() < 0.1)
+    most = rng.choice([1, 2, 3, 100])
+    cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)  # type: ignore[arg-type]
+    nervous = rng.choice([0.0, 0.05, 0.2])
+    for _ in range(rng.randint(0, 150)):
+        if rng.random() < nervous:
+            cluster.disturb()
+        elif rng.random() < nervous / 5:
+            cluster.crash(edited(rng, cluster))
+        elif not cluster.step():
+            break
+    cluster.quiet_down()
+    cluster.run_to_end()
+    return cluster
+
+
+def edited(rng: random.Random, side: Side | Cluster) -> tuple[Job, ...]:
     """The job file as it may be after somebody edited it: the last job gone, another one new."""
     jobs = list(side.jobs)
     if rng.random() < 0.3 and len(jobs) > 1:

@@ -22,6 +22,7 @@ from gpulaunch.core.events import (
     Instruction,
     Launch,
     Occupied,
+    Queued,
     Refused,
     Release,
     Request,
@@ -35,7 +36,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Demand, Exited, Instant, Job, Outcome, Service
+from gpulaunch.core.model import AttemptId, Demand, Exited, Gpu, Instant, Job, Outcome, Service
 from gpulaunch.core.run import Run
 from tests.core.world import GIB, pretend_gpus
 
@@ -129,8 +130,11 @@ class Table:
     def sick(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Sick("fell off the bus")))
 
-    def started(self, what: str) -> list[str]:
-        return self.on(Started(attempt(what), 42))
+    def queued(self, what: str, id: str = "Slurm job 7") -> list[str]:
+        return self.on(Queued(attempt(what), id))
+
+    def started(self, what: str, *gpus: Gpu, node: str = "") -> list[str]:
+        return self.on(Started(attempt(what), 42, gpus, node))
 
     def ended(self, what: str, outcome: Outcome | None = None, kept: bool = False) -> list[str]:
         return self.on(Ended(attempt(what), outcome or Exited(0), kept=kept))

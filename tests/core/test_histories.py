@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from gpulaunch.core import admission, attempts, cards, gathering, jobs, placement, residents
+from gpulaunch.core import (
+    admission,
+    attempts,
+    cards,
+    gathering,
+    jobs,
+    ledger,
+    placement,
+    queueing,
+    residents,
+)
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
-from tests.core.histories import play
+from tests.core.cluster import Cluster
+from tests.core.histories import play, play_in_a_queue
 from tests.core.world import World
 
 COUNT = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "1500"))
@@ -38,14 +50,18 @@ def test_three_rival_runs_all_end(first: int) -> None:
         _play(seed, 3)
 
 
+@pytest.mark.parametrize("first", range(0, COUNT, CHUNK))
+def test_every_history_in_an_engines_queue_keeps_every_invariant_and_ends(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, COUNT)):
+        _play_in_a_queue(seed)
+
+
 def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
     """A suite of histories in which nothing happens would pass as well."""
     seen: Counter[str] = Counter()
     for seed in range(150):
         world = _play(seed, 1 + seed % 2)
-        for line in world.log:
-            words = line.replace("(", " ").split()
-            seen[words[words.index("<-" if "<-" in words else "->") + 1]] += 1
+        seen.update(_named(world.log))
         seen["crash"] += sum(side.crashes for side in world.sides)
         seen["continued"] += world.continued
     expected = (
@@ -55,6 +71,37 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
+
+
+def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(150):
+        cluster = _play_in_a_queue(seed)
+        seen.update(_named(cluster.log))
+        seen["crash"] += cluster.crashes
+    expected = (
+        "Launch StopAttempt SetTimer Queued Started AttemptQueued AttemptStarted TimerFired Asked "
+        "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
+        "Misplaced"
+    )
+    for name in expected.split(" "):
+        assert seen[name], f"no history has {name}: {seen}"
+
+
+def _named(log: Iterable[str]) -> Iterator[str]:
+    """The events, facts and instructions of a history, by name."""
+    for line in log:
+        words = line.replace("(", " ").split()
+        arrow = next((word for word in words if word in ("<-", "->")), None)
+        if arrow is not None:
+            yield words[words.index(arrow) + 1]
+
+
+def _play_in_a_queue(seed: int) -> Cluster:
+    try:
+        return play_in_a_queue(seed)
+    except AssertionError as error:
+        raise AssertionError(f"history {seed} in a queue: {error}") from error
 
 
 def _play(seed: int, sides: int) -> World:
@@ -190,6 +237,84 @@ def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyP
     for seed in range(400):
         try:
             play(seed, 1 + seed % 2)
+        except (AssertionError, LookupError):
+            return
+    pytest.fail("400 histories passed with a broken core")
+
+
+def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:
+    obstacle = queueing.Queueing.obstacle
+
+    def broken(self: queueing.Queueing, node: object) -> str:
+        found = obstacle(self, node)  # type: ignore[arg-type]
+        return "" if found == "turn" else found
+
+    patch.setattr(queueing.Queueing, "obstacle", broken)
+
+
+def _forget_the_limit_of_cards(patch: pytest.MonkeyPatch) -> None:
+    obstacle = queueing.Queueing.obstacle
+
+    def broken(self: queueing.Queueing, node: object) -> str:
+        found = obstacle(self, node)  # type: ignore[arg-type]
+        return "" if found == "cards" else found
+
+    patch.setattr(queueing.Queueing, "obstacle", broken)
+
+
+def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(queueing.Queueing, "obstacle", lambda self, node: "turn" * len(self._attempts))
+
+
+def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: ledger.Ledger) -> list[ledger.AttemptRecord]:
+        running = (job for job in self.jobs.values() if job.state == "running")
+        return [a for job in running for a in job.attempts if a.is_open]
+
+    patch.setattr(ledger.Ledger, "open_attempts", broken)
+
+
+def _leave_to_keepers_what_goes_on(patch: pytest.MonkeyPatch) -> None:
+    adopt = attempts.Attempts.inherit
+
+    def broken(self: attempts.Attempts, attempt: object, node: object) -> None:
+        self._queueing = False
+        adopt(self, attempt, node)  # type: ignore[arg-type]
+        self._queueing = True
+
+    patch.setattr(attempts.Attempts, "inherit", broken)
+
+
+def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: ledger.Ledger, fact: object, at: object) -> None:
+        self.attempt(fact.attempt).started = at  # type: ignore[attr-defined, assignment]
+
+    patch.setattr(ledger.Ledger, "_start", broken)
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        _forget_the_tokens,
+        _ignore_the_tokens,
+        _never_skip,
+        _settle_without_a_fact,
+        _hand_over_too_many,
+        _forget_the_limit_of_cards,
+        _hand_over_one_by_one,
+        _forget_what_is_in_the_queue,
+        _leave_to_keepers_what_goes_on,
+        _let_a_start_change_nothing,
+    ],
+)
+def test_a_version_that_breaks_the_queue_is_found(
+    breakage: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(breakage)
+    breakage(monkeypatch)
+    for seed in range(400):
+        try:
+            play_in_a_queue(seed)
         except (AssertionError, LookupError):
             return
     pytest.fail("400 histories passed with a broken core")

@@ -12,13 +12,14 @@ from gpulaunch.core.events import (
     Granted,
     Instruction,
     Launch,
+    Queued,
     Release,
     Started,
     StopAttempt,
 )
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted
 from gpulaunch.engines.protocol import Post
 
 
@@ -51,8 +52,36 @@ class FakeEngine:
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         self.adopted = tuple(attempts)
 
+    def why(self, attempt: AttemptId) -> str:
+        return ""
+
     def close(self) -> None:
         return None
+
+
+class FakeQueue(FakeEngine):
+    """Queues what it is handed; all of it runs on a node once the last of them is there."""
+
+    def __init__(self, post: Post, last: str) -> None:
+        super().__init__(post)
+        self.last = last
+        self.said = ""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        self.seen.append(instruction)
+        if isinstance(instruction, Launch):
+            self.post(Queued(instruction.attempt, f"Slurm job {len(self.seen)}"))
+            if instruction.attempt.job == self.last:
+                self.run_all()
+
+    def run_all(self) -> None:
+        for index, launch in enumerate(i for i in self.seen if isinstance(i, Launch)):
+            card = Gpu(f"n1/{index}", index, f"n1/{index}", "", 0, node="n1")
+            self.post(Started(launch.attempt, 1, (card,), "n1"))
+            self.post(Ended(launch.attempt, Exited(0)))
+
+    def why(self, attempt: AttemptId) -> str:
+        return self.said
 
 
 class FakeRecord:

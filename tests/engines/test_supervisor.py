@@ -23,7 +23,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.journal.codec import now
 from gpulaunch.loop import Loop
 from gpulaunch.supervisor import Supervisor
-from tests.engines.fakes import FakeEngine, FakeRecord, FakeView
+from tests.engines.fakes import FakeEngine, FakeQueue, FakeRecord, FakeView
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
 
@@ -133,3 +133,30 @@ def test_what_is_asked_while_the_end_is_told_is_done_first(world: World) -> None
     assert [closed.state for closed in told] == ["succeeded", "succeeded"]
     assert [type(fact) for fact in world.record.facts].count(RunClosed) == 1
     assert world.record.facts[-1] == told[-1]
+
+
+def test_of_a_job_in_the_queue_the_engine_says_why_it_waits() -> None:
+    ledger = Ledger()
+    ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (), engine="slurm"), Instant(0, 0))
+    loop, record = Loop(), FakeRecord()
+    supervisor = Supervisor(Run((), queue=2, ledger=ledger), record, FakeView(), loop, now)
+    engine = FakeQueue(supervisor.post, last="c")
+    told: list[str] = []
+
+    def look() -> None:
+        told.append(supervisor.why_waiting("a"))
+        engine.said = "n1 is drained"
+        told.append(supervisor.why_waiting("a"))
+        told.append(supervisor.why_waiting("c"))
+        engine.run_all()
+
+    loop.call_after("test", 0.0, look)
+    supervisor.serve(engine, Submitted(tuple(Job(name, "true") for name in "abc")))
+    loop.close()
+    assert told == [
+        "in the queue (Slurm job 1)",
+        "n1 is drained",
+        "waits for its turn: 2 attempts at once are in the queue or running",
+    ]
+    assert supervisor.ledger.state == "succeeded"
+    assert supervisor.why_waiting("a") == ""

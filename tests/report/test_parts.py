@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -49,6 +50,42 @@ def test_a_bar_stands_on_each_of_its_cards_and_hides_no_other() -> None:
         "GPU-1": [("wide", 0)],
         None: [("cpu", 0)],
     }
+
+
+def on_nodes() -> History:
+    """The client was away while two of the jobs ran."""
+    run = History(0).open(engine="slurm").jobs("a", "b", "c", "d", "gone")
+    run.hand_over("a", "b", "c", "d", "gone").pass_(100)
+    run.start_there("a", "n10", 1).start_there("b", "n2", 0).pass_(50).succeed("a")
+    run.end("gone", Cancelled()).add(f.JobSettled("gone", "cancelled", "cancelled"))
+    run.pass_(30).open(engine="slurm").pass_(20).succeed("b")
+    return run.start_there("c", "n2", 0).pass_(100)
+
+
+def test_each_card_of_a_node_has_a_lane_of_the_jobs_that_ran_there() -> None:
+    history, when = folded(on_nodes(), "running")
+    attempts = history.attempts()
+    shown = {
+        lane.uuid: [attempts[number].id.job for number in lane.bars]
+        for lane in lanes(attempts, history.cards, when)
+    }
+    assert shown == {"n2/0": ["b", "c"], "n10/1": ["a"]}
+    page = told(on_nodes(), "running")
+    assert [row.name for row in page.cards] == ["n2 GPU 0", "n10 GPU 1"]
+    assert [row.part("busy").seconds for row in page.cards] == [200.0, 50.0]  # type: ignore[union-attr]
+    assert page.tiles[2].value == "0.07"
+    assert page.tiles[2].note == "2 cards on 2 nodes"
+    assert not any("of the time" in said for said in page.headline)
+
+
+def test_the_time_of_a_nodes_card_adds_up() -> None:
+    for state in ("running", "interrupted"):
+        history, when = folded(on_nodes(), state)
+        for spans in fold.spans(history, when).values():
+            assert spans[0].start == when.start
+            assert spans[-1].end == when.end
+            assert all(one.end == two.start for one, two in pairwise(spans))
+            assert {span.cause for span in spans} == {"busy", "cluster"}
 
 
 def test_no_two_bars_of_one_row_overlap() -> None:

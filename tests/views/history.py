@@ -41,12 +41,13 @@ class History:
             self.view.see(fact, self.now, self.ledger)
         return self
 
-    def open(self, name: str = "nanobodies") -> History:
+    def open(self, name: str = "nanobodies", engine: str = "local") -> History:
         self.epoch += 1
         run = "20261120-074215-a1b2c3"
-        return self.add(
-            f.RunOpened(run, name, self.epoch, "0.1", "box", "boot", 7, self.pool, self.simulated)
+        opened = f.RunOpened(
+            run, name, self.epoch, "0.1", "box", "boot", 7, self.pool, self.simulated, engine=engine
         )
+        return self.add(opened)
 
     def jobs(self, *names: str, group: int = 0, cards: int = 1, service: bool = False) -> History:
         for name in names:
@@ -58,6 +59,22 @@ class History:
         attempt = AttemptId(name, number)
         self.add(f.AttemptLaunched(attempt, tuple(self.pool[i].uuid for i in on)))
         return self.add(f.AttemptStarted(attempt, 100 + number))
+
+    def hand_over(self, *names: str) -> History:
+        """To an engine that queues and places by itself."""
+        for name in names:
+            attempt = AttemptId(name, len(self.ledger.jobs[name].attempts) + 1)
+            self.add(f.AttemptLaunched(attempt, (), queued=True))
+        for name in names:
+            attempt = AttemptId(name, len(self.ledger.jobs[name].attempts))
+            self.add(f.AttemptQueued(attempt, f"Slurm job {7 + attempt.number}"))
+        return self
+
+    def start_there(self, name: str, node: str, *on: int) -> History:
+        """On those cards of the node."""
+        attempt = AttemptId(name, len(self.ledger.jobs[name].attempts))
+        cards = tuple(Gpu(f"{node}/{i}", i, f"{node}/{i}", "", 0, node=node) for i in on)
+        return self.add(f.AttemptStarted(attempt, 100, cards, node))
 
     def end(
         self, name: str, outcome: Outcome | None = None, failure: str | None = None, left: int = 0

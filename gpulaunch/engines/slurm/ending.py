@@ -1,7 +1,7 @@
 """Ending what Slurm has: out of its queue, or by the node's side with the job's own grace.
 
 ask ─▶ stops/JOB.N ─▶ it waits: scancel; had it begun by then, it ends as one that runs
-                    └▶ it runs: TERM to the batch script alone (now: USR2, which kills)
+                    └▶ it runs: USR1 to the batch script alone (now: USR2, which kills)
                                   └─ long after its grace: scancel
 """
 
@@ -68,7 +68,7 @@ class Ending:
         running = [held for held in wished if held.runs]
         late = [held for held in running if self._is_late(held, now)]
         self._cancel([held for held in wished if not held.runs or held in late])
-        for word in ("TERM", "USR2"):
+        for word in ("USR1", "USR2"):
             self._signal([held for held in running if held not in late], word, now)
 
     def _is_late(self, held: Held, now: float) -> bool:
@@ -76,7 +76,7 @@ class Ending:
         return bool(word) and now - since > HARD + (0.0 if word == "USR2" else held.job.grace)
 
     def _signal(self, running: Sequence[Held], word: str, now: float) -> None:
-        """Once each: a second TERM would mean at once."""
+        """Once each: a second one would mean at once."""
         new = [held for held in running if _word_for(held) == word and not self._has(held, word)]
         for held in new:
             self._signalled[held.attempt] = (word, now)
@@ -106,7 +106,7 @@ class Ending:
 
 
 def _word_for(held: Held) -> str:
-    return "USR2" if held.wish is not None and held.wish.now else "TERM"
+    return "USR2" if held.wish is not None and held.wish.now else "USR1"
 
 
 def _parts(wished: Sequence[Held]) -> list[Sequence[Held]]:

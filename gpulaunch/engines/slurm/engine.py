@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -118,6 +118,9 @@ class SlurmEngine:
         self._waits = ""
         self._away = ""
         self._asked_at: float | None = None
+        self._planned: set[str] = set()
+        self._early: dict[AttemptId, StopAttempt] = {}
+        self._adopted = False
         tickets.lay_out(context.run)
         script.lay_out(context.run)
 
@@ -156,6 +159,8 @@ class SlurmEngine:
     def _stop(self, stop: StopAttempt) -> None:
         held = self._held.get(stop.attempt)
         if held is None:
+            if not self._adopted:
+                self._early[stop.attempt] = stop
             return
         held.wish = stop
         if held.id:
@@ -176,6 +181,7 @@ class SlurmEngine:
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """They go on in Slurm; those that it was not given are the core's to launch anew."""
+        self._adopted = True
         left = set(attempts)
         for batch in batches.read_all(self._run):
             mine = [attempt for attempt in batch.attempts if attempt in left]
@@ -183,7 +189,9 @@ class SlurmEngine:
                 continue
             left.difference_update(mine)
             for attempt in mine:
-                self._held[attempt] = Held(attempt, tickets.job_of(attempt, self._run))
+                held = Held(attempt, tickets.job_of(attempt, self._run))
+                held.wish = self._early.get(attempt)
+                self._held[attempt] = held
             if batch.id:
                 self.sent(batch)
             else:
@@ -215,7 +223,7 @@ class SlurmEngine:
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
-        self._loop.call_after("slurm:queue", self._cycle, self._look)
+        self._plan()
 
     def waits(self, why: str) -> None:
         if why != self._waits:
@@ -227,15 +235,24 @@ class SlurmEngine:
     def _plan(self) -> None:
         """Look at the records and at the queue from time to time while anything is there."""
         if self._held or self._outbox.in_doubt:
-            self._loop.call_after("slurm:glance", min(GLANCE, self._cycle), self._glance)
+            self._later("glance", min(GLANCE, self._cycle), self._glance)
             if self._asked_at is None:
-                self._loop.call_after("slurm:queue", self._cycle, self._look)
+                self._later("queue", self._cycle, self._look)
+
+    def _later(self, what: str, seconds: float, do: Callable[[], None]) -> None:
+        """Unless it is planned already: nothing puts a look off."""
+
+        def now() -> None:
+            self._planned.discard(what)
+            do()
+
+        if what not in self._planned:
+            self._planned.add(what)
+            self._loop.call_after(f"slurm:{what}", seconds, now)
 
     def _look(self) -> None:
-        if self._asked_at is None and (self._held or self._outbox.in_doubt):
-            self._asked_at = time.monotonic()
-            asked_at = self._asked_at
-            self._slurm.queue(lambda answer: self._seen(answer, asked_at))
+        asked_at = self._asked_at = time.monotonic()
+        self._slurm.queue(lambda answer: self._seen(answer, asked_at))
 
     def _seen(self, answer: commands.QueueAnswer, asked_at: float) -> None:
         if asked_at != self._asked_at:

@@ -29,6 +29,8 @@ from gpulaunch.process.nodeside import Start
 
 PATIENCE = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
+LOST, UNFIT = 70, 78
+"""What the node's side exits with: nobody saw how it ended; it could not be started."""
 _KILLED = (Signaled(9), Exited(137))
 
 
@@ -146,7 +148,9 @@ def _unrecorded(sight: Sight) -> Over:
     if row.kind in ("timeout", "deadline"):
         return Over(Interrupted(f"Slurm's time limit{where}"))
     status = row.status
-    if status in (None, Exited(0)):
+    if status == Exited(UNFIT):
+        return Over(NotStarted(f"{sight.said or row.state}{where}"))
+    if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
 

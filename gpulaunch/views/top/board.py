@@ -61,7 +61,7 @@ class Board:
                 self._wait(name)
             case f.JobDelayed(name):
                 self._wait(name)
-            case f.AttemptLaunched(attempt):
+            case f.AttemptLaunched(attempt, queued=False) | f.AttemptStarted(attempt):
                 self.waiting.pop(attempt.job, None)
             case f.AttemptEnded(attempt, failure=failure) if failure is not None:
                 _renew(self.failed, attempt.job)
@@ -107,7 +107,7 @@ class Board:
                 return "no longer in the job file, not run"
             if self.past:
                 return job.reason
-            if self.state != "running":
+            if self.state != "running" and not job.in_queue:
                 return f"not started: {self.ledger.reason or f'the run was {self.state}'}"
             return self.reasons(job.name) or job.reason
         if job.state == "failed" and not job.reason and job.attempts:

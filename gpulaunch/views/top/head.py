@@ -39,7 +39,7 @@ def head(board: Board, root: str) -> Text:
 def counts(board: Board, width: int) -> Text:
     """How many jobs are where, behind a bar where there is room for it."""
     known = board.ledger.counts
-    cut_off = board.state == "interrupted" and not board.past
+    cut_off = board.state == "interrupted" and not board.past and not board.ledger.queueing
     said = _SAID | ({"running": "cut off"} if cut_off else {})
     settled = sum(max(0, known[state]) for state in SETTLED)
     total = settled + known["running"] + board.left

@@ -203,6 +203,8 @@ class CardRows:
         self._conditions = 0
         self._load()
         for record in board.ledger.gpus.values():
+            if record.gpu.node and not record.attempts:
+                continue  # it is the cluster's again
             running = [a for a in sorted(record.attempts) if self._fits(a, chosen)]
             alone = record.gpu.uuid not in self._recent
             if not alone or not running:
@@ -260,7 +262,7 @@ class CardRows:
         cards = words.cards([self._board.ledger.gpus[uuid].gpu for uuid in also])
         number = f"attempt {attempt.number}" if attempt.number > 1 else ""
         doing = "" if record.started else "starts"
-        if self._board.state == "interrupted":
+        if self._board.state == "interrupted" and not record.queued:
             doing = CUT_OFF
         wide = cards.removeprefix("simulated ") if len(also) > 1 else ""
         about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))

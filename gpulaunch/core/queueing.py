@@ -1,0 +1,108 @@
+"""What starts now, where an engine queues and places by itself: who is handed over, in which order.
+
+    ready job ──room among the handed over, tokens, cards within the run's limit──▶ Launch
+                                                        the engine's queue ─▶ Queued ─▶ Started
+
+The same passes over the ready jobs as on cards of one's own, with no card in them: where an
+attempt runs, and when its turn comes, is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from gpulaunch.core.admission import Admission
+from gpulaunch.core.attempts import Attempts
+from gpulaunch.core.cards import Cards
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.model import Demand, Instant
+from gpulaunch.core.residents import Residents
+from gpulaunch.core.waiting import Node
+from gpulaunch.core.why import Why
+
+NO_BOUND = 1 << 60
+"""CPUs that jobs without cards may take together on machines that are not ours."""
+
+
+class Queueing(Admission):
+    """Hands jobs over, at most `most` at once, which may ask for `limit` cards together (None: any
+    number). `cards` and `residents` are empty ones."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: Attempts,
+        residents: Residents,
+        limits: Mapping[str, int],
+        closed: Callable[[], str],
+        most: int,
+        limit: int | None,
+    ) -> None:
+        super().__init__(desk, cards, jobs, attempts, residents, limits, NO_BOUND, closed)
+        self.most = max(1, most)
+        self.limit = limit
+        self.patience = 2 * max(1, limit or 1)
+        self._kept_cards = False
+
+    def _pass(self) -> bool:
+        self._kept_cards = False
+        return super()._pass()
+
+    def _consider(self, node: Node) -> None:
+        if never := self._impossible(node):
+            self._jobs.settle(node, "failed", f"never started: {never}")
+            self._settled = True
+            return
+        node.lacking = self.obstacle(node)
+        if not node.lacking:
+            self._start(node, [])
+            return
+        self.blocked.append(node)
+        if node.overtaken >= self.patience:
+            self._kept_tokens.update(node.job.demand.uses)
+            self._kept_cards = self._kept_cards or node.lacking == "cards"
+
+    def _impossible(self, node: Node) -> str:
+        demand = node.job.demand
+        for token, count in Counter(demand.uses).items():
+            if count > self._limits.get(token, 1):
+                return f"needs {count} of {token}, of which there are {self._limits.get(token, 1)}"
+        if self.limit is not None and demand.gpus > self.limit:
+            return f"needs {demand.gpus} cards at once, the run may take {self.limit}"
+        if node.job.service:
+            return "a service cannot wait in a queue: it runs beside other jobs"
+        return ""
+
+    def obstacle(self, node: Node) -> str:
+        """What keeps a ready job from being handed over; empty for nothing."""
+        if len(self._attempts) >= self.most:
+            return "turn"
+        demand = node.job.demand
+        taken = self._attempts.gpus + demand.gpus
+        if demand.gpus and self.limit is not None and (self._kept_cards or taken > self.limit):
+            return "cards"
+        return super().obstacle(node)
+
+
+class WhyQueueing(Why):
+    """Why a ready job was not handed over."""
+
+    _admission: Queueing
+
+    def _ready(self, node: Node, now: Instant) -> str:
+        most, limit = self._admission.most, self._admission.limit
+        if len(self._attempts) >= most:
+            return f"waits for its turn: {most:,} attempts at once are in the queue or running"
+        demand = node.job.demand
+        if limit is not None and demand.gpus and self._attempts.gpus + demand.gpus > limit:
+            return _beyond(demand, self._attempts.gpus, limit)
+        return self._token(demand) or "waits for its turn"
+
+
+def _beyond(demand: Demand, taken: int, limit: int) -> str:
+    cards = "a card" if demand.gpus == 1 else f"{demand.gpus} cards"
+    return f"waits for {cards}: the run may take {limit} at once, {taken} are taken or queued for"

@@ -1,0 +1,399 @@
+"""An engine that queues and places by itself: who is handed over, and what its word means."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from gpulaunch.core import again
+from gpulaunch.core.events import Cancel, Ended, GoOn, Pause, Retry, Stop
+from gpulaunch.core.facts import (
+    AttemptEnded,
+    AttemptLaunched,
+    AttemptQueued,
+    AttemptStarted,
+)
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Exited,
+    Failure,
+    Gpu,
+    Instant,
+    Interrupted,
+    Job,
+    Lost,
+    NotStarted,
+    RetryPolicy,
+)
+from tests.core.table import Table, attempt, job, service
+
+
+def queue(most: int = 100, ledger: Ledger | None = None, **options: object) -> Table:
+    return Table(0, ledger, queue=most, **options)
+
+
+def on(node: str, index: int) -> Gpu:
+    return Gpu(f"{node}/{index}", index, f"{node}/{index}", "", 0, node=node)
+
+
+def jobs(*names: str, **fields: object) -> list[Job]:
+    return [job(name, **fields) for name in names]  # type: ignore[arg-type]
+
+
+# ── Handing over ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_ready_job_is_handed_over_without_a_card() -> None:
+    table = queue()
+    lines = table.submit(*jobs("a", "b"), job("wide", gpus=8), job("none", gpus=0))
+    assert lines == [f"launch {name}.1 on none" for name in ("a", "b", "wide", "none")]
+    assert all(fact.queued for fact in table.facts if isinstance(fact, AttemptLaunched))
+
+
+def test_jobs_go_in_the_order_in_which_they_would_start() -> None:
+    table = queue()
+    lines = table.submit(job("a"), job("long", cost=9.0), job("first", priority=1))
+    assert lines == [f"launch {name}.1 on none" for name in ("first", "long", "a")]
+
+
+def test_no_more_are_handed_over_than_may_be_at_once() -> None:
+    table = queue(2)
+    assert table.submit(*jobs("a", "b", "c")) == ["launch a.1 on none", "launch b.1 on none"]
+    assert table.state("c") == (
+        "waiting: waits for its turn: 2 attempts at once are in the queue or running"
+    )
+    assert table.started("b.1", on("n1", 0)) == []
+    assert table.ended("b.1") == ["launch c.1 on none"]
+
+
+def test_cards_that_attempts_ask_for_count_against_the_limit() -> None:
+    table = queue(limit=4)
+    lines = table.submit(job("a", gpus=3), job("b", gpus=2), job("c", gpus=0), job("d"))
+    assert lines == ["launch a.1 on none", "launch c.1 on none", "launch d.1 on none"]
+    assert table.state("b") == (
+        "waiting: waits for 2 cards: the run may take 4 at once, 4 are taken or queued for"
+    )
+    assert table.ended("d.1") == []
+    assert table.ended("a.1") == ["launch b.1 on none"]
+
+
+def test_a_wide_job_is_not_overtaken_for_ever() -> None:
+    table = queue(limit=2)
+    names = [f"j{number}" for number in range(20)]
+    lines = table.submit(job("a"), job("wide", gpus=2), *jobs(*names))
+    started = running = [line.split()[1] for line in lines]
+    while "wide.1" not in running:
+        new = [line.split()[1] for line in table.ended(running[0])]
+        running, started = [*running[1:], *new], [*started, *new]
+    assert started.index("wide.1") == 5
+
+
+def test_a_job_that_can_never_be_handed_over_fails_with_the_reason() -> None:
+    table = queue(limit=2, limits={"msa": 1})
+    table.submit(job("wide", gpus=3), job("greedy", uses=("msa", "msa")), service("db"))
+    assert table.state("wide") == (
+        "failed: never started: needs 3 cards at once, the run may take 2"
+    )
+    assert table.state("greedy") == "failed: never started: needs 2 of msa, of which there are 1"
+    assert table.state("db").startswith("failed: never started: a service cannot wait in a queue")
+    assert table.run.finished
+
+
+def test_tokens_are_held_in_the_queue_already() -> None:
+    table = queue(limits={"msa": 1})
+    assert table.submit(*jobs("a", "b", uses=("msa",))) == ["launch a.1 on none"]
+    assert table.state("b") == "waiting: waits for a token of msa (1 of 1 in use by a)"
+    assert table.ended("a.1") == ["launch b.1 on none"]
+
+
+def test_cpus_are_not_counted_on_machines_of_others() -> None:
+    table = queue(cpus=1)
+    assert len(table.submit(*jobs("a", "b", "c", gpus=0, cpus=64))) == 3
+
+
+def test_jobs_that_need_others_wait_for_them() -> None:
+    table = queue()
+    assert table.submit(job("a"), job("b", needs=("a",))) == ["launch a.1 on none"]
+    table.queued("a.1")
+    assert table.ended("a.1") == ["launch b.1 on none"]
+
+
+# ── What the engine says ────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
+    table = queue()
+    table.submit(job("a", gpus=2))
+    assert table.run.ledger.jobs["a"].state == "waiting"
+    assert table.run.why_waiting("a") == ""  # the engine knows better
+    assert table.run.in_queue("a") == attempt("a.1")
+    table.queued("a.1", "Slurm job 12_3")
+    assert table.run.ledger.jobs["a"].reason == "in the queue (Slurm job 12_3)"
+    table.started("a.1", on("n2", 0), on("n2", 1), node="n2")
+    assert table.run.in_queue("a") is None
+    assert table.state("a") == "running"
+    assert table.run.ledger.attempt(attempt("a.1")).gpus == ("n2/0", "n2/1")
+    assert table.ended("a.1") == []
+    assert table.states() == {"a": "succeeded"}
+    assert table.run.finished
+
+
+def test_what_is_told_twice_or_too_late_is_recorded_once() -> None:
+    table = queue()
+    table.submit(job("a"))
+    for _ in range(2):
+        table.queued("a.1")
+        table.queued("b.1")
+    for _ in range(2):
+        table.started("a.1", on("n1", 0))
+    table.queued("a.1", "Slurm job 8")
+    for _ in range(2):
+        table.ended("a.1")
+    table.queued("a.1")
+    told = [type(fact) for fact in table.facts]
+    for kind in (AttemptQueued, AttemptStarted, AttemptEnded):
+        assert told.count(kind) == 1
+
+
+def test_an_attempt_that_the_engine_refuses_never_ran() -> None:
+    table = queue()
+    table.submit(job("a", retry=RetryPolicy(1)))
+    assert table.ended("a.1", NotStarted("Slurm refused it")) == ["launch a.2 on none"]
+    table.ended("a.2", NotStarted("Slurm refused it"))
+    assert table.states() == {"a": "failed"}
+
+
+def test_an_attempt_that_was_cut_short_goes_again_and_spends_no_retry() -> None:
+    table = queue()
+    table.submit(job("a"))
+    table.started("a.1", on("n1", 0))
+    assert table.ended("a.1", Interrupted("node n1 failed")) == ["launch a.2 on none"]
+    table.queued("a.2")
+    assert table.ended("a.2", Interrupted("preempted")) == ["launch a.3 on none"]
+    assert table.run.ledger.jobs["a"].charged == 0
+
+
+def test_what_nobody_can_account_for_is_tried_three_times() -> None:
+    table = queue()
+    table.submit(job("a"))
+    assert table.ended("a.1", Lost("Slurm forgot it")) == ["launch a.2 on none"]
+    assert table.ended("a.2", Lost("Slurm forgot it")) == ["launch a.3 on none"]
+    table.ended("a.3", Lost("Slurm forgot it"))
+    assert table.states() == {"a": "failed"}
+
+
+@pytest.mark.parametrize("kind", ["wrong_arch", "gpu_oom", "crash", "gpu_lost", "exit"])
+def test_what_might_do_better_on_another_card_simply_goes_again(kind: str) -> None:
+    table = queue()
+    table.submit(job("a", retry=RetryPolicy(1)))
+    table.started("a.1", on("n1", 0))
+    seen = Failure(kind, "said so", gpus=("n1/0",))
+    assert table.on(Ended(attempt("a.1"), Exited(1), failure=seen)) == ["launch a.2 on none"]
+    assert not table.run.job("a").demand.avoid  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["not_installed", "device_mismatch"])
+def test_what_no_card_mends_is_not_tried_again(kind: str) -> None:
+    table = queue()
+    table.submit(job("a", retry=RetryPolicy(1)))
+    table.started("a.1", on("n1", 0))
+    assert table.on(Ended(attempt("a.1"), Exited(1), failure=Failure(kind))) == []
+    assert "it would end in the same way" in table.state("a")
+
+
+def test_a_retry_later_waits_for_its_time() -> None:
+    table = queue()
+    table.submit(job("a", retry=RetryPolicy(1)))
+    lines = table.on(Ended(attempt("a.1"), Exited(1), failure=Failure("host_oom")))
+    assert lines == ["at 30 job/a"]
+    assert table.timer("job/a", 30) == ["launch a.2 on none"]
+
+
+# ── What people ask ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_is_cancelled_in_the_queue() -> None:
+    table = queue()
+    table.submit(job("a"), job("b", needs=("a",)))
+    table.queued("a.1")
+    assert table.asked(Cancel(("a",))) == ["stop a.1 cancelled"]
+    table.ended("a.1", Cancelled())
+    assert table.states() == {"a": "cancelled", "b": "skipped"}
+
+
+def test_a_stop_ends_what_runs_and_what_is_in_the_queue() -> None:
+    table = queue(2)
+    table.submit(*jobs("a", "b", "c"))
+    table.started("a.1", on("n1", 0))
+    assert table.asked(Stop("Ctrl-C")) == ["stop a.1 interrupted", "stop b.1 interrupted"]
+    table.ended("a.1", Interrupted("Ctrl-C"))
+    table.ended("b.1", Interrupted("Ctrl-C"))
+    assert table.run.finished
+    assert table.run.outcome() == ("stopped", "Ctrl-C")
+    assert set(table.states().values()) == {"waiting"}
+
+
+def test_while_paused_nothing_is_handed_over_and_the_queue_stays() -> None:
+    table = queue(1)
+    table.submit(*jobs("a", "b"))
+    assert table.asked(Pause("the disk is full")) == []
+    table.started("a.1", on("n1", 0))
+    assert table.ended("a.1") == []
+    assert table.asked(Pause("", off=True)) == ["launch b.1 on none"]
+
+
+def test_the_first_failure_takes_the_others_out_of_the_queue() -> None:
+    table = queue(fail_fast=True)
+    table.submit(*jobs("a", "b", "c"))
+    table.started("a.1", on("n1", 0))
+    table.started("b.1", on("n1", 1))
+    assert table.ended("a.1", Exited(1)) == ["stop c.1 interrupted"]
+    table.ended("c.1", Interrupted("--fail-fast"))
+    assert not table.run.finished  # what runs may go on to its end
+    table.ended("b.1")
+    assert table.run.finished
+    assert table.states() == {"a": "failed", "b": "succeeded", "c": "waiting"}
+
+
+def test_many_alike_failures_take_the_rest_out_of_the_queue_until_somebody_says_so() -> None:
+    table = queue(3, breaker=2, patient=True)
+    table.submit(*jobs("a", "b", "c", "d"))
+    assert table.ended("a.1", Exited(1)) == ["launch d.1 on none"]
+    assert table.ended("b.1", Exited(1)) == ["stop c.1 interrupted", "stop d.1 interrupted"]
+    table.ended("c.1", Interrupted("2 jobs in a row"))
+    table.ended("d.1", Interrupted("2 jobs in a row"))
+    assert not table.run.finished
+    assert table.asked(GoOn()) == ["launch c.2 on none", "launch d.2 on none"]
+
+
+def test_what_failed_is_handed_over_again_when_somebody_asks() -> None:
+    table = queue()
+    table.submit(job("a"))
+    table.ended("a.1", Exited(1))
+    assert table.asked(Retry(None)) == ["launch a.2 on none"]
+
+
+# ── Another supervisor ──────────────────────────────────────────────────────────────────────────
+
+
+def resumed(
+    table: Table, *again: Job, most: int = 100, **options: object
+) -> tuple[Table, list[str]]:
+    """The run taken up again from its ledger, by a supervisor that knows nothing else."""
+    other = queue(most, copy.deepcopy(table.run.ledger), **options)
+    return other, other.submit(*again)
+
+
+def test_what_is_in_the_queue_or_runs_goes_on_with_another_supervisor() -> None:
+    table = queue()
+    names = jobs("a", "b", "c")
+    table.submit(*names)
+    table.queued("a.1")
+    table.started("b.1", on("n1", 0))
+    other, lines = resumed(table, *names)
+    assert lines == []
+    assert other.states() == {"a": "waiting", "b": "running", "c": "waiting"}
+    other.started("a.1", on("n1", 1))
+    for name in ("a.1", "b.1", "c.1"):
+        assert other.ended(name) == []
+    assert set(other.states().values()) == {"succeeded"}
+    assert other.run.finished
+
+
+def test_an_attempt_of_an_earlier_supervisor_is_judged_and_stopped_as_any_other() -> None:
+    table = queue()
+    names = [job("a", retry=RetryPolicy(1)), job("b"), job("c")]
+    table.submit(*names)
+    other, _ = resumed(table, *names, breaker=2)
+    assert other.ended("a.1", Exited(1)) == ["launch a.2 on none"]
+    assert other.run.ledger.jobs["a"].charged == 1
+    assert other.asked(Cancel(("b",))) == ["stop b.1 cancelled"]
+    assert other.asked(Stop("Ctrl-C")) == ["stop c.1 interrupted", "stop a.2 interrupted"]
+
+
+def test_what_an_earlier_supervisor_handed_over_takes_its_share() -> None:
+    table = queue(limits={"msa": 1})
+    first = job("a", gpus=2, uses=("msa",))
+    table.submit(first)
+    rest = [job("token", uses=("msa",)), job("wide", gpus=2), job("small")]
+    other, lines = resumed(table, first, *rest, most=2, limits={"msa": 1}, limit=3)
+    assert lines == ["launch small.1 on none"]
+    assert other.ended("a.1") == ["launch token.1 on none"]
+    assert other.ended("token.1") == ["launch wide.1 on none"]
+
+
+def test_a_smaller_share_than_before_holds_for_what_comes() -> None:
+    table = queue(3)
+    names = jobs("a", "b", "c", "d")
+    table.submit(*names)
+    other, lines = resumed(table, *names, most=1)
+    assert lines == []
+    assert [other.ended(f"{name}.1") for name in "ab"] == [[], []]
+    assert other.ended("c.1") == ["launch d.1 on none"]
+
+
+def test_a_job_that_the_file_lost_goes_on_and_can_be_stopped() -> None:
+    table = queue()
+    table.submit(job("a", gpus=2), job("b"))
+    other, lines = resumed(table, job("b"), job("c", gpus=2), limit=3)
+    assert lines == []  # three cards are asked for already
+    assert other.asked(Cancel(("a",))) == ["stop a.1 cancelled"]
+    assert other.ended("a.1", Cancelled()) == ["launch c.1 on none"]
+    assert other.state("a").startswith("cancelled")
+
+
+def test_all_that_is_cancelled_includes_what_the_file_lost() -> None:
+    table = queue()
+    table.submit(job("a"), job("b"))
+    other, _ = resumed(table, job("b"))
+    assert sorted(other.asked(Cancel(None))) == ["stop a.1 cancelled", "stop b.1 cancelled"]
+
+
+def test_a_success_counts_for_the_definition_that_ran() -> None:
+    table = queue()
+    table.submit(job("a", digest="old"))
+    other, lines = resumed(table, job("a", digest="new"))
+    assert lines == []
+    other.ended("a.1")
+    assert other.run.ledger.jobs["a"].changed
+
+
+def test_an_end_of_which_the_rest_was_not_recorded_is_followed_up() -> None:
+    for outcome, state in ((Cancelled(), "cancelled"), (Interrupted("stop"), "waiting")):
+        table = queue()
+        table.submit(job("a"))
+        ledger = table.run.ledger
+        ledger.apply(AttemptEnded(AttemptId("a", 1), outcome, None, False), Instant(2000.0, 2000.0))
+        other = queue(ledger=ledger)
+        lines = other.submit(job("a"))
+        assert other.states() == {"a": state}
+        assert lines == ([] if state == "cancelled" else ["launch a.2 on none"])
+
+
+def test_a_resume_says_what_is_under_way() -> None:
+    table = queue(2)
+    names = jobs("a", "b", "c")
+    table.submit(*names)
+    table.started("a.1", on("n1", 0))
+    result = again.resume(table.run.ledger, names)
+    assert str(result) == "0 done, 2 under way, 1 again"
+    assert not result.requeue
+    assert not again.resume(table.run.ledger, jobs("a")).nothing
+
+
+def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
+    table = queue(2)
+    names = [*jobs("a", "b")]
+    table.submit(*names)
+    table.ended("a.1", Exited(1))
+    chosen = again.retry(table.run.ledger, names)
+    assert chosen.left == {"b"}
+    other = queue(ledger=copy.deepcopy(table.run.ledger))
+    assert other.submit(*names, again=["a"], left=["b"]) == ["launch a.2 on none"]
+    assert other.run.in_queue("b") == attempt("b.1")
+    other.ended("b.1")
+    other.ended("a.2")
+    assert other.states() == {"a": "succeeded", "b": "succeeded"}
