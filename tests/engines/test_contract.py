@@ -77,7 +77,7 @@ class Bench:
     def gpus(self) -> tuple[Gpu, ...]:
         return self.pool.gpus
 
-    def expect(self, kind: type[E] | tuple[type[E], ...], seconds: float = 20.0) -> E:
+    def expect(self, kind: type[E] | tuple[type[E], ...], seconds: float = 60.0) -> E:
         """The next event of that kind; those before it are dropped."""
         late: list[bool] = []
         self.loop.call_after("late", seconds, lambda: late.append(True))
