@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from gpulaunch import __version__
 from gpulaunch.control import Asking, ControlServer, Hello, Reasons
@@ -129,7 +128,6 @@ def supervise(
 
 
 def _run(session: Session, ledger: Ledger) -> Run:
-    queueing: dict[str, Any] = {"queue": QUEUE} if session.engine == "slurm" else {}
     return Run(
         session.pool.gpus,
         limit=session.pool.limit,
@@ -141,7 +139,7 @@ def _run(session: Session, ledger: Ledger) -> Run:
         patient=session.watched,
         pinned=session.pinned,
         ledger=ledger,
-        **queueing,
+        queue=QUEUE if session.engine == "slurm" else None,
     )
 
 
@@ -154,7 +152,6 @@ def _engine(session: Session, context: Context, loop: Loop, post: Post) -> Engin
 
 
 def _opened(session: Session) -> RunOpened:
-    engine: dict[str, Any] = {"engine": "slurm"} if session.engine == "slurm" else {}
     return RunOpened(
         run=session.run_id,
         name=session.name,
@@ -166,7 +163,7 @@ def _opened(session: Session) -> RunOpened:
         gpus=session.pool.gpus,
         simulated=session.pool.simulated,
         limit=session.pool.limit,
-        **engine,
+        engine=session.engine,
     )
 
 

@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
 
-def wait_until(condition: Callable[[], T], deadline: float = 20.0, what: str = "") -> T:
+def wait_until(condition: Callable[[], T], deadline: float = 60.0, what: str = "") -> T:
     """The first true value of `condition`, asked every few ms; fails after `deadline` seconds."""
     end = time.monotonic() + deadline
     pause = 0.001

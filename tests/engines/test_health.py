@@ -42,7 +42,7 @@ class Bench:
         context = Context(RunDir(path), "run", 1, pool.machine, dict(os.environ))
         self.engine = Local(context, pool, self.loop, self.events.append)
 
-    def until(self, *kinds: type[Event], count: int = 1, seconds: float = 20.0) -> list[Event]:
+    def until(self, *kinds: type[Event], count: int = 1, seconds: float = 60.0) -> list[Event]:
         """The first `count` events of these kinds."""
         late: list[bool] = []
         self.loop.call_after("late", seconds, lambda: late.append(True))
@@ -56,7 +56,7 @@ class Bench:
         """Turn the loop until the helper hears every card."""
         client = self.engine._health._client
         assert client is not None
-        self.loop.call_after("late", 20.0, lambda: pytest.fail("the helper does not come up"))
+        self.loop.call_after("late", 60.0, lambda: pytest.fail("the helper does not come up"))
         while not client.told:
             self.loop.turn()
         self.loop.forget("late")

@@ -333,7 +333,7 @@ def test_a_wait_that_outlasts_its_time_is_ended_by_the_kernel_and_begun_again(
         [sys.executable, "-I", "-c", code, *arguments],
         env=fake_driver.environ,
         capture_output=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == -signal.SIGALRM
@@ -503,7 +503,7 @@ def test_a_helper_whose_launcher_died_before_it_came_up_does_nothing(
     line = command(module, "60", "[]")
     line[5] = "1"  # a PID that is not our own
     done = subprocess.run(
-        line, env=fake_driver.environ, input=b"", capture_output=True, timeout=20, check=False
+        line, env=fake_driver.environ, input=b"", capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (1, b"")
 

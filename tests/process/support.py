@@ -16,7 +16,7 @@ from gpulaunch.process.ends import End, read_end
 from tests.helpers import wait_until
 
 R = TypeVar("R")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def token() -> str:

@@ -99,7 +99,7 @@ def run_of(folder: Path, nasty: str, modes: list[str]) -> Iterator[Run]:
 def settle(run: Run) -> float:
     """How long it took until all leases were free; nothing may be alive at that moment."""
     at = time.monotonic()
-    wait_until(lambda: all(run.free()), 20.0, "leases free")
+    wait_until(lambda: all(run.free()), 60.0, "leases free")
     took = time.monotonic() - at
     assert run.jobs == []
     wait_until(lambda: marked(run.mark, "environ") == [], what="keepers gone")

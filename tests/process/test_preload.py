@@ -417,8 +417,8 @@ def test_no_forked_job_survives_its_supervisor(tmp_path: Path, nasty: str, victi
         for who in victims.split():
             os.kill(pids[who], signal.SIGKILL)
         process.wait()
-        wait_until(lambda: marked(mark) == [], 20.0, "every job gone")
-        wait_until(lambda: marked(mark, "environ") == [], 20.0, "every keeper gone")
+        wait_until(lambda: marked(mark) == [], 60.0, "every job gone")
+        wait_until(lambda: marked(mark, "environ") == [], 60.0, "every keeper gone")
 
 
 def test_an_import_does_not_survive_its_supervisor(tmp_path: Path) -> None:
@@ -429,8 +429,8 @@ def test_an_import_does_not_survive_its_supervisor(tmp_path: Path) -> None:
         wait_until(lambda: len(marked(mark)) >= 2)
         process.kill()
         process.wait()
-        wait_until(lambda: marked(mark) == [], 20.0, "the import gone")
-        wait_until(lambda: marked(mark, "environ") == [], 20.0, "guard and server gone")
+        wait_until(lambda: marked(mark) == [], 60.0, "the import gone")
+        wait_until(lambda: marked(mark, "environ") == [], 60.0, "guard and server gone")
 
 
 @contextlib.contextmanager

@@ -328,9 +328,8 @@ def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) ->
 
 def test_a_worker_that_dies_between_items_is_nobodys_failure(bench: Bench) -> None:
     bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-    for pid in bench.alive:
-        if b"serve.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+    (worker,) = [p for p in bench.alive if b"serve.py" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not bench.alive)
     ended = bench.do()
     assert (ended.outcome, ended.kept) == (Exited(0), True)

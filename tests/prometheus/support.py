@@ -82,7 +82,7 @@ def record(path: Path, facts: Sequence[tuple[Fact, Instant]], first: int = 1) ->
 @contextmanager
 def asked(address: str, **headers: str) -> Iterator[http.client.HTTPResponse]:
     at = urlsplit(address)
-    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=20)
+    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=60)
     try:
         query = f"?{at.query}" if at.query else ""
         headers = {name.replace("_", "-"): value for name, value in headers.items()}

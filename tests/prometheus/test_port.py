@@ -53,7 +53,7 @@ def test_who_asks_before_the_run_has_begun_waits_for_it(run: RunDir) -> None:
     with (
         Exporter(0) as exporter,
         socket.create_connection(
-            ("127.0.0.1", urlsplit(exporter.address).port or 0), timeout=20
+            ("127.0.0.1", urlsplit(exporter.address).port or 0), timeout=60
         ) as early,
     ):
         early.sendall(b"GET / HTTP/1.0\r\n\r\n")

@@ -66,7 +66,7 @@ class Served:
         record(self.journal, self.history.facts[first:], first + 1)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
 
 @contextmanager

@@ -69,6 +69,10 @@ def submissions(bench: SlurmBench) -> int:
     return len(list(bench.run.batch_lists.glob("*.id")))
 
 
+def has_end(bench: SlurmBench, attempt: AttemptId) -> bool:
+    return bench.run.end(attempt).exists() and read_end(bench.run.end(attempt)) is not None
+
+
 def starts_of(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
@@ -127,6 +131,7 @@ def test_more_than_an_array_may_hold_goes_as_several(make: Make, own_cluster: Ma
     assert submissions(bench) == 3
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_full_is_waited_for(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +160,19 @@ def test_one_that_waits_is_cancelled_and_its_siblings_are_not(bench: SlurmBench)
     gate.touch()
     assert {e.outcome for e in ends(bench, 7).values()} == {Exited(0)}
     assert not bench.run.log(waiting[0]).exists()
+
+
+def test_one_of_an_array_that_a_person_cancels_in_slurm_is_cancelled(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    for number in range(6):
+        bench.launch(sh("exec sleep 100", f"a{number}"), bench.gpus[0])
+    for _ in range(4):
+        bench.expect(Started)
+    (batch,) = batches.read_all(bench.run)
+    cluster.command("scancel", f"{batch.id}_5")
+    ended = bench.expect(Ended)
+    assert (ended.attempt.job, ended.outcome) == ("a5", Cancelled())
 
 
 def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -> None:
@@ -214,7 +232,7 @@ def test_an_end_that_nobody_saw_is_found(make: Make, cluster: Cluster) -> None:
     first = make(cluster)
     attempt = begun(first, sh("sleep 0.5; exit 3"))
     first.engine.close()
-    wait_until(lambda: read_end(first.run.end(attempt)) is not None)
+    wait_until(lambda: has_end(first, attempt))
     second = make(cluster)
     second.engine.adopt([attempt])
     assert second.expect(Ended).outcome == Exited(3)
@@ -267,9 +285,11 @@ def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) ->
     script = f"echo once >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done; exit 3"
     attempt = begun(bench, sh(script))
     (batch,) = batches.read_all(bench.run)
-    title = f"--job-name={batch.title}"
-    said = cluster.command("sbatch", *batch.options, title, "--wait", str(bench.run.batch_script))
-    assert said
+    script = str(bench.run.batch_script)
+    name = f"--job-name={batch.title}"
+    again = cluster.command("sbatch", *batch.options, name, script, batch.name).strip()
+    state = ("squeue", "-h", "-t", "all", "-o", "%T", "-j", again)
+    wait_until(lambda: cluster.command(*state).strip() == "FAILED")
     gate.touch()
     ended = bench.expect(Ended)
     assert (ended.attempt, ended.outcome) == (attempt, Exited(3))
@@ -279,6 +299,7 @@ def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) ->
 # ── Slurm in trouble ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
     make: Make, own_cluster: MakeCluster
 ) -> None:
@@ -302,6 +323,7 @@ def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
     assert (ended.attempt, ended.outcome) == (late, Exited(4))
 
 
+@pytest.mark.slow
 def test_what_ran_on_a_node_that_is_gone_is_lost(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +335,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost(
     assert bench.expect(Ended, 120).outcome == Lost("its node failed (n1)")
 
 
+@pytest.mark.slow
 def test_what_slurm_has_forgotten_is_known_by_its_record_or_lost(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +344,7 @@ def test_what_slurm_has_forgotten_is_known_by_its_record_or_lost(
     first = make(cluster)
     attempts = [begun(first, sh("sleep 0.5; exit 3", name)) for name in ("kept", "erased")]
     first.engine.close()
-    wait_until(lambda: all(read_end(first.run.end(attempt)) for attempt in attempts), 60)
+    wait_until(lambda: all(has_end(first, attempt) for attempt in attempts))
     os.unlink(first.run.end(attempts[1]))
     for batch in batches.read_all(first.run):
         cluster.forget(batch.id)

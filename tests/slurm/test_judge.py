@@ -89,6 +89,7 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
         ("CANCELLED", Cancelled(Exited(5))),
         ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
         ("TIMEOUT", Interrupted("Slurm ended it", Exited(5))),
+        ("NODE_FAIL", Lost("its node failed (n1)")),
     ],
 )
 def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:

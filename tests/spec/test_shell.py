@@ -101,7 +101,7 @@ def check_all(shell: list[str], template: str, values: list[str]) -> None:
     text, errors = compile_script(many(template, values), shell[0])
     assert errors == []
     script = render(text, {f"v{i}": value for i, value in enumerate(values)})
-    done = subprocess.run([*shell, script], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([*shell, script], capture_output=True, timeout=60, check=False)
     assert done.stderr == b""
     assert done.stdout.decode() == "".join(value + "\0" for value in values)
 
@@ -200,7 +200,7 @@ def test_any_nesting_of_contexts_prints_the_value(
     text, errors = compile_script(f"{prelude}printf '%s\\0' {word[0]}", "bash")
     assert errors == []
     done = subprocess.run(
-        ["bash", "-c", render(text, {"x": value})], capture_output=True, timeout=20, check=False
+        ["bash", "-c", render(text, {"x": value})], capture_output=True, timeout=60, check=False
     )
     assert done.stderr == b""
     assert done.stdout.decode() == word[1].replace("X", value) + "\0"

@@ -79,11 +79,6 @@ class Held:
     wish: StopAttempt | None = None
 
     @property
-    def array(self) -> str:
-        """Slurm's number of the array that it is a task of; else its own."""
-        return self.id.partition("_")[0]
-
-    @property
     def runs(self) -> bool:
         """It was given its cards, and is not known to be over."""
         if self.row is not None:
@@ -270,13 +265,12 @@ class SlurmEngine:
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""
-        found = {str(row): row for row in rows if row.task is not None or not row.tasks}
-        alike = [row for row in rows if row.tasks]
+        sight = _Queue(rows)
         now = time.monotonic()
         for held in self._held.values():
             if not held.id or held.known_at >= asked_at:
                 continue
-            held.row = found.get(held.id) or _among(alike, held.id) or found.get(held.array)
+            held.row = sight.row_of(held)
             over = held.row is None or held.row.phase == "over"
             held.over_at = (held.over_at or now) if over else None
 
@@ -358,10 +352,31 @@ class SlurmEngine:
         self._slurm.close()
 
 
-def _among(alike: Sequence[Row], id: str) -> Row | None:
-    """Of rows that are about several tasks that wait alike, the one that this is among."""
-    number, _, task = id.partition("_")
-    return next((row for row in alike if task and row.is_about(number, int(task))), None)
+class _Queue:
+    """Slurm's queue at one moment, by the numbers of what is in it."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._single = {str(row): row for row in rows if not row.tasks}
+        self._alike = [row for row in rows if row.tasks]
+        self._arrays = {row.id for row in rows}
+
+    def row_of(self, held: Held) -> Row | None:
+        """What is said of the attempt; None where Slurm does not know it any more."""
+        number, _, task = held.id.partition("_")
+        if not task:
+            return self._single.get(number)
+        if (row := self._single.get(held.id)) is not None:
+            return row
+        for row in self._alike:
+            if row.is_about(number, int(task)):
+                return row
+        if number in self._single:
+            return self._single[number]
+        waited = held.row is None or held.row.phase == "queued"
+        if number in self._arrays and waited and held.start is None:
+            # A task that is cancelled while it waits goes without a trace; its array is there.
+            return Row(number, int(task), state="CANCELLED")
+        return None
 
 
 def _as_wished(outcome: Outcome, wish: StopAttempt | None) -> Outcome:

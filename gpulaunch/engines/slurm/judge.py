@@ -111,6 +111,8 @@ def _recorded(outcome: Outcome, sight: Sight) -> Verdict:
         return Over(Cancelled(status))
     if kind == "preempted":
         return Over(Interrupted("preempted by Slurm", status))
+    if row is not None and kind in ("node_fail", "boot_fail"):
+        return Over(Lost(f"its node failed ({row.node})"))
     return Over(outcome)
 
 
@@ -125,6 +127,8 @@ def _never_began(row: Row) -> Verdict:
 def _unrecorded(sight: Sight) -> Over:
     """It left no record of its end: Slurm's word counts, where it has one."""
     row, where = sight.row, ""
+    if row is None and sight.start is None and sight.wished:
+        return Over(Cancelled())
     if row is None:
         return Over(Lost("Slurm knows it no longer, and it left no record of its end"))
     if node := row.node or (sight.start.node if sight.start else ""):
