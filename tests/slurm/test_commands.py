@@ -291,6 +291,38 @@ def test_the_end_of_the_time_limit_is_no_answer(tmp_path: Path, script: Write) -
         wait_until(lambda: not processes_told_of(tmp_path), PATIENCE, "nothing of it is left")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unable to contact slurm controller (connect failure)",
+        "Socket timed out on send/recv operation",
+        "Munge encode failed: Failed to access /run/munge/munge.socket.2",
+    ],
+)
+def test_a_program_that_says_itself_that_nobody_answers_says_nothing_of_any_job(
+    tmp_path: Path, script: Write, words: str
+) -> None:
+    with pretend(tmp_path, f'echo "slurm_load_jobs error: {words}" >&2; exit 1') as client:
+        slurm = client.slurm
+        answers = [
+            client.submit(script("true")),
+            client.ask(slurm.queue),
+            client.ask(lambda done: slurm.show("7", done)),
+            client.ask(lambda done: slurm.cancel(["7"], done)),
+            client.ask(lambda done: slurm.signal(["7"], "TERM", done)),
+            client.ask(slurm.ask),
+        ]
+    assert [type(answer) for answer in answers] == [Unreachable] * len(answers), answers
+
+
+def test_a_cancellation_that_slurm_does_not_allow_is_refused(tmp_path: Path) -> None:
+    said = "scancel: error: Kill job error on job id 7: Access/permission denied"
+    with pretend(tmp_path, f"echo '{said}' >&2; exit 1") as client:
+        answer = client.ask(lambda done: client.slurm.cancel(["7"], done))
+    text = "scancel: Kill job error on job id 7: Access/permission denied"
+    assert answer == Refused(text)
+
+
 def test_an_answer_without_a_number_may_have_been_a_submission(
     tmp_path: Path, script: Write
 ) -> None:
