@@ -29,7 +29,9 @@ Attempts in a queue
   it, exactly one `Ended` comes, `Interrupted` for what was never submitted or was cut short by the
   cluster (a node's failure, preemption). Such attempts go on without a supervisor; `adopt` takes
   them up to be told, stopped and ended as any other, with `Started` told (again) of those that run.
-  `StopAttempt` of one of them may come before `adopt` does.
+  `StopAttempt` of one of them may come before `adopt` does. An attempt launched `after` others
+  starts once they have succeeded; where one of them ends otherwise, or had ended before, it is
+  `Interrupted`, and `StopAttempt` may come for it as well.
 
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
