@@ -29,7 +29,7 @@ class Live:
     not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
     `misplaced`: it was seen on a card that is not its own. `worker`: the attempt whose process goes
     on with this one. `adopted`: an earlier supervisor handed it to the engine's queue: it goes on
-    without, and is ours as any other.
+    without, and is ours as any other. `after`: it starts once these have succeeded.
     """
 
     id: AttemptId
@@ -43,6 +43,7 @@ class Live:
     misplaced: Failure | None = None
     worker: AttemptId | None = None
     adopted: bool = False
+    after: tuple[AttemptId, ...] = ()
 
     @property
     def service(self) -> Node | None:
@@ -89,18 +90,26 @@ class Attempts:
         demand = Demand(gpus=record.gpus, cpus=0)
         if node is not None:
             demand, node.fresh_from = node.job.demand, attempt.number
-        self._begin(Live(attempt, node, demand, adopted=True))
+        after = self._desk.ledger.attempt(attempt).after
+        self._begin(Live(attempt, node, demand, adopted=True, after=after))
 
-    def launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None = None) -> Live:
+    def launch(
+        self,
+        node: Node,
+        cards: tuple[Card, ...],
+        worker: AttemptId | None = None,
+        after: tuple[AttemptId, ...] = (),
+    ) -> Live:
         """Start the job's next attempt on these cards, which suit it; in an idle worker's process
-        where one is named."""
+        where one is named. `after`: once these have succeeded."""
         number = len(self._desk.ledger.jobs[node.name].attempts) + 1
         live = Live(AttemptId(node.name, number), node, node.job.demand, cards, worker=worker)
+        live.after = after
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
-        self._desk.fact(AttemptLaunched(live.id, uuids, worker, self._queueing))
-        self._desk.tell(Launch(live.id, node.job, gpus, worker))
+        self._desk.fact(AttemptLaunched(live.id, uuids, worker, self._queueing, after))
+        self._desk.tell(Launch(live.id, node.job, gpus, worker, after))
         return live
 
     def _begin(self, live: Live) -> None:

@@ -84,11 +84,15 @@ class Ends:
         self._free(live.cards, killing)
         if live.node is None:
             self._settle_vanished(record, decision)
+            if not _succeeded(decision):
+                self._interrupt_followers(live)
             return
         if live.service:
             self._jobs.service_down(live.service)
             self._interrupt_dependants(live.service, event)
         self._follow(live.node, decision)
+        if not _succeeded(decision):
+            self._interrupt_followers(live)
         if live.wish or closed or live.inherited:  # those ended with an earlier supervisor
             return
         if decision.failure:
@@ -139,7 +143,7 @@ class Ends:
             return retry.Settle("succeeded")
         if live.wish == "cancelled" and not _succeeded(decision):
             return retry.Settle("cancelled", "cancelled")
-        if isinstance(decision, retry.Settle) or live.node is None:
+        if isinstance(decision, retry.Settle) or live.node is None or self._anywhere:
             return decision
         # It may only be tried again where what it needs is still to be had.
         gone = live.cause if live.cause and self._jobs.is_bad(live.cause) else None
@@ -190,6 +194,13 @@ class Ends:
                 self._cards.release(card)
             else:
                 self._cards.drain(card)
+
+    def _interrupt_followers(self, ended: Live) -> None:
+        """What was launched ahead, to start once this one has succeeded."""
+        for live in self._attempts:
+            if ended.id in live.after:
+                why = f"it needs {ended.id.job}, which did not succeed"
+                self._attempts.stop(live, "interrupted", why)
 
     def _interrupt_dependants(self, service: Node, event: Ended) -> None:
         """What runs against a server that is gone is cut short; it is not its fault."""

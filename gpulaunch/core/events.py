@@ -294,12 +294,17 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`worker`: the idle one that takes it, by the attempt that it was started with; None: none."""
+    """`worker`: the idle one that takes it, by the attempt that it was started with; None: none.
+
+    `after`: attempts that are under way, and have to succeed before it starts: one of an engine
+    that queues. Where one of them does not, the engine answers with Ended(Interrupted).
+    """
 
     attempt: AttemptId
     job: Job
     gpus: tuple[Gpu, ...]
     worker: AttemptId | None = None
+    after: tuple[AttemptId, ...] = ()
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]

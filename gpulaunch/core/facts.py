@@ -85,12 +85,14 @@ class AttemptLaunched:
 
     `worker`: the attempt whose process goes on with this one; None: one of its own. `queued`: the
     engine starts it when its turn comes, on cards of its own choosing; until then the job waits.
+    `after`: not before these have succeeded.
     """
 
     attempt: AttemptId
     gpus: tuple[str, ...]
     worker: AttemptId | None = None
     queued: bool = field(default=False, metadata=SPARSE)
+    after: tuple[AttemptId, ...] = field(default=(), metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class Jobs:
         self.delayed = 0
         self.failed: dict[Node, None] = {}
         self.demands: Counter[Demand] = Counter()
+        self.on_blocked: Callable[[Node], None] = lambda node: None
 
     def record(self, node: Node) -> JobRecord:
         return self._desk.ledger.jobs[node.name]
@@ -194,6 +195,8 @@ class Jobs:
         node.place = "blocked"
         if not node.blockers:
             self._advance(node)
+        else:
+            self.on_blocked(node)
 
     def _advance(self, node: Node) -> None:
         """Nothing that it needs or comes after is missing: delayed, asking for services, ready."""
@@ -304,6 +307,8 @@ class Jobs:
             node.blockers -= 1
             if node.place == "blocked" and not node.blockers:
                 self._advance(node)
+            elif node.place == "blocked":
+                self.on_blocked(node)
 
     def _retire(self, service: Node) -> None:
         if service.place == "running":

@@ -43,7 +43,8 @@ class AttemptRecord:
     `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
     `worker`: the attempt in whose process it ran, where that was an earlier one's. `queued`: it
     was handed to an engine that starts it when its turn comes, there known as `queue_id`; `node`
-    is where that was. `digest` is that of the definition it was launched with.
+    is where that was. `after`: these had to succeed first. `digest` is that of the definition that
+    it was launched with.
     """
 
     id: AttemptId
@@ -65,6 +66,7 @@ class AttemptRecord:
     queued: bool = False
     queue_id: str = ""
     node: str = ""
+    after: tuple[AttemptId, ...] = ()
     digest: str = ""
 
     @property
@@ -315,7 +317,7 @@ class Ledger:
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
         record = AttemptRecord(fact.attempt, fact.gpus, at, worker=fact.worker, queued=fact.queued)
-        record.digest = job.digest
+        record.digest, record.after = job.digest, fact.after
         job.attempts = [*job.attempts, record]
         if fact.queued:
             self._set(job, "waiting", IN_QUEUE)

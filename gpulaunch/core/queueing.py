@@ -5,6 +5,9 @@
 
 The same passes over the ready jobs as on cards of one's own, with no card in them: where an
 attempt runs, and when its turn comes, is the engine's.
+
+Looking ahead, a job follows at once those that it needs, if all of them are under way or done: the
+engine starts it when they have succeeded, although no client may be alive by then.
 """
 
 from __future__ import annotations
@@ -17,18 +20,25 @@ from gpulaunch.core.attempts import Attempts
 from gpulaunch.core.cards import Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
-from gpulaunch.core.model import Demand, Instant
+from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.residents import Residents
-from gpulaunch.core.waiting import Node
+from gpulaunch.core.waiting import Key, Node
 from gpulaunch.core.why import Why
 
 NO_BOUND = 1 << 60
 """CPUs that jobs without cards may take together on machines that are not ours."""
 
 
+AHEAD_OF = 50
+"""A job that needs more attempts than so many that are under way is handed over after them."""
+
+
 class Queueing(Admission):
     """Hands jobs over, at most `most` at once, which may ask for `limit` cards together (None: any
-    number). `cards` and `residents` are empty ones."""
+    number). `ahead`: also jobs whose needs are under way.
+
+    `cards` and `residents` are empty ones.
+    """
 
     def __init__(
         self,
@@ -41,12 +51,61 @@ class Queueing(Admission):
         closed: Callable[[], str],
         most: int,
         limit: int | None,
+        ahead: bool = False,
     ) -> None:
         super().__init__(desk, cards, jobs, attempts, residents, limits, NO_BOUND, closed)
         self.most = max(1, most)
         self.limit = limit
         self.patience = 2 * max(1, limit or 1)
         self._kept_cards = False
+        self._ahead = ahead
+        self._followers: dict[Node, None] = {}
+        jobs.on_blocked = self._look_at
+
+    # ── Ahead of what is needed ─────────────────────────────────────────────────────────────────
+
+    def admit(self) -> None:
+        super().admit()
+        while self._followers and len(self._attempts) < self.most and not self._closed():
+            looked_at, self._followers = self._followers, {}
+            for node in sorted(looked_at, key=_turn):
+                self._hand_over_ahead(node)
+
+    def _look_at(self, node: Node) -> None:
+        """A blocked job: perhaps what blocks it is under way."""
+        if self._ahead and len(node.needs) <= AHEAD_OF:
+            self._followers[node] = None
+
+    def _hand_over_ahead(self, node: Node) -> None:
+        pending = self._under_way(node)
+        if pending and len(self._attempts) < self.most:
+            self._jobs.leave(node)
+            self._attempts.launch(node, (), after=pending)
+            self._look_at_dependants(node)
+        elif pending:
+            self._followers[node] = None
+
+    def _under_way(self, node: Node) -> tuple[AttemptId, ...]:
+        """The attempts that block the job; none where something else does as well.
+
+        What takes of something scarce does not go ahead: it would hold it and do nothing with it.
+        """
+        scarce = bool(node.job.demand.uses) or self.limit is not None
+        due = self._jobs.record(node).not_before or 0.0
+        if node.place != "blocked" or scarce or due > self._desk.now.mono:
+            return ()
+        if node.services or node.job.service:
+            return ()
+        open_needs = [n for n in node.needs if self._jobs.record(n).state != "succeeded"]
+        lives = [self._attempts.get(need.attempt) for need in open_needs if need.attempt]
+        pending = tuple(live.id for live in lives if live is not None and not live.wish)
+        return pending if len(pending) == len(open_needs) == node.blockers else ()
+
+    def _look_at_dependants(self, node: Node) -> None:
+        for other in node.dependants:
+            self._look_at(other)
+
+    # ── Ready jobs ──────────────────────────────────────────────────────────────────────────────
 
     def _pass(self) -> bool:
         self._kept_cards = False
@@ -60,6 +119,7 @@ class Queueing(Admission):
         node.lacking = self.obstacle(node)
         if not node.lacking:
             self._start(node, [])
+            self._look_at_dependants(node)
             return
         self.blocked.append(node)
         if node.overtaken >= self.patience:
@@ -86,6 +146,10 @@ class Queueing(Admission):
         if demand.gpus and self.limit is not None and (self._kept_cards or taken > self.limit):
             return "cards"
         return super().obstacle(node)
+
+
+def _turn(node: Node) -> tuple[Key, int]:
+    return node.key, node.order
 
 
 class WhyQueueing(Why):

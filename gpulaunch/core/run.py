@@ -82,6 +82,8 @@ class Run:
 
     `queue`: the engine queues and places by itself, and has at most so many attempts at once; there
     are no `gpus` then, and what an earlier supervisor handed over goes on. None: on `gpus`.
+    `ahead`: it is also handed jobs whose needs are under way, to start them once those have
+    succeeded.
     `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
     `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
     nothing new is started (`fail_fast` is one). `breaker`: nor after so many that failed fast and
@@ -103,6 +105,7 @@ class Run:
         patient: bool = False,
         pinned: bool = True,
         queue: int | None = None,
+        ahead: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
         self._desk = Desk(_opened(gpus) if ledger is None else ledger)
@@ -131,7 +134,7 @@ class Run:
             queue is not None,
         )
         self._reported: set[tuple[str, str, tuple[AttemptId, ...]]] = set()
-        self._admission = self._admission_by(queue, limit)
+        self._admission = self._admission_by(queue, limit, ahead)
         why = WhyQueueing if isinstance(self._admission, Queueing) else Why
         self._why = why(
             self._desk,
@@ -151,11 +154,11 @@ class Run:
             self.why_waiting,
         )
 
-    def _admission_by(self, queue: int | None, limit: int | None) -> Admission:
+    def _admission_by(self, queue: int | None, limit: int | None, ahead: bool) -> Admission:
         parts = self._desk, self._cards, self._jobs, self._attempts, self._residents, self._limits
         if queue is None:
             return Admission(*parts, self._cpus, self._closed)
-        return Queueing(*parts, self._closed, queue, limit)
+        return Queueing(*parts, self._closed, queue, limit, ahead)
 
     # ── What the supervisor asks ────────────────────────────────────────────────────────────────
 

@@ -31,7 +31,9 @@ Attempts in a queue
   shows a record late) ends no attempt; one of which nothing can be known any more is `Lost`. Such
   attempts go on without a supervisor; `adopt` takes them up to be told, stopped and ended as any
   other, with `Started` told (again) of those that run. `StopAttempt` of one of them may come before
-  `adopt` does.
+  `adopt` does. An attempt launched `after` others starts once they have succeeded; where one of
+  them ends otherwise, or had ended before, it is `Interrupted`, and `StopAttempt` may come for it
+  as well.
 
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the

@@ -168,5 +168,8 @@ def finish(attempt: AttemptRecord, when: Period) -> float:
 
 
 def cut_off(attempt: AttemptRecord, when: Period) -> bool:
-    """It was running when the run was cut off: nobody knows how it ended."""
-    return attempt.outcome is None and when.state != "running"
+    """It was running when the run was cut off: nobody knows how it ended.
+
+    What an engine's queue started goes on without a supervisor.
+    """
+    return attempt.outcome is None and when.state != "running" and not attempt.queued

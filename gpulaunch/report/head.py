@@ -39,6 +39,8 @@ def headline(
         said.append(f"{same}: {worst.title}.")
     if when.state == "interrupted":
         said.append("The run was cut off: its supervisor was gone without having ended it.")
+        if history.ledger.open_attempts() and history.ledger.queueing:
+            said.append("What was in the queue or ran there goes on without it.")
     elif history.ledger.reason and when.state == "stopped":
         said.append(f"Stopped: {words.visible(history.ledger.reason)}.")
     return tuple(said)
@@ -55,7 +57,7 @@ def _counts(ledger: Ledger, when: Period) -> str:
         ("failed", "failed"),
         ("cancelled", "cancelled"),
         ("skipped", "skipped"),
-        ("running", "running" if alive else "cut off"),
+        ("running", "running" if alive or ledger.queueing else "cut off"),
         ("waiting", "waiting" if alive else "not run"),
     )
     rest = [

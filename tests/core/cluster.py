@@ -68,6 +68,7 @@ class Entry:
 
     attempt: AttemptId
     job: Job
+    after: tuple[AttemptId, ...] = ()
     known: bool = False
     cards: tuple[Gpu, ...] | None = None
     asked: str = ""
@@ -110,7 +111,7 @@ class Cluster:
         self.misplaced: set[AttemptId] = set()
         self.done: set[str] = set()
         self.left: list[AttemptId] = []
-        self.crashes = 0
+        self.crashes = self.ahead = 0
         self.log: list[str] = []
         self.replayed = Ledger()
         self._open(self.replayed)
@@ -191,7 +192,14 @@ class Cluster:
         assert job.name not in self.done, f"{job.name} is done and runs again"
         assert len(mine) < self.most, f"Launch({attempt}) as one of {len(mine) + 1}"
         for need in job.needs:
-            assert self.run.ledger.jobs[need].state == "succeeded", f"{attempt} before {need}"
+            ahead = [other for other in launch.after if other.job == need]
+            done = self.run.ledger.jobs[need].state == "succeeded"
+            assert done != bool(ahead), f"{attempt} before {need}, after {launch.after}"
+            for first in ahead:
+                assert self.run.ledger.attempt(first).is_open, f"{attempt} after {first}: ended"
+        assert len(launch.after) <= len(job.needs), f"{attempt} after {launch.after}"
+        assert not (launch.after and demand.uses), f"{attempt} holds tokens ahead of its needs"
+        self.ahead += bool(launch.after)
         for other in job.after:
             state = self.run.ledger.jobs[other].state if other in self.run.ledger.jobs else ""
             assert state not in ("waiting", "running"), f"{attempt} before {other} has ended"
@@ -201,7 +209,7 @@ class Cluster:
         used = Counter(token for each in demands for token in each.uses)
         for token in demand.uses:
             assert used[token] <= self.limits.get(token, 1), f"{attempt}: tokens of {token}"
-        self.entries[attempt] = Entry(attempt, job)
+        self.entries[attempt] = Entry(attempt, job, launch.after)
 
     def _under_way(self) -> list[AttemptId]:
         """What the run counts on: handed over, and its end not told yet."""
@@ -259,6 +267,7 @@ class Cluster:
                 self._say_started(entry)
             elif entry is None:
                 told = end or Ended(attempt, Interrupted("it was never submitted"))
+                self.ends[attempt] = told
                 self.inbox.append(told)
 
     # ── The cluster ─────────────────────────────────────────────────────────────────────────────
@@ -272,8 +281,10 @@ class Cluster:
         return True
 
     def _may_move(self, entry: Entry) -> bool:
-        if entry.runs or entry.asked or not entry.known or not self.calm:
+        if entry.runs or entry.asked or not entry.known:
             return True
+        if self._held(entry) or not self.calm:
+            return not self._held(entry)
         return self._room(entry) is not None or entry.job.demand.gpus > self.widest
 
     def _move(self, entry: Entry) -> None:
@@ -283,6 +294,8 @@ class Cluster:
             self._submit(entry)
         elif entry.runs:
             self._end(entry, self._outcome())
+        elif self._in_vain(entry):
+            self._end(entry, Interrupted("a dependency did not succeed"))
         elif not self.calm and self.rng.random() < 0.05:
             lost: list[Outcome] = [Cancelled(), Lost("forgotten"), Interrupted("held, removed")]
             self._end(entry, self.rng.choice(lost))
@@ -290,6 +303,14 @@ class Cluster:
             room = self._room(entry)
             if room is not None:
                 self._begin(entry, room)
+
+    def _held(self, entry: Entry) -> bool:
+        """What it comes after is still under way."""
+        return any(other in self.entries for other in entry.after)
+
+    def _in_vain(self, entry: Entry) -> bool:
+        ends = [self.ends.get(other) for other in entry.after]
+        return any(end is None or end.outcome != Exited(0) for end in ends)
 
     def _submit(self, entry: Entry) -> None:
         refused = entry.job.demand.gpus > self.widest
@@ -312,6 +333,8 @@ class Cluster:
 
     def _begin(self, entry: Entry, cards: tuple[Gpu, ...]) -> None:
         self.begun[entry.attempt] += 1
+        ends = [self.ends[other].outcome for other in entry.after]
+        assert all(end == Exited(0) for end in ends), f"{entry.attempt} began after {ends}"
         assert self.begun[entry.attempt] == 1, f"{entry.attempt} was begun twice"
         entry.cards = cards
         self._say_started(entry)

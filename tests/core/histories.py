@@ -104,6 +104,7 @@ def play_in_a_queue(seed: int) -> Cluster:
     cards = rng.randint(1, 3)
     options = random_options(rng, 4)
     del options["cpus"]
+    options["ahead"] = rng.random() < 0.5
     jobs = random_jobs(rng, cards)
     jobs = tuple(job for job in jobs if job.service is None or rng.random() < 0.1)
     most = rng.choice([1, 2, 3, 100])

@@ -91,9 +91,10 @@ class Table:
 
     def _line(self, instruction: Instruction) -> str:
         match instruction:
-            case Launch(what, _, gpus, worker):
+            case Launch(what, _, gpus, worker, after):
                 on = " ".join(str(gpu.index) for gpu in gpus) or "none"
-                return f"launch {what} on {on}" + (f" in {worker}" if worker else "")
+                where = f" in {worker}" if worker else ""
+                return f"launch {what} on {on}{where}" + "".join(f" after {a}" for a in after)
             case EndWorker(worker, now):
                 return f"end worker {worker}" + (" now" if now else "")
             case Acquire(gpu):

@@ -21,6 +21,7 @@ from gpulaunch.core import (
     placement,
     queueing,
     residents,
+    waiting,
 )
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
@@ -79,10 +80,11 @@ def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
         cluster = _play_in_a_queue(seed)
         seen.update(_named(cluster.log))
         seen["crash"] += cluster.crashes
+        seen["ahead"] += cluster.ahead
     expected = (
         "Launch StopAttempt SetTimer Queued Started AttemptQueued AttemptStarted TimerFired Asked "
         "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
-        "Misplaced"
+        "Misplaced ahead"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -266,6 +268,14 @@ def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(queueing.Queueing, "obstacle", lambda self, node: "turn" * len(self._attempts))
 
 
+def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: queueing.Queueing, node: waiting.Node) -> tuple[object, ...]:
+        lives = [need.attempt for need in node.needs if need.attempt]
+        return tuple(lives) if node.place == "blocked" else ()
+
+    patch.setattr(queueing.Queueing, "_under_way", broken)
+
+
 def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
     def broken(self: ledger.Ledger) -> list[ledger.AttemptRecord]:
         running = (job for job in self.jobs.values() if job.state == "running")
@@ -302,6 +312,7 @@ def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
         _hand_over_too_many,
         _forget_the_limit_of_cards,
         _hand_over_one_by_one,
+        _go_ahead_of_what_waits_itself,
         _forget_what_is_in_the_queue,
         _leave_to_keepers_what_goes_on,
         _let_a_start_change_nothing,

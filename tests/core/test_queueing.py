@@ -276,6 +276,100 @@ def test_what_failed_is_handed_over_again_when_somebody_asks() -> None:
     assert table.asked(Retry(None)) == ["launch a.2 on none"]
 
 
+# ── Ahead of what is needed ─────────────────────────────────────────────────────────────────────
+
+
+def chain() -> list[Job]:
+    return [job("a"), job("b", needs=("a",)), job("c", needs=("b", "a"))]
+
+
+def test_jobs_follow_those_that_they_need_into_the_queue() -> None:
+    table = queue(ahead=True)
+    assert table.submit(*chain(), job("d", after=("a",))) == [
+        "launch a.1 on none",
+        "launch b.1 on none after a.1",
+        "launch c.1 on none after b.1 after a.1",
+    ]
+    assert table.ended("a.1") == ["launch d.1 on none"]
+    table.started("b.1", on("n1", 0))
+    assert table.ended("b.1") == []
+    table.ended("c.1")
+    table.ended("d.1")
+    assert set(table.states().values()) == {"succeeded"}
+
+
+def test_jobs_whose_need_is_half_done_follow_what_is_left_of_it() -> None:
+    table = queue(1, ahead=True)
+    both = job("both", needs=("a", "b"))
+    assert table.submit(*jobs("a", "b"), both) == ["launch a.1 on none"]
+    assert table.ended("a.1") == ["launch b.1 on none"]  # and no more than one at once
+    assert table.ended("b.1") == ["launch both.1 on none"]
+    table = queue(2, ahead=True)
+    assert len(table.submit(*jobs("a", "b"), both)) == 2
+    assert table.ended("a.1") == ["launch both.1 on none after b.1"]
+
+
+def test_when_a_need_fails_what_followed_it_is_skipped_and_charged_nothing() -> None:
+    table = queue(ahead=True)
+    table.submit(*chain())
+    assert table.ended("a.1", Exited(1)) == ["stop b.1 interrupted", "stop c.1 interrupted"]
+    table.ended("c.1", Interrupted("its dependency failed"))
+    table.ended("b.1", Interrupted("its dependency failed"))
+    assert table.state("b") == "skipped: needs a, which failed"
+    assert table.state("c") == "skipped: needs a, which failed"
+    assert table.run.ledger.jobs["b"].charged == 0
+    assert table.run.finished
+
+
+def test_when_a_need_is_tried_again_what_followed_it_follows_again() -> None:
+    table = queue(ahead=True)
+    table.submit(job("a", retry=RetryPolicy(1)), job("b", needs=("a",)))
+    assert table.ended("a.1", Exited(1)) == ["stop b.1 interrupted", "launch a.2 on none"]
+    ahead = "launch b.2 on none after a.2"
+    assert table.ended("b.1", Interrupted("its dependency failed")) == [ahead]
+    assert table.ended("a.2") == []
+    table.ended("b.2")
+    assert table.states() == {"a": "succeeded", "b": "succeeded"}
+
+
+def test_a_need_that_is_cancelled_takes_along_what_followed_it() -> None:
+    table = queue(ahead=True)
+    table.submit(*chain())
+    assert table.asked(Cancel(("a",))) == ["stop a.1 cancelled"]
+    assert len(table.ended("a.1", Cancelled())) == 2
+    table.ended("b.1", Interrupted("a did not succeed"))
+    table.ended("c.1", Interrupted("a did not succeed"))
+    assert table.states() == {"a": "cancelled", "b": "skipped", "c": "skipped"}
+
+
+def test_what_is_scarce_is_not_held_ahead() -> None:
+    follower = job("b", needs=("a",), uses=("msa",))
+    table = queue(ahead=True, limits={"msa": 1})
+    assert table.submit(job("a"), follower) == ["launch a.1 on none"]
+    table = queue(ahead=True, limit=4)
+    assert table.submit(job("a"), job("b", needs=("a",))) == ["launch a.1 on none"]
+
+
+def test_a_job_that_needs_very_many_follows_when_they_are_done() -> None:
+    table = queue(ahead=True)
+    names = [f"j{number}" for number in range(60)]
+    lines = table.submit(*jobs(*names), job("all", needs=tuple(names)))
+    assert len(lines) == 60
+
+
+def test_what_went_ahead_goes_on_with_another_supervisor() -> None:
+    table = queue(ahead=True)
+    table.submit(*chain())
+    other, lines = resumed(table, *chain(), job("new", needs=("a",)), ahead=True)
+    assert lines == ["launch new.1 on none after a.1"]
+    assert other.ended("a.1", Lost("Slurm forgot it")) == [
+        "stop b.1 interrupted",
+        "stop c.1 interrupted",
+        "stop new.1 interrupted",
+        "launch a.2 on none",
+    ]
+
+
 # ── Another supervisor ──────────────────────────────────────────────────────────────────────────
 
 

@@ -78,6 +78,14 @@ def test_each_card_of_a_node_has_a_lane_of_the_jobs_that_ran_there() -> None:
     assert not any("of the time" in said for said in page.headline)
 
 
+def test_what_goes_on_in_a_queue_was_not_cut_off() -> None:
+    page = told(on_nodes(), "interrupted")
+    assert page.headline[0] == "2 of 5 jobs succeeded, 1 cancelled, 1 running, 1 not run."
+    assert page.headline[-1] == "What was in the queue or ran there goes on without it."
+    history, when = folded(on_nodes(), "interrupted")
+    assert not any(fold.cut_off(attempt, when) for attempt in history.attempts())
+
+
 def test_the_time_of_a_nodes_card_adds_up() -> None:
     for state in ("running", "interrupted"):
         history, when = folded(on_nodes(), state)
