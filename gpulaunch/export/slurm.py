@@ -1,0 +1,5 @@
+from gpulaunch.export.look import Chosen
+
+
+def slurm(chosen: Chosen) -> dict[str, str]:
+    raise NotImplementedError
