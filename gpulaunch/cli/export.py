@@ -14,7 +14,7 @@ from gpulaunch.cli.options import job_file
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpulaunch.export import Chosen
+    from gpulaunch.export import Chosen, Note
     from gpulaunch.spec import Plan
 
 NEXT = {
@@ -55,8 +55,8 @@ def command(jobs: Path, target: str, output: str | None, gpus: int | None, force
         raise UsageError("--to slurm writes a directory: name it with -o")
     plan = load(jobs, environ=os.environ)
     chosen = _chosen(plan, jobs, target, output, gpus or 2)
-    files = _files(chosen, gpus or 2)
-    for note in chosen.notes:
+    files, more = _files(chosen, gpus or 2)
+    for note in (*chosen.notes, *more):
         say(str(note))
     if output in (None, "-"):
         click.get_binary_stream("stdout").write(_bytes(files[""]))
@@ -84,13 +84,13 @@ def _chosen(plan: Plan, jobs: Path, target: str, output: str | None, gpus: int) 
     return look(plan, target, str(directory), gpus)
 
 
-def _files(chosen: Chosen, gpus: int) -> Mapping[str, str]:
-    """Text by name; a single file has none."""
+def _files(chosen: Chosen, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
+    """Text by name, a single file has none; and what only now is known not to be as in a run."""
     from gpulaunch.export import hyperqueue, shell, slurm
 
     if chosen.target == "slurm":
         return slurm(chosen)
-    return {"": shell(chosen, gpus) if chosen.target == "shell" else hyperqueue(chosen)}
+    return {"": shell(chosen, gpus) if chosen.target == "shell" else hyperqueue(chosen)}, ()
 
 
 def _bytes(text: str) -> bytes:

@@ -142,8 +142,7 @@ class _Looking:
             self.add(("jobs", job.group, name), text)
 
     def add(self, steps: tuple[str | int, ...], text: str) -> None:
-        where = self.plan.point(steps, "here").splitlines()[0].removesuffix(": here")
-        self.notes.append(Note(where, text))
+        self.notes.append(note_at(self.plan, steps, text))
 
     def left_out(self) -> set[str]:
         """Services and jobs of workers, and whatever waits for one of those to succeed."""
@@ -161,6 +160,11 @@ class _Looking:
                 out[job.name] = "needs"
                 self.note(job, "needs", f"left out: it needs {need}, which is left out")
         return set(out)
+
+
+def note_at(plan: Plan, steps: tuple[str | int, ...], text: str) -> Note:
+    """A note on what stands there in the file."""
+    return Note(plan.point(steps, "here").splitlines()[0].removesuffix(": here"), text)
 
 
 def _in_order(jobs: tuple[Job, ...]) -> list[Job]:
