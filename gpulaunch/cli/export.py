@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from gpulaunch.cli.options import job_file
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpulaunch.export import Chosen, Note
+    from gpulaunch.export import Chosen, Note, Target
     from gpulaunch.spec import Plan
 
 NEXT = {
@@ -38,7 +39,7 @@ NEXT = {
 )
 @click.option("--gpus", type=click.IntRange(1, 64), help="shell: for how many cards (2).")
 @click.option("--force", is_flag=True, help="Write over what is there.")
-def command(jobs: Path, target: str, output: str | None, gpus: int | None, force: bool) -> None:
+def command(jobs: Path, target: Target, output: str | None, gpus: int | None, force: bool) -> None:
     """Write a job list as what HyperQueue, Slurm or a plain shell runs.
 
     What that cannot do is named, line by line, here and in what is written.
@@ -59,7 +60,7 @@ def command(jobs: Path, target: str, output: str | None, gpus: int | None, force
     for note in (*chosen.notes, *more):
         say(str(note))
     if output in (None, "-"):
-        click.get_binary_stream("stdout").write(_bytes(files[""]))
+        sys.stdout.buffer.write(_bytes(files[""]))
         return
     assert output is not None
     _write(Path(output), files, force)
@@ -68,29 +69,29 @@ def command(jobs: Path, target: str, output: str | None, gpus: int | None, force
     say(f"wrote {output} ({what}); next: {NEXT[target].format(output)}")
 
 
-def _chosen(plan: Plan, jobs: Path, target: str, output: str | None, gpus: int) -> Chosen:
+def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None, gpus: int) -> Chosen:
     from dataclasses import replace
 
     from gpulaunch.cli.beforehand import runs_before
     from gpulaunch.core.expected import expect
-    from gpulaunch.export import look
+    from gpulaunch.export import choose
     from gpulaunch.journal.earlier import durations_of
 
     directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
     if target == "slurm" and output is not None:
         directory = Path(os.path.abspath(output))
     plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
-    assert target in ("hyperqueue", "slurm", "shell")
-    return look(plan, target, str(directory), gpus)
+    return choose(plan, target, str(directory), gpus)
 
 
 def _files(chosen: Chosen, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
     """Text by name, a single file has none; and what only now is known not to be as in a run."""
-    from gpulaunch.export import hyperqueue, shell, slurm
+    from gpulaunch.export import to_hyperqueue, to_shell, to_slurm
 
     if chosen.target == "slurm":
-        return slurm(chosen)
-    return {"": shell(chosen, gpus) if chosen.target == "shell" else hyperqueue(chosen)}, ()
+        return to_slurm(chosen)
+    text = to_shell(chosen, gpus) if chosen.target == "shell" else to_hyperqueue(chosen)
+    return {"": text}, ()
 
 
 def _bytes(text: str) -> bytes:

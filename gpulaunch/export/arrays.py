@@ -35,7 +35,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """`kind` is Slurm's: afterok, afterany, aftercorr. `tasks` is empty for the whole submission."""
+    """`kind` is Slurm's: afterok, afterany, aftercorr. No `tasks`: the whole submission."""
 
     kind: str
     submission: str
@@ -117,7 +117,7 @@ class _Submitting:
 
 def _wait(kind: str, before: Submission, tasks: list[int], unit: Unit, task: int) -> Wait:
     own = before.unit
-    if not own.is_array or set(tasks) == set(before.tasks) and len(tasks) > 1:
+    if not own.is_array or (set(tasks) == set(before.tasks) and len(tasks) > 1):
         return Wait(kind, before.variable)
     if tasks == [task] and kind == "afterok" and len(own.jobs) == len(unit.jobs):
         return Wait("aftercorr", before.variable)

@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Template, Text, fill, slots
+from gpulaunch.export.look import typed
 from gpulaunch.export.pieces import values_at_start
 from gpulaunch.export.words import Value, Variable
 from gpulaunch.spec.placeholders import compile_raw
@@ -28,7 +28,7 @@ from gpulaunch.spec.values import dialect
 
 @dataclass(frozen=True, slots=True)
 class General:
-    """`job` with slots for its item's values; `values` of all slots; `own`: the variables' values."""
+    """`job` with slots for its item's values; `values` of all slots; `own`: its variables."""
 
     job: Job
     values: Mapping[str, Value]
@@ -40,7 +40,7 @@ class Entry:
 
     def __init__(self, plan: Plan, group: int, jobs: tuple[Job, ...]) -> None:
         self._base = str(plan.base)
-        self._typed = _typed(plan, group)
+        self._typed = typed(plan, group)
         self._jobs = jobs
         self._shared_cwd = len({job.cwd for job in jobs}) == 1
 
@@ -105,49 +105,38 @@ class Entry:
         }
 
     def _run(self, job: Job, known: Mapping[str, str]) -> Text | tuple[Text, ...]:
-        typed = self._typed.get("run")
+        script = self._typed.get("run")
         if isinstance(job.run, tuple):
-            if not isinstance(typed, list) or len(typed) != len(job.run):
+            if not isinstance(script, list) or len(script) != len(job.run):
                 return job.run
-            pairs = zip(typed, job.run, strict=True)
+            pairs = zip(script, job.run, strict=True)
             return tuple(_checked(compile_raw(text), actual, known) for text, actual in pairs)
         kind = dialect(job.shell)
-        if not isinstance(typed, str) or kind is None:
+        if not isinstance(script, str) or kind is None:
             return job.run
-        text, errors = compile_script(typed, kind)
+        text, errors = compile_script(script, kind)
         return job.run if errors else _checked(text, job.run, known)
 
     def _env(self, job: Job, known: Mapping[str, str]) -> dict[str, Text | None]:
-        typed = self._typed.get("env") or {}
+        given = self._typed.get("env") or {}
         return {
-            name: _checked(compile_raw(typed[name]), actual, known)
-            if actual is not None and isinstance(typed.get(name), str)
+            name: _checked(compile_raw(given[name]), actual, known)
+            if actual is not None and isinstance(given.get(name), str)
             else actual
             for name, actual in job.env.items()
         }
 
     def _outputs(self, job: Job, known: Mapping[str, str]) -> tuple[Text, ...]:
-        typed = self._typed.get("outputs")
-        if not isinstance(typed, list) or len(typed) != len(job.outputs):
+        given = self._typed.get("outputs")
+        if not isinstance(given, list) or len(given) != len(job.outputs):
             return job.outputs
         plain = {name: glob.escape(value) for name, value in known.items()}
-        pairs = zip(typed, job.outputs, strict=True)
+        pairs = zip(given, job.outputs, strict=True)
         return tuple(_checked(compile_raw(text), actual, plain) for text, actual in pairs)
 
 
-def _checked(typed: Text, actual: Text, known: Mapping[str, str]) -> Text:
+def _checked(text: Text, actual: Text, known: Mapping[str, str]) -> Text:
     """What was typed, where it comes to the job's own text."""
-    if isinstance(typed, Template) and fill(typed, known) == actual:
-        return typed
+    if isinstance(text, Template) and fill(text, known) == actual:
+        return text
     return actual
-
-
-def _typed(plan: Plan, group: int) -> dict[str, Any]:
-    """An entry's fields as they were typed, those of `defaults` below."""
-    plain: Any = plan.root.plain()
-    own = plain["jobs"][group]
-    defaults = plain.get("defaults") or {}
-    merged = {**defaults, **own}
-    if isinstance(defaults.get("env"), dict) and isinstance(own.get("env"), dict):
-        merged["env"] = {**defaults["env"], **own["env"]}
-    return merged

@@ -17,10 +17,12 @@ from gpulaunch.export.pieces import body, heading, input_lines, longest, values_
 from gpulaunch.export.words import word
 
 
-def hyperqueue(chosen: Chosen) -> str:
+def to_hyperqueue(chosen: Chosen) -> str:
     """The file's text."""
     numbers = {job.name: number for number, job in enumerate(chosen.jobs)}
-    limited = {token for job in chosen.jobs for token in job.demand.uses if RESOURCE.fullmatch(token)}
+    limited = {
+        token for job in chosen.jobs for token in job.demand.uses if RESOURCE.fullmatch(token)
+    }
     options = [
         f"--resource {token}='sum({chosen.plan.limits[token]})'" for token in sorted(limited)
     ]

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Template, Text, slots
@@ -46,18 +46,27 @@ class Chosen:
 
     def label(self, group: int) -> str:
         """How the file calls an entry: its name as typed, or the names of its jobs."""
-        entry = self.plan.root.value
-        assert isinstance(entry, dict)
-        listed = entry["jobs"].value
-        assert isinstance(listed, list)
-        plain = listed[group].plain()
-        name = plain.get("name") if isinstance(plain, dict) else None
-        if isinstance(name, str):
-            return name
-        return next(job.name for job in self.plan.jobs if job.group == group)
+        name = typed(self.plan, group).get("name")
+        if name is not None:
+            return str(name)
+        return next(job.name for job in self.jobs if job.group == group)
 
 
-def look(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
+def typed(plan: Plan, group: int) -> dict[str, Any]:
+    """An entry's fields as they were typed, those of `defaults` below."""
+    root = plan.root.value
+    assert isinstance(root, dict)
+    listed = root["jobs"].value
+    assert isinstance(listed, list)
+    own: Any = listed[group].plain()
+    defaults: Any = root["defaults"].plain() if "defaults" in root else {}
+    merged = {**(defaults or {}), **own}
+    if isinstance(merged.get("env"), dict):
+        merged["env"] = {**((defaults or {}).get("env") or {}), **merged["env"]}
+    return merged
+
+
+def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
     """The jobs that the target runs, in the file's order.
 
     `gpus` is how many cards a shell script is for. Raises JobFileError where a job has no meaning

@@ -192,7 +192,7 @@ def longest(job: Job) -> float | None:
 
 
 def heading(chosen: Chosen, how: list[str]) -> list[str]:
-    """The comment at the top of a file: where it is from, how it is used, what is not as in a run."""
+    """The comment at the top: where it is from, how it is used, what is not as in a run."""
     lines = [f"Made from {one_line(chosen.plan.source.name)} by `gpulaunch export`.", *how]
     if chosen.notes:
         lines += ["", "Not as in `gpulaunch run`:"]

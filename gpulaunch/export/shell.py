@@ -103,7 +103,7 @@ echo "$failed of {count} did not succeed; logs, outputs and exit statuses are in
 #: That is all."""
 
 
-def shell(chosen: Chosen, gpus: int) -> str:
+def to_shell(chosen: Chosen, gpus: int) -> str:
     """The script for so many cards."""
     how = [
         f"  bash FILE      for {gpus} card{'s' if gpus > 1 else ''}: a terminal each, all at once",

@@ -31,7 +31,7 @@ stopped() {
 """
 
 
-def slurm(chosen: Chosen) -> tuple[dict[str, str], tuple[Note, ...]]:
+def to_slurm(chosen: Chosen) -> tuple[dict[str, str], tuple[Note, ...]]:
     """The files' texts by name, and what else is not as in a run, now that arrays are known."""
     units = _units(chosen)
     made = submissions(units)
@@ -72,7 +72,7 @@ def _units(chosen: Chosen) -> list[Unit]:
     units: list[Unit] = []
     taken = {"submit"}
     for group, jobs in entries.items():
-        entry = Entry(chosen.plan, group, tuple(job for job in chosen.plan.jobs if job.group == group))
+        entry = Entry(chosen.plan, group, tuple(jobs))
         alike: defaultdict[str, list[tuple[Job, str]]] = defaultdict(list)
         for job in jobs:
             script, line = _task(entry, job)
@@ -139,7 +139,11 @@ def _script(chosen: Chosen, unit: Unit, most: int | None) -> str:
         lines.append(f"#SBATCH --array=0-{len(unit.jobs) - 1}{_percent(most, len(unit.jobs))}")
     lines += [*options.splitlines(), "#SBATCH --open-mode=append"]
     lines.append(f"#SBATCH --output=slurm/%x-{'%A_%a' if unit.is_array else '%j'}.out")
-    lines += ["", "# Logs, outputs and results lie beside this script.", 'cd -- "$SLURM_SUBMIT_DIR" || exit']
+    lines += [
+        "",
+        "# Logs, outputs and results lie beside this script.",
+        'cd -- "$SLURM_SUBMIT_DIR" || exit',
+    ]
     lines.append('export GPULAUNCH_RUN_DIR="$PWD"')
     if unit.is_array:
         lines.append(f'line=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {unit.name}.tasks)')
@@ -167,7 +171,9 @@ def _arguments(one: Submission, most: dict[str, int]) -> Iterator[str]:
     if one.waits:
         spelt = ",".join(
             f"{wait.kind}:"
-            + ":".join([f"${{{wait.submission}}}_{task}" for task in wait.tasks] or [f"${wait.submission}"])
+            + ":".join(
+                [f"${{{wait.submission}}}_{task}" for task in wait.tasks] or [f"${wait.submission}"]
+            )
             for wait in one.waits
         )
         yield f'--dependency="{spelt}"'

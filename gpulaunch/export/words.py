@@ -22,15 +22,16 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 _MEANS_SOMETHING = frozenset('"$`\\!')
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_SIMPLE = re.compile(r"""(?:[\w./,:=+@%^-]+|'[^'\n]*'|"[^"$`\\!\n]*"|[ \t]+)+""", re.ASCII)
+_SIMPLE = re.compile(r"""(?:[\w./,:=+@%^ \t-]|'[^'\n]*'|"[^"$`\\!\n]*")+""", re.ASCII)
 # What bash would not look up as a program, or what changes the shell that it runs in.
-_BUILTINS = frozenset(
-    ". : [ alias bg bind break builtin caller case cd command compgen complete compopt continue"
-    " coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc"
-    " fg fi for function getopts hash help history if in jobs kill let local logout mapfile popd"
-    " printf pushd pwd read readarray readonly return select set shift shopt source suspend test"
-    " then time times trap true type typeset ulimit umask unalias unset until wait while".split()
-)
+_NAMES = """
+. : [ alias bg bind break builtin caller case cd command compgen complete compopt continue
+coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg
+fi for function getopts hash help history if in jobs kill let local logout mapfile popd printf
+pushd pwd read readarray readonly return select set shift shopt source suspend test then time
+times trap true type typeset ulimit umask unalias unset until wait while
+"""
+_BUILTINS = frozenset(_NAMES.split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""HyperQueue's job file: TOML, the documented keys and no other, commands that do what a run does."""
+"""HyperQueue's job file: TOML, the documented keys and no other, tasks that do what a run does."""
 
 from __future__ import annotations
 
@@ -180,9 +180,7 @@ def hyperqueue(launcher: Launcher) -> Iterator[None]:
                     argv, env=environ, stdout=subprocess.DEVNULL, preexec_fn=goes_along()
                 )
             )
-            wait_until(
-                lambda: subprocess.run(["hq", "server", "info"], env=environ).returncode == 0, 60
-            )
+            wait_until(lambda: subprocess.call(["hq", "server", "info"], env=environ) == 0, 60)
         yield
     finally:
         for process in begun:

@@ -184,7 +184,10 @@ def test_batches_and_fasta_records_are_made_as_in_a_run(launcher: Launcher) -> N
         "jobs.yaml",
         """
         jobs:
-          - {name: "b{{index}}", foreach: "*/*[ny]*", batch: 3, run: "cat {{batch_dir}}/* > {{out}}/x"}
+          - name: b{{index}}
+            foreach: "*/*[ny]*"
+            batch: 3
+            run: "cat {{batch_dir}}/* > {{out}}/x"
           - {name: "r-{{id}}", foreach: {fasta: all.fasta}, run: "cp {{path}} {{out}}/x"}
         """,
     )
@@ -207,7 +210,9 @@ def test_a_second_time_it_says_what_is_in_its_way(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_what_runs(launcher: Launcher, number: int, status: int) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, timeout: 1h, run: echo $$ > pid; sleep 600 & wait}]")
+    launcher.file(
+        "jobs.yaml", "jobs: [{name: a, timeout: 1h, run: echo $$ > pid; sleep 600 & wait}]"
+    )
     script = export(launcher)
     pid = launcher.path / "pid"
     with subprocess.Popen(

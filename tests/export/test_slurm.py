@@ -117,7 +117,7 @@ def test_needs_are_dependencies_as_narrow_as_the_file_says(launcher: Launcher) -
         "id_setup=setup.sh",
         "id_d=--array=0 d.sh",
         'id_a=--dependency="afterok:$id_setup" a.sh',
-        'id_d__2=--dependency="afterany:$id_d" --array=1-2 d.sh'.replace("$id_d\"", "${id_d}_0\""),
+        'id_d__2=--dependency="afterany:$id_d" --array=1-2 d.sh'.replace('$id_d"', '${id_d}_0"'),
         'id_b=--dependency="afterok:$id_setup,aftercorr:$id_a" b.sh',
         'id_c=--dependency="afterok:${id_a}_1" --array=0 c.sh',
         'id_c__2=--dependency="afterok:${id_a}_2" --array=1 c.sh',
@@ -148,7 +148,13 @@ def test_jobs_of_an_entry_that_ask_for_different_things_are_arrays_apart(
 def test_names_that_come_to_the_same_file_are_told_apart(launcher: Launcher) -> None:
     launcher.file(
         "jobs.yaml",
-        'jobs: [{name: a b, run: x}, {name: a-b, run: y}, {name: submit, run: z}, {name: "日本", run: w}]',
+        """
+        jobs:
+          - {name: a b, run: x}
+          - {name: a-b, run: y}
+          - {name: submit, run: z}
+          - {name: 日本, run: w}
+        """,
     )
     names = {path.name for path in export(launcher).iterdir()}
     assert names == {"a-b.sh", "a-b-2.sh", "submit.sh", "submit-2.sh", "jobs.sh"}
