@@ -34,6 +34,7 @@ COMMANDS = {
     "check": ("gpulaunch.cli.check", "Validate a job file and print its plan."),
     "doctor": ("gpulaunch.cli.doctor", "Say what is wrong with this machine."),
     "init": ("gpulaunch.cli.init", "Write a starter job file, or translate a shell script."),
+    "export": ("gpulaunch.cli.export", "Write a job list for HyperQueue, Slurm or a shell."),
     "schema": ("gpulaunch.cli.schema", "Print the job file's JSON Schema."),
 }
 

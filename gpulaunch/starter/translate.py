@@ -46,7 +46,34 @@ def translate(script: str, name: str) -> Translation:
 
     `name` is how the file's header calls the script. Never fails: at worst all is remarked.
     """
-    return _Translator(Script(script), name).run()
+    return _Translator(Script(without_account(script)), name).run()
+
+
+_EXPORTED = "by `gpulaunch export`"
+
+
+def without_account(script: str) -> str:
+    """A script that `gpulaunch export` wrote, with its jobs' lines alone; others as they are.
+
+    What keeps account there stands in lines that end with `#:`, or between two that begin so.
+    """
+    lines = script.split("\n")
+    if not any(line.startswith("#") and _EXPORTED in line for line in lines[:3]):
+        return script
+    inside = False
+    for number, line in enumerate(lines):
+        mark = line.startswith("#:")
+        inside = inside != mark
+        if mark or inside or line.endswith(" #:"):
+            lines[number] = _directory(line)
+        elif line.startswith("CUDA_VISIBLE_DEVICES="):
+            lines[number] += " &"  # one after the other for want of cards alone
+    return "\n".join(lines)
+
+
+def _directory(line: str) -> str:
+    """Where the script goes is where its jobs run."""
+    return line.removesuffix(" || exit #:").replace("cd -- ", "cd ") if line[:3] == "cd " else ""
 
 
 class _Translator:

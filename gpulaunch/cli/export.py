@@ -1,0 +1,115 @@
+"""`gpulaunch export`: the job list for people who run it with something else."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpulaunch.cli.options import job_file
+from gpulaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpulaunch.export import Chosen, Note, Target
+    from gpulaunch.spec import Plan
+
+NEXT = {
+    "hyperqueue": "hq job submit-file {}",
+    "slurm": "bash {}/submit.sh",
+    "shell": "bash {}",
+}
+
+
+@click.command("export")
+@job_file
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Choice(list(NEXT)),
+    help="hyperqueue: its job file; slurm: sbatch scripts; shell: lines for a terminal per card.",
+)
+@click.option(
+    "-o", "--output", metavar="PATH", help="The file (-: standard output), or Slurm's directory."
+)
+@click.option("--gpus", type=click.IntRange(1, 64), help="shell: for how many cards (2).")
+@click.option("--force", is_flag=True, help="Write over what is there.")
+def command(jobs: Path, target: Target, output: str | None, gpus: int | None, force: bool) -> None:
+    """Write a job list as what HyperQueue, Slurm or a plain shell runs.
+
+    What that cannot do is named, line by line, here and in what is written.
+
+    \b
+    gpulaunch export jobs.yaml --to slurm -o cluster/
+    """
+    from gpulaunch.cli.output import say
+    from gpulaunch.spec import load
+
+    if gpus is not None and target != "shell":
+        raise UsageError(f"--gpus goes with --to shell; {target} has cards of its own")
+    if target == "slurm" and output in (None, "-"):
+        raise UsageError("--to slurm writes a directory: name it with -o")
+    plan = load(jobs, environ=os.environ)
+    chosen = _chosen(plan, jobs, target, output, gpus or 2)
+    files, more = _files(chosen, gpus or 2)
+    for note in (*chosen.notes, *more):
+        say(str(note))
+    if output in (None, "-"):
+        sys.stdout.buffer.write(_bytes(files[""]))
+        return
+    assert output is not None
+    _write(Path(output), files, force)
+    count = len(chosen.jobs)
+    what = "a job" if count == 1 else f"{count} jobs"
+    say(f"wrote {output} ({what}); next: {NEXT[target].format(output)}")
+
+
+def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None, gpus: int) -> Chosen:
+    from dataclasses import replace
+
+    from gpulaunch.cli.beforehand import runs_before
+    from gpulaunch.core.expected import expect
+    from gpulaunch.export import choose
+    from gpulaunch.journal.earlier import durations_of
+
+    directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
+    if target == "slurm" and output is not None:
+        directory = Path(os.path.abspath(output))
+    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
+    return choose(plan, target, str(directory), gpus)
+
+
+def _files(chosen: Chosen, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
+    """Text by name, a single file has none; and what only now is known not to be as in a run."""
+    from gpulaunch.export import to_hyperqueue, to_shell, to_slurm
+
+    if chosen.target == "slurm":
+        return to_slurm(chosen)
+    text = to_shell(chosen, gpus) if chosen.target == "shell" else to_hyperqueue(chosen)
+    return {"": text}, ()
+
+
+def _bytes(text: str) -> bytes:
+    """Names of files that are not UTF-8 come out as they are on disk."""
+    return text.encode(errors="surrogateescape")
+
+
+def _write(output: Path, files: Mapping[str, str], force: bool) -> None:
+    """All of them, or none where one is there already."""
+    paths = {output / name if name else output: text for name, text in files.items()}
+    for path in () if force else paths:
+        if os.path.lexists(path):
+            raise UsageError(f"{path} exists already: name another with -o, or use --force")
+    try:
+        for path, text in paths.items():
+            if path != output:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb" if force else "xb") as file:
+                file.write(_bytes(text))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from None

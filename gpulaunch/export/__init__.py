@@ -1,0 +1,15 @@
+"""A job list for people who run it elsewhere: HyperQueue's job file, sbatch scripts, plain bash.
+
+Pure: a Plan in, text out. What the target cannot say is a Note, or a mistake in the job file.
+
+    Plan ─choose─▶ Chosen (jobs, notes) ─┬─to_hyperqueue─▶ one TOML file
+                                         ├─to_slurm──────▶ scripts and tables by name, submit.sh
+                                         └─to_shell──────▶ one bash script
+"""
+
+from gpulaunch.export.hyperqueue import to_hyperqueue
+from gpulaunch.export.look import Chosen, Note, Target, choose
+from gpulaunch.export.shell import to_shell
+from gpulaunch.export.slurm import to_slurm
+
+__all__ = ["Chosen", "Note", "Target", "choose", "to_hyperqueue", "to_shell", "to_slurm"]

@@ -1,0 +1,303 @@
+"""Which jobs a target can run, and what of them it cannot do: said line by line, never dropped."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from gpulaunch.core.model import Job
+from gpulaunch.core.template import Slot, Template, Text, slots
+from gpulaunch.core.words import cards, unescaped
+from gpulaunch.errors import UsageError
+from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.spec.plan import Plan
+
+Target: TypeAlias = Literal["hyperqueue", "slurm", "shell"]
+RESOURCE = re.compile(r"[A-Za-z_][\w/-]*", re.ASCII)
+"""What HyperQueue takes for a resource's name."""
+
+_MAGIC = re.compile(r"[*?[]")
+_INTERPRETER = re.compile(r"python[\d.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is not as in `gpulaunch run`; `where` is `jobs.yaml:12:7: jobs[0].field`."""
+
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is exported. `directory` (absolute) is where outputs and logs go, as in a run's."""
+
+    plan: Plan = field(repr=False)
+    target: Target
+    jobs: tuple[Job, ...]
+    notes: tuple[Note, ...]
+    directory: str
+
+    def label(self, group: int) -> str:
+        """How the file calls an entry: its name as typed, or the names of its jobs."""
+        name = typed(self.plan, group).get("name")
+        if name is not None:
+            return str(name)
+        return next(job.name for job in self.jobs if job.group == group)
+
+
+def typed(plan: Plan, group: int) -> dict[str, Any]:
+    """An entry's fields as they were typed, those of `defaults` below."""
+    root = plan.root.value
+    assert isinstance(root, dict)
+    listed = root["jobs"].value
+    assert isinstance(listed, list)
+    own: Any = listed[group].plain()
+    defaults: Any = root["defaults"].plain() if "defaults" in root else {}
+    merged = {**(defaults or {}), **own}
+    if isinstance(merged.get("env"), dict):
+        merged["env"] = {**((defaults or {}).get("env") or {}), **merged["env"]}
+    return merged
+
+
+def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
+    """The jobs that the target runs, in the file's order.
+
+    `gpus` is how many cards a shell script is for. Raises JobFileError where a job has no meaning
+    there, UsageError where none is left.
+    """
+    _refuse(plan, target, gpus)
+    looking = _Looking(plan, target)
+    left_out = looking.left_out()
+    jobs = tuple(job for job in plan.jobs if job.name not in left_out)
+    for job in jobs:
+        for name, text in _differences(job, target):
+            looking.note(job, name, text)
+    if plan.notify:
+        looking.add(("notify",), "nobody is told")
+    if not jobs:
+        raise UsageError(
+            f"{plan.source.name}: no job of it can be exported to {target}:\n"
+            + "\n".join(str(note) for note in looking.notes)
+        )
+    return Chosen(plan, target, jobs, tuple(looking.notes), directory)
+
+
+# ── Mistakes ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _refuse(plan: Plan, target: Target, gpus: int) -> None:
+    mistakes = Mistakes(plan.source, plan.root)
+    seen: set[tuple[int, str]] = set()
+    for job in plan.jobs:
+        if job.service is not None or job.worker is not None:
+            continue
+        for name, reason in _mistakes(plan, job, target, gpus):
+            if (job.group, name) not in seen:
+                seen.add((job.group, name))
+                mistakes.add(("jobs", job.group, name), f"{reason} (job {job.name})")
+    mistakes.raise_if_any()
+
+
+def _mistakes(plan: Plan, job: Job, target: Target, gpus: int) -> Iterator[tuple[str, str]]:
+    for name, texts in texts_of(job).items():
+        if any(slot.name == "gpu_uuid" for text in texts for slot in slots(text)):
+            yield name, f"{{{{gpu_uuid}}}} is not known to {target}: use {{{{gpu_index}}}}"
+        if target == "hyperqueue" and not all(_is_utf8(text) for text in texts):
+            yield name, "not UTF-8: a TOML file cannot hold it"
+    if target == "shell" and job.demand.gpus > gpus:
+        yield "gpus", f"needs {cards(job.demand.gpus)}, the script is for {gpus} (--gpus)"
+    for token, count in Counter(job.demand.uses).items():
+        if count > plan.limits.get(token, count):
+            yield "uses", f"needs {count} of {token}, its limit is {plan.limits[token]}"
+
+
+def texts_of(job: Job) -> dict[str, tuple[Text, ...]]:
+    """Its texts in which a value may stand, by field."""
+    run = job.run if isinstance(job.run, tuple) else (job.run,)
+    env = tuple(text for text in job.env.values() if text is not None)
+    return {"name": (job.name,), "run": run, "env": env, "outputs": job.outputs, "cwd": (job.cwd,)}
+
+
+def _is_utf8(text: Text) -> bool:
+    parts = (text,) if isinstance(text, str) else text.parts
+    try:
+        "".join(part for part in parts if isinstance(part, str)).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ── Notes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Looking:
+    def __init__(self, plan: Plan, target: Target) -> None:
+        self.plan = plan
+        self.target = target
+        self.notes: list[Note] = []
+        self._seen: set[tuple[int, str]] = set()
+
+    def note(self, job: Job, name: str, text: str) -> None:
+        """Once for each entry and field."""
+        if (job.group, name) not in self._seen:
+            self._seen.add((job.group, name))
+            self.add(("jobs", job.group, name), text)
+
+    def add(self, steps: tuple[str | int, ...], text: str) -> None:
+        self.notes.append(note_at(self.plan, steps, text))
+
+    def left_out(self) -> set[str]:
+        """Services and jobs of workers, and whatever waits for one of those to succeed."""
+        out: dict[str, str] = {}
+        for job in self.plan.jobs:
+            if job.service is not None:
+                out[job.name] = "service"
+                self.note(job, "service", f"left out: {self.target} has no services")
+            elif job.worker is not None:
+                out[job.name] = "worker"
+                self.note(job, "worker", f"left out: {self.target} has no workers")
+        for job in _in_order(self.plan.jobs) if out else ():
+            need = next((name for name in job.needs if name in out), "")
+            if need and job.name not in out:
+                out[job.name] = "needs"
+                self.note(job, "needs", f"left out: it needs {need}, which is left out")
+        return set(out)
+
+
+def note_at(plan: Plan, steps: tuple[str | int, ...], text: str) -> Note:
+    """A note on what stands there in the file."""
+    return Note(plan.point(steps, "here").splitlines()[0].removesuffix(": here"), text)
+
+
+def _in_order(jobs: tuple[Job, ...]) -> list[Job]:
+    """Every job behind those that it waits for."""
+    levels = levels_of(jobs)
+    return sorted(jobs, key=lambda job: levels[job.name])
+
+
+def levels_of(jobs: tuple[Job, ...]) -> dict[str, int]:
+    """How many jobs must end before it, one after the other, at the least."""
+    by_name = {job.name: job for job in jobs}
+    levels: dict[str, int] = {}
+    for first in jobs:
+        stack = [first.name]
+        while stack:
+            job = by_name[stack[-1]]
+            before = [name for name in (*job.needs, *job.after) if name in by_name]
+            if missing := [name for name in before if name not in levels]:
+                stack += missing
+                continue
+            levels[stack.pop()] = max((levels[name] + 1 for name in before), default=0)
+    return levels
+
+
+def _differences(job: Job, target: Target) -> Iterator[tuple[str, str]]:
+    """(field, what is different) of one job."""
+    yield from _everywhere(job)
+    if target == "shell":
+        yield from _in_shell(job)
+    elif target == "slurm":
+        yield from _in_slurm(job)
+    else:
+        yield from _in_hyperqueue(job)
+
+
+def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
+    if job.idle_timeout is not None:
+        yield "idle_timeout", "silence does not end the job"
+    if job.retry.times and job.retry.on:
+        yield "retries", "again after any failure: what kind it was is not looked at"
+    if job.isolation == "strict":
+        yield "isolation", "the other cards' device nodes are there"
+    if job.visible == "uuid":
+        yield "visible", "cards are named by number"
+    if job.explain:
+        yield "explain", "device errors are not explained"
+    if job.preload:
+        yield "preload", "starts cold"
+    if job.env_file:
+        yield "env_file", f"not read: set what {job.env_file} says before, or in env:"
+    if job.python:
+        yield "python", "only put first on PATH, as its directory"
+    if any(_has_magic(text) for text in job.outputs):
+        yield "outputs", "a pattern is only checked to match a file"
+    if any(not _is_own(text) for text in job.outputs):
+        yield "outputs", "a file that is older than the job counts as its own"
+
+
+def _in_shell(job: Job) -> Iterator[tuple[str, str]]:
+    if job.demand.gpu_memory:
+        yield "gpu_memory", "the card's memory is not looked at"
+    if job.demand.gpus and job.demand.per_gpu > 1:
+        yield "per_gpu", "one job at a time on a card"
+    if job.demand.cpus is not None and job.demand.cpus > 1:
+        yield "cpus", "not reserved; OMP_NUM_THREADS and the like say so"
+    if job.priority:
+        yield "priority", "only the order within a terminal"
+
+
+def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
+    if job.demand.gpu_memory:
+        yield "gpu_memory", "Slurm is not told: ask for a type of card (sbatch --gpus=TYPE:N)"
+    if job.demand.gpus and job.demand.per_gpu > 1:
+        yield "per_gpu", "each job has its card alone"
+    if job.priority:
+        yield "priority", "Slurm has its own"
+
+
+def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
+    if job.demand.gpu_memory:
+        yield "gpu_memory", "HyperQueue is not told"
+    if job.after:
+        yield "after", "as needs: where one of those fails, this does not run"
+    for token in dict.fromkeys(job.demand.uses):
+        if RESOURCE.fullmatch(token):
+            yield "uses", f"a resource of the workers, of each: {token}=sum(LIMIT)"
+        else:
+            yield "uses", f"{token} cannot be the name of a resource: not limited"
+
+
+def _has_magic(text: Text) -> bool:
+    literal = text if isinstance(text, str) else "".join(_literals(text))
+    return bool(_MAGIC.search(re.sub(r"\[[*?[]\]", "", literal)))
+
+
+def _literals(text: Template) -> Iterator[str]:
+    return (part for part in text.parts if isinstance(part, str))
+
+
+def _is_own(text: Text) -> bool:
+    """Below {{out}}, which is empty at every start."""
+    if isinstance(text, str):
+        return False
+    first = text.parts[0]
+    return isinstance(first, Slot) and first.name == "out"
+
+
+def uses_out(job: Job) -> bool:
+    """Whether {{out}}, or the variable that holds it, stands in any of its texts."""
+    for texts in texts_of(job).values():
+        for text in texts:
+            if any(slot.name == "out" for slot in slots(text)):
+                return True
+            literal = (text,) if isinstance(text, str) else _literals(text)
+            if any("GPULAUNCH_OUT" in part for part in literal):
+                return True
+    return False
+
+
+def unescaped_text(text: Text) -> tuple[Text, bool]:
+    """A pattern of `outputs` as a path, and whether it still is a pattern."""
+    if _has_magic(text):
+        return text, True
+    if isinstance(text, str):
+        return unescaped(text), False
+    parts = tuple(part if isinstance(part, Slot) else unescaped(part) for part in text.parts)
+    return Template(parts), False

@@ -1,0 +1,134 @@
+"""Text of a job file as bash text: quoted, with what is known only at the start as variables.
+
+    {{out}} known now      bare '/x/out/a'      'single'  /x/out/a           "double" /x/out/a
+    {{out}} as a variable  bare "${OUT}"        'single'  '"${OUT}"'         "double" ${OUT}
+
+Pure: text in, text out. Every word is one line, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpulaunch.core.model import Job
+from gpulaunch.core.template import Slot, Text, quote
+
+_PLAIN = re.compile(r"[\w./,:=+@%^-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_MEANS_SOMETHING = frozenset('"$`\\!')
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SIMPLE = re.compile(r"""(?:[\w./,:=+@%^ \t-]|'[^'\n]*'|"[^"$`\\!\n]*")+""", re.ASCII)
+# What bash would not look up as a program, or what changes the shell that it runs in.
+_NAMES = """
+. : [ alias bg bind break builtin caller case cd command compgen complete compopt continue
+coproc declare dirs disown do done echo elif else enable esac eval exec exit export false fc fg
+fi for function getopts hash help history if in jobs kill let local logout mapfile popd printf
+pushd pwd read readarray readonly return select set shift shopt source suspend test then time
+times trap true type typeset ulimit umask unalias unset until wait while
+"""
+_BUILTINS = frozenset(_NAMES.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A value that the script finds in this variable of its environment."""
+
+    name: str
+
+
+Value: TypeAlias = "str | Variable"
+Values: TypeAlias = Mapping[str, Value]
+
+
+def word(value: str) -> str:
+    """`value` as one word of bash, on one line; as it is where nothing in it is special."""
+    if _PLAIN.fullmatch(value):
+        return value
+    if _CONTROL.search(value):
+        return "$'" + "".join(_ESCAPES.get(char, _coded(char)) for char in value) + "'"
+    if "'" not in value:
+        return f"'{value}'"
+    if _MEANS_SOMETHING.isdisjoint(value):
+        return f'"{value}"'
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _coded(char: str) -> str:
+    if not _CONTROL.match(char):
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in char.encode())
+
+
+def words(values: Sequence[str]) -> str:
+    return " ".join(word(value) for value in values)
+
+
+def raw(text: Text, values: Values) -> str:
+    """A text that is taken verbatim (an element of a list, a variable, a path), as one word."""
+    pieces: list[Value] = []
+    for part in (text,) if isinstance(text, str) else text.parts:
+        piece = values[part.name] if isinstance(part, Slot) else part
+        if pieces and isinstance(piece, str) and isinstance(pieces[-1], str):
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    if not pieces:
+        return "''"
+    return "".join(
+        f'"${{{piece.name}}}"' if isinstance(piece, Variable) else word(piece)
+        for piece in pieces
+        if piece or len(pieces) == 1
+    )
+
+
+def script(text: Text, values: Values) -> str:
+    """A script of the job file, as text for the shell that is to run it."""
+    if isinstance(text, str):
+        return text
+    return "".join(part if isinstance(part, str) else _slot(part, values) for part in text.parts)
+
+
+def _slot(slot: Slot, values: Values) -> str:
+    value = values[slot.name]
+    if isinstance(value, str):
+        return quote(value, slot.quoting)
+    inside = f"${{{value.name}}}"
+    return {"bare": f'"{inside}"', "single": f"'\"{inside}\"'"}.get(slot.quoting, inside)
+
+
+def command(job: Job, values: Values) -> str:
+    """The job's command as words of bash: as people would type it where that means the same."""
+    if isinstance(job.run, tuple):
+        return " ".join(_argument(number, text, values) for number, text in enumerate(job.run))
+    text = script(job.run, values)
+    if job.shell == Job(name="", run="").shell and (simple := _simple(text)):
+        return simple
+    return f"{words(job.shell)} {word(text)}"
+
+
+def _argument(number: int, text: Text, values: Values) -> str:
+    """What is executed is a program: neither a builtin of that name, nor an assignment."""
+    spelt = raw(text, values)
+    if number == 0 and spelt in _BUILTINS:
+        return f"env {spelt}"
+    return f"'{spelt}'" if number == 0 and "=" in spelt and _PLAIN.fullmatch(spelt) else spelt
+
+
+def _simple(text: str) -> str:
+    """The script as plain words, where it is no more than a program and its arguments."""
+    if not _SIMPLE.fullmatch(text.strip()):
+        return ""
+    parts = shlex.split(text)
+    if not parts or not parts[0] or "=" in parts[0] or parts[0] in _BUILTINS:
+        return ""
+    return words(parts)
+
+
+def is_identifier(name: str) -> bool:
+    """Whether bash can have a variable of that name."""
+    return bool(_IDENTIFIER.fullmatch(name))

@@ -1,0 +1,143 @@
+"""`gpulaunch export`: what it writes where, what it names, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.launcher import Launcher
+
+TARGETS = ["hyperqueue", "slurm", "shell"]
+
+
+@pytest.mark.parametrize("target", ["hyperqueue", "shell"])
+def test_a_single_file_goes_to_standard_output_unless_named(
+    launcher: Launcher, target: str
+) -> None:
+    launcher.file("jobs.yaml", "jobs: [{run: echo hello}]")
+    printed = launcher("export", "jobs.yaml", "--to", target)
+    assert (printed.status, printed.err) == (0, "")
+    assert launcher("export", "jobs.yaml", "--to", target, "-o", "-").out == printed.out
+    written = launcher("export", "jobs.yaml", "--to", target, "-o", "there")
+    assert "wrote there (a job); next: " in written.err
+    assert (written.status, written.out) == (0, "")
+    assert (launcher.path / "there").read_text() == printed.out
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_is_there_is_not_written_over_unless_forced(launcher: Launcher, target: str) -> None:
+    launcher.file("jobs.yaml", "jobs: [{run: echo hello}]")
+    argv = ("export", "jobs.yaml", "--to", target, "-o", "there")
+    assert launcher(*argv).status == 0
+    file = launcher.path / "there" / "submit.sh" if target == "slurm" else launcher.path / "there"
+    text = file.read_text()
+    file.write_text("mine")
+    again = launcher(*argv)
+    assert again.status == 2
+    assert "exists already" in again.err
+    assert file.read_text() == "mine"
+    assert launcher(*argv, "--force").status == 0
+    assert file.read_text() == text
+
+
+def test_what_a_target_cannot_do_is_named_in_a_line_each_and_in_what_is_written(
+    launcher: Launcher,
+) -> None:
+    launcher.file("work.py", "def work(item): pass\n")
+    launcher.file(
+        "jobs.yaml",
+        """
+        limits: {server: 1}
+        jobs:
+          - name: serves
+            gpus: 0
+            run: serve
+            service: {ready: "tcp:{{port}}"}
+          - {name: asks, needs: [serves], run: ask}
+          - {name: works, worker: "work.py:work"}
+          - {name: tells, needs: [asks], run: tell}
+          - name: plain-{{item}}
+            foreach: {values: [a, b]}
+            idle_timeout: 1h
+            preload: [torch]
+            isolation: strict
+            retries: {times: 1, on: [gpu_lost]}
+            gpu_memory: 4GB
+            explain: true
+            uses: [server]
+            run: plain
+          - {name: other, uses: [server], run: "true"}
+        """,
+    )
+    for target in TARGETS:
+        done = launcher("export", "jobs.yaml", "--to", target, "-o", f"to-{target}")
+        assert done.status == 0, done.err
+        lines = [line.removeprefix("gpulaunch: ") for line in done.err.splitlines()[:-1]]
+        for place, field, words in (
+            (7, "jobs[0].service", "left out"),
+            (8, "jobs[1].needs", "left out: it needs serves"),
+            (9, "jobs[2].worker", "left out"),
+            (10, "jobs[3].needs", "left out: it needs asks"),
+            (13, "jobs[4].idle_timeout", "silence"),
+            (14, "jobs[4].preload", "starts cold"),
+            (15, "jobs[4].isolation", "device nodes"),
+            (16, "jobs[4].retries", "after any failure"),
+            (17, "jobs[4].gpu_memory", ""),
+            (18, "jobs[4].explain", ""),
+        ):
+            said = [one for one in lines if f": {field}: " in one]
+            assert len(said) == 1, f"{field} in {lines}"
+            assert said[0].startswith(f"jobs.yaml:{place}:")
+            assert words in said[0]
+        assert target == "shell" or any("jobs[4].uses: " in line for line in lines)
+        at = launcher.path / f"to-{target}"
+        written = (at / "submit.sh" if target == "slurm" else at).read_text()
+        assert all(f"#   {line}" in written for line in lines)
+        assert "serve\n" not in written
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_mistake_is_said_at_once_with_its_place(launcher: Launcher, target: str) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        limits: {server: 1}
+        jobs:
+          - {name: a, run: "echo {{gpu_uuid}}"}
+          - {name: b, gpus: 4, run: "true", env: {A: "{{gpu_uuid}}"}}
+          - {name: c, uses: [server, server], run: "true"}
+        """,
+    )
+    done = launcher("export", "jobs.yaml", "--to", target, "-o", "there")
+    assert done.status == 2
+    assert "jobs.yaml:4:20: jobs[0].run: {{gpu_uuid}} is not known" in done.err
+    assert "jobs[1].env: " in done.err
+    assert "jobs[2].uses: needs 2 of server, its limit is 1" in done.err
+    needs = "jobs[1].gpus: needs 4 cards, the script is for 2 (--gpus)"
+    assert (needs in done.err) == (target == "shell")
+    assert not (launcher.path / "there").exists()
+
+
+def test_bad_calls_are_one_clear_line(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{run: serve, service: {ready: 'tcp:{{port}}'}}]")
+    for argv, words in (
+        (("--to", "slurm"), "--to slurm writes a directory: name it with -o"),
+        (("--to", "slurm", "-o", "-"), "--to slurm writes a directory"),
+        (("--to", "hyperqueue", "--gpus", "2"), "--gpus goes with --to shell"),
+        (("--to", "make"), "'make' is not one of"),
+        ((), "Missing option '--to'"),
+        (("--to", "shell"), "no job of it can be exported to shell"),
+    ):
+        done = launcher("export", "jobs.yaml", *argv)
+        assert done.status == 2
+        assert words in done.err
+        assert done.out == ""
+    launcher.file("jobs.yaml", "jobs: [{run: a}]")
+    done = launcher("export", "jobs.yaml", "--to", "shell", "-o", "no/such/place")
+    assert (done.status, done.err) == (
+        2,
+        "gpulaunch: no/such/place cannot be written: No such file or directory\n",
+    )
+
+
+def test_help_has_one_example(launcher: Launcher) -> None:
+    assert "gpulaunch export jobs.yaml --to slurm -o cluster/" in launcher("export", "-h").out

@@ -1,0 +1,58 @@
+"""Every recipe can be exported, to what reads it; long lists as well."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.errors import UsageError
+from gpulaunch.export import Target, choose, to_hyperqueue, to_shell, to_slurm
+from gpulaunch.spec import load, load_text
+from tests.examples.test_configs import RECIPES, beside_inputs, copied
+
+__all__ = ["beside_inputs"]  # a fixture
+
+
+def reads(text: str) -> None:
+    subprocess.run(["bash", "-n"], input=text.encode(), check=True, timeout=60)
+
+
+@pytest.mark.parametrize("target", ["hyperqueue", "slurm", "shell"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_can_be_exported(recipe: Path, target: Target, beside_inputs: Path) -> None:
+    plan = load(copied(recipe, beside_inputs), environ={})
+    if recipe.stem == "privategpt":
+        with pytest.raises(UsageError, match="left out: it needs privategpt"):
+            choose(plan, target, "/there", 2)
+        return
+    chosen = choose(plan, target, "/there", 2)
+    assert chosen.jobs == plan.jobs
+    if target == "hyperqueue":
+        assert to_hyperqueue(chosen).count("[[task]]") == len(plan.jobs)
+        return
+    files, _ = ({"": to_shell(chosen, 2)}, ()) if target == "shell" else to_slurm(chosen)
+    for name, text in files.items():
+        if not name.endswith(".tasks"):
+            reads(text)
+
+
+def test_twenty_thousand_jobs_are_one_script_and_a_table(tmp_path: Path) -> None:
+    items = ", ".join(map(str, range(10_000)))
+    text = f"""
+jobs:
+  - {{name: "a{{{{item}}}}", foreach: {{values: [{items}]}}, run: "do {{{{item}}}} {{{{out}}}}"}}
+  - name: b{{{{item}}}}
+    foreach: {{values: [{items}]}}
+    needs: ["a{{{{item}}}}"]
+    run: "do {{{{run_dir}}}}/results/a{{{{item}}}}"
+"""
+    plan = load_text(text.encode(), name="long", base=tmp_path, environ={})
+    files, notes = to_slurm(choose(plan, "slurm", "/there"))
+    assert set(files) == {"a.sh", "a.tasks", "b.sh", "b.tasks", "submit.sh"}
+    assert files["b.tasks"].count("\n") == 10_000
+    assert '"aftercorr:$id_a" b.sh' in files["submit.sh"]
+    assert [note.text.partition(":")[0] for note in notes] == ["an array of 10,000"] * 2
+    assert to_hyperqueue(choose(plan, "hyperqueue", "/there")).count("[[task]]") == 20_000
+    assert to_shell(choose(plan, "shell", "/there", 4), 4).count("while begin") == 20_000

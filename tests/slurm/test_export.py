@@ -1,0 +1,136 @@
+"""`gpulaunch export --to slurm`, submitted to a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launcher import Launcher
+from tests.export.helpers import as_run, hostile, results
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE, Cluster
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, cluster: Cluster) -> Launcher:
+    """gpulaunch in an empty directory, on the cluster's login node."""
+    at = tmp_path / "work it"
+    at.mkdir()
+    return Launcher(at, {"SLURM_CONF": cluster.environ["SLURM_CONF"]})
+
+
+def export(launcher: Launcher) -> Path:
+    done = launcher("export", "jobs.yaml", "--to", "slurm", "-o", "out dir")
+    assert done.status == 0, done.err
+    return launcher.path / "out dir"
+
+
+def submitted(launcher: Launcher, cluster: Cluster, directory: Path) -> dict[str, str]:
+    """Submit everything and wait for its end: the state of each array task or job, by name."""
+    done = subprocess.run(
+        ["bash", directory / "submit.sh"],
+        cwd="/",
+        env=launcher.environ,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    numbers = [line.split()[0] for line in done.stdout.splitlines()]
+
+    def states() -> dict[str, str]:
+        found = {}
+        listed = cluster.command("squeue", "-h", "-r", "-t", "all", "-o", "%A %F %K %j %T")
+        for _, first, task, name, state in map(str.split, listed.splitlines()):
+            if first in numbers:
+                found[name if task == "N/A" else f"{name}.{task}"] = state
+        return found
+
+    waiting = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+    wait_until(lambda: not any(state in waiting for state in states().values()), 3 * PATIENCE)
+    return states()
+
+
+def test_hostile_names_and_values_leave_exactly_what_a_run_leaves(
+    slurm: Launcher, cluster: Cluster
+) -> None:
+    jobs = hostile(slurm)
+    expected = as_run(slurm, jobs)
+    directory = export(slurm)
+    for script in directory.glob("*.sh"):
+        if script.name != "submit.sh":
+            subprocess.run(
+                ["sbatch", "--test-only", script.name],
+                cwd=directory,
+                env=slurm.environ,
+                check=True,
+                capture_output=True,
+                timeout=PATIENCE,
+            )
+    states = submitted(slurm, cluster, directory)
+    assert set(states.values()) == {"COMPLETED"}
+    assert len(states) == 47
+    assert results(directory) == expected
+    assert not list(slurm.path.glob("**/owned"))
+
+
+def test_needs_and_after_hold_item_by_item_and_what_cannot_run_is_cancelled(
+    slurm: Launcher, cluster: Cluster
+) -> None:
+    slurm.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: fold-{{item}}
+            foreach: {values: [a, b, c]}
+            first: true
+            run: test {{item}} != b
+          - name: relax-{{item}}
+            foreach: {values: [a, b, c]}
+            needs: ["fold-{{item}}"]
+            run: echo {{item}} > {{out}}/x
+          - {name: always, gpus: 0, after: ["relax-*"], run: 'ls {{run_dir}}/results > {{out}}/x'}
+          - {name: never, gpus: 0, needs: ["relax-*"], run: "true"}
+        """,
+    )
+    directory = export(slurm)
+    states = submitted(slurm, cluster, directory)
+    assert {name: states[name] for name in ("fold.0", "fold.1", "fold.2")} == {
+        "fold.0": "COMPLETED",
+        "fold.1": "FAILED",
+        "fold.2": "COMPLETED",
+    }
+    assert states["relax.0"] == states["relax.2"] == states["always"] == "COMPLETED"
+    assert states["relax.1"] == states["never"] == "CANCELLED"
+    assert results(directory)["always :: x"] == b"relax-a\nrelax-c\n"
+
+
+def test_cards_are_slurms_to_give_and_hidden_from_a_job_without_one(
+    slurm: Launcher, cluster: Cluster
+) -> None:
+    slurm.file(
+        "jobs.yaml",
+        """
+        limits: {server: 1}
+        jobs:
+          - name: one-{{item}}
+            foreach: {values: [1, 2, 3, 4]}
+            uses: [server]
+            run: mkdir busy && sleep 0.2 && rmdir busy && echo $CUDA_VISIBLE_DEVICES > {{out}}/x
+          - {name: two, gpus: 2, run: 'echo $CUDA_VISIBLE_DEVICES {{gpu_index}} > {{out}}/x'}
+          - {name: none, gpus: 0, run: 'echo "<${CUDA_VISIBLE_DEVICES-unset}>" > {{out}}/x'}
+          - {name: three, success_codes: [3], run: exit 3}
+          - {name: slow, timeout: 300ms, grace: 0, run: sleep 60}
+        """,
+    )
+    directory = export(slurm)
+    states = submitted(slurm, cluster, directory)
+    found = results(directory)
+    assert states.pop("slow") == "FAILED"
+    assert set(states.values()) == {"COMPLETED"}, "one at a time: nobody found it busy"
+    assert found["two :: x"] == b"0,1 0,1\n"
+    assert found["none :: x"] == b"<>\n"
+    assert {found[f"one-{i} :: x"] for i in range(1, 5)} <= {b"0\n", b"1\n"}
