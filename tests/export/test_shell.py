@@ -198,6 +198,13 @@ def test_batches_and_fasta_records_are_made_as_in_a_run(launcher: Launcher) -> N
     assert len(expected) == 4
 
 
+def test_what_is_only_half_checked_of_outputs_is_named(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true', outputs: ['{{out}}/*', old]}]")
+    said = launcher("export", "jobs.yaml", "--to", "shell", "-o", "jobs.sh").err
+    assert "jobs[0].outputs: patterns are only checked to match a file" in said
+    assert "jobs[0].outputs: files that are older than the job count as its own" in said
+
+
 def test_a_second_time_it_says_what_is_in_its_way(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: echo once >> here}]")
     script = export(launcher)
