@@ -140,6 +140,7 @@ def _run(session: Session, ledger: Ledger) -> Run:
         pinned=session.pinned,
         ledger=ledger,
         queue=QUEUE if session.engine == "slurm" else None,
+        ahead=True,
     )
 
 

@@ -52,9 +52,21 @@ def test_what_runs_is_not_judged_however_long_it_was_out_of_sight() -> None:
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "RUNNING"])
-def test_the_record_of_its_end_counts_whatever_slurm_says(state: str) -> None:
-    assert over(Sight(row(state, code=0), START, end(Exited(3)))) == Exited(3)
+def test_the_record_of_a_success_counts_whatever_slurm_says(state: str) -> None:
+    assert over(Sight(row(state, code=9), START, end(Exited(0)))) == Exited(0)
     assert over(Sight(None, START, end(Exited(0)))) == Exited(0)
+    sight = Sight(row(state), START, end(Exited(3)), success=frozenset({3}))
+    assert over(sight) == Exited(3)
+
+
+def test_the_record_of_a_failure_counts_once_slurm_has_said_that_it_was_not_its_doing() -> None:
+    for outcome in (Exited(3), Signaled(15)):
+        assert judge(Sight(row("RUNNING"), START, end(outcome))) == Unsure()
+        assert over(Sight(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
+        assert over(Sight(row("FAILED"), START, end(outcome))) == outcome
+        assert over(Sight(row("COMPLETED"), START, end(outcome))) == outcome
+        assert over(Sight(None, START, end(outcome))) == outcome
+        assert over(Sight(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
 
 
 def test_a_code_of_0_without_a_record_is_no_success() -> None:
@@ -88,7 +100,7 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     [
         ("CANCELLED", Cancelled(Exited(5))),
         ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
-        ("TIMEOUT", Interrupted("Slurm ended it", Exited(5))),
+        ("TIMEOUT", Interrupted("Slurm's time limit", Exited(5))),
         ("NODE_FAIL", Lost("its node failed (n1)")),
     ],
 )
@@ -113,6 +125,11 @@ def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
 )
 def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome: Outcome) -> None:
     assert over(Sight(row(state, reason, node=""))) == outcome
+
+
+def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
+    assert over(Sight(row("CANCELLED"), wished=True)) == Cancelled()
+    assert judge(Sight(row("CANCELLED"))) == Unsure()
 
 
 @pytest.mark.parametrize(
