@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -47,13 +47,15 @@ from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.witness import Witness
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import Start, read_start
+from gpulaunch.spec.values import duration
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
+CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,20 @@ class Settings:
 
     words: tuple[str, ...] = ()
     cycle: float = 5.0
+
+    @classmethod
+    def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
+        """Raises UsageError where GPULAUNCH_SLURM_CYCLE is no number of seconds above 0."""
+        text = environ.get(CYCLE)
+        if text is None:
+            return cls(tuple(words))
+        try:
+            cycle = duration(text)
+        except ValueError as error:
+            raise UsageError(f"{CYCLE}: {error}") from None
+        if not cycle:
+            raise UsageError(f"{CYCLE}: expected a duration longer than 0")
+        return cls(tuple(words), cycle)
 
 
 @dataclass(slots=True, eq=False)
