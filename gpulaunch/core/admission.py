@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpulaunch.core.attempts import Attempts, cpus_of
+from gpulaunch.core.attempts import Attempts, Live, cpus_of
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.gathering import Gathering
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
-from gpulaunch.core.model import Demand
+from gpulaunch.core.model import AttemptId, Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
 from gpulaunch.core.residents import Resident, Residents
 from gpulaunch.core.waiting import WAITING, Node, is_extra
@@ -229,9 +229,12 @@ class Admission:
         self._jobs.leave(node)
         ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
         worker = None if resident is None else resident.id
-        live = self._attempts.launch(node, tuple(ordered), worker)
+        live = self._launch(node, tuple(ordered), worker)
         for card in cards:
             self._cards.occupy(card, live.id, live.demand)
+
+    def _launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None) -> Live:
+        return self._attempts.launch(node, cards, worker)
 
     # ── Cards back ──────────────────────────────────────────────────────────────────────────────
 

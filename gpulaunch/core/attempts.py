@@ -22,6 +22,23 @@ _RANK: dict[Wish, int] = {"": 0, "stopped": 1, "interrupted": 2, "cancelled": 3}
 
 
 @dataclass(slots=True, eq=False)
+class Share:
+    """Attempts of one demand that an engine was handed together, to let no more than `at_once` of
+    them run at a time: together they take the tokens of so many. `lives`: how many have not ended.
+    """
+
+    token: str
+    each: int
+    at_once: int
+    lives: int = 0
+
+    @property
+    def taken(self) -> int:
+        """Tokens that they take."""
+        return self.each * min(self.at_once, self.lives)
+
+
+@dataclass(slots=True, eq=False)
 class Live:
     """An attempt that has not ended. `wish` is what was asked of it, the strongest so far.
 
@@ -29,7 +46,8 @@ class Live:
     not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
     `misplaced`: it was seen on a card that is not its own. `worker`: the attempt whose process goes
     on with this one. `adopted`: an earlier supervisor handed it to the engine's queue: it goes on
-    without, and is ours as any other. `after`: it starts once these have succeeded.
+    without, and is ours as any other. `after`: it starts once these have succeeded. `share`: with
+    whom it shares its tokens.
     """
 
     id: AttemptId
@@ -44,6 +62,7 @@ class Live:
     worker: AttemptId | None = None
     adopted: bool = False
     after: tuple[AttemptId, ...] = ()
+    share: Share | None = None
 
     @property
     def service(self) -> Node | None:
@@ -99,22 +118,24 @@ class Attempts:
         cards: tuple[Card, ...],
         worker: AttemptId | None = None,
         after: tuple[AttemptId, ...] = (),
+        share: Share | None = None,
     ) -> Live:
         """Start the job's next attempt on these cards, which suit it; in an idle worker's process
-        where one is named. `after`: once these have succeeded."""
+        where one is named. `after`: once these have succeeded; `share`: as one of these."""
         number = len(self._desk.ledger.jobs[node.name].attempts) + 1
         live = Live(AttemptId(node.name, number), node, node.job.demand, cards, worker=worker)
-        live.after = after
+        live.after, live.share = after, share
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
         self._desk.fact(AttemptLaunched(live.id, uuids, worker, self._queueing, after))
-        self._desk.tell(Launch(live.id, node.job, gpus, worker, after))
+        told = (share.token, share.at_once) if share else None
+        self._desk.tell(Launch(live.id, node.job, gpus, worker, after, told))
         return live
 
     def _begin(self, live: Live) -> None:
         self._live[live.id] = live
-        self.tokens.update(live.demand.uses)
+        self._count_tokens(live, +1)
         self.cpus += live.cpus
         self.gpus += live.demand.gpus
         if live.node is not None:
@@ -123,13 +144,23 @@ class Attempts:
 
     def end(self, live: Live) -> None:
         del self._live[live.id]
-        self.tokens.subtract(live.demand.uses)
+        self._count_tokens(live, -1)
         self.cpus -= live.cpus
         self.gpus -= live.demand.gpus
         for card in live.cards:
             del card.attempts[live.id]
         if live.node is not None:
             live.node.attempt = None
+
+    def _count_tokens(self, live: Live, step: int) -> None:
+        share = live.share
+        if share is not None:
+            before, share.lives = share.taken, share.lives + step
+            self.tokens[share.token] += share.taken - before
+        elif step > 0:
+            self.tokens.update(live.demand.uses)
+        else:
+            self.tokens.subtract(live.demand.uses)
 
     def stop(self, live: Live, wish: Wish, by: str, now: bool = False) -> None:
         """Ask for its end. A weaker wish after a stronger one changes nothing."""

@@ -96,7 +96,12 @@ def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
 
 def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
     """Tokens and CPUs taken are those of the running attempts, and within the limits."""
-    used = Counter(token for live in attempts for token in live.demand.uses)
+    used = Counter(token for live in attempts if not live.share for token in live.demand.uses)
+    shares = {id(live.share): live.share for live in attempts if live.share}
+    for share in shares.values():
+        lives = sum(live.share is share for live in attempts)
+        assert share.lives == lives, f"{share.token}: {share.lives} counted, {lives} found"
+        used[share.token] += share.taken
     assert +attempts.tokens == used, f"tokens counted {+attempts.tokens}, found {used}"
     for token, count in used.items():
         inherited = any(live.inherited or live.adopted for live in attempts)

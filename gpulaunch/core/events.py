@@ -298,6 +298,9 @@ class Launch:
 
     `after`: attempts that are under way, and have to succeed before it starts: one of an engine
     that queues. Where one of them does not, the engine answers with Ended(Interrupted).
+
+    `share`: a token and a number. Of all that are launched with that token, the engine lets no more
+    than so many run at once: one that queues is then handed them together.
     """
 
     attempt: AttemptId
@@ -305,6 +308,7 @@ class Launch:
     gpus: tuple[Gpu, ...]
     worker: AttemptId | None = None
     after: tuple[AttemptId, ...] = ()
+    share: tuple[str, int] | None = None
 
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]

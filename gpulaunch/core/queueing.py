@@ -6,6 +6,9 @@
 The same passes over the ready jobs as on cards of one's own, with no card in them: where an
 attempt runs, and when its turn comes, is the engine's.
 
+Where all jobs of one kind, and no others, use a token, and are ready together, the engine is handed
+all of them at once, with how many it may let run at a time.
+
 Looking ahead, a job follows at once those that it needs, if all of them are under way or done: the
 engine starts it when they have succeeded, although no client may be alive by then.
 """
@@ -16,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts
-from gpulaunch.core.cards import Cards
+from gpulaunch.core.attempts import Attempts, Live, Share
+from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.model import AttemptId, Demand, Instant
@@ -59,6 +62,7 @@ class Queueing(Admission):
         self.patience = 2 * max(1, limit or 1)
         self._kept_cards = False
         self._ahead = ahead
+        self._shares: dict[Demand, Share] = {}
         self._followers: dict[Node, None] = {}
         jobs.on_blocked = self._look_at
 
@@ -109,7 +113,23 @@ class Queueing(Admission):
 
     def _pass(self) -> bool:
         self._kept_cards = False
+        self._shares = {d: share for d in self._jobs.demands if (share := self._share_of(d))}
         return super()._pass()
+
+    def _share_of(self, demand: Demand) -> Share | None:
+        """Where the engine itself can keep to the limit of the one token that such jobs use: nobody
+        else uses it, none of them is under way, and all of them are ready; and it matters."""
+        if len(set(demand.uses)) != 1 or self.limit is not None:
+            return None
+        token, each = demand.uses[0], len(demand.uses)
+        at_once = self._limits.get(token, 1) // each
+        count = self._jobs.demands[demand]
+        if not 0 < at_once < count or self._attempts.tokens[token]:
+            return None
+        if any(token in other.uses for other in self._jobs.demands if other != demand):
+            return None
+        ready = sum(node.place == "ready" and node.job.demand == demand for node in self._jobs)
+        return Share(token, each, at_once) if ready == count else None
 
     def _consider(self, node: Node) -> None:
         if never := self._impossible(node):
@@ -125,6 +145,9 @@ class Queueing(Admission):
         if node.overtaken >= self.patience:
             self._kept_tokens.update(node.job.demand.uses)
             self._kept_cards = self._kept_cards or node.lacking == "cards"
+
+    def _launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None) -> Live:
+        return self._attempts.launch(node, (), share=self._shares.get(node.job.demand))
 
     def _impossible(self, node: Node) -> str:
         demand = node.job.demand
@@ -145,7 +168,7 @@ class Queueing(Admission):
         taken = self._attempts.gpus + demand.gpus
         if demand.gpus and self.limit is not None and (self._kept_cards or taken > self.limit):
             return "cards"
-        return super().obstacle(node)
+        return "" if demand in self._shares else super().obstacle(node)
 
 
 def _turn(node: Node) -> tuple[Key, int]:

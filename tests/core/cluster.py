@@ -69,6 +69,7 @@ class Entry:
     attempt: AttemptId
     job: Job
     after: tuple[AttemptId, ...] = ()
+    share: tuple[str, int] | None = None
     known: bool = False
     cards: tuple[Gpu, ...] | None = None
     asked: str = ""
@@ -111,7 +112,7 @@ class Cluster:
         self.misplaced: set[AttemptId] = set()
         self.done: set[str] = set()
         self.left: list[AttemptId] = []
-        self.crashes = self.ahead = 0
+        self.crashes = self.ahead = self.shared = 0
         self.log: list[str] = []
         self.replayed = Ledger()
         self._open(self.replayed)
@@ -206,10 +207,28 @@ class Cluster:
         demands = [self._demand(other) for other in mine] + [demand]
         gpus = sum(each.gpus for each in demands)
         assert self.limit is None or not demand.gpus or gpus <= self.limit, f"{attempt}: cards"
-        used = Counter(token for each in demands for token in each.uses)
+        if launch.share is None:
+            self._check_tokens(attempt, demand, mine)
+        else:
+            self.shared += 1
+            token, at_once = launch.share
+            assert at_once * demand.uses.count(token) <= self.limits.get(token, 1), f"{attempt}"
+            assert set(demand.uses) == {token}, f"{attempt} shares {token} and uses more"
+        self.entries[attempt] = Entry(attempt, job, launch.after, launch.share)
+
+    def _check_tokens(self, attempt: AttemptId, demand: Demand, mine: Sequence[AttemptId]) -> None:
+        used = Counter(demand.uses)
+        shared: Counter[tuple[str, int]] = Counter()
+        for other in mine:
+            entry, uses = self.entries.get(other), self._demand(other).uses
+            if entry is not None and entry.share is not None and uses:
+                shared[entry.share] += 1
+            else:
+                used.update(uses)
+        for (token, at_once), count in shared.items():
+            used[token] += min(at_once, count)
         for token in demand.uses:
             assert used[token] <= self.limits.get(token, 1), f"{attempt}: tokens of {token}"
-        self.entries[attempt] = Entry(attempt, job, launch.after)
 
     def _under_way(self) -> list[AttemptId]:
         """What the run counts on: handed over, and its end not told yet."""
@@ -322,6 +341,10 @@ class Cluster:
 
     def _room(self, entry: Entry) -> tuple[Gpu, ...] | None:
         """Free cards of one node; None where there are not so many."""
+        if entry.share is not None:
+            others = [other for other in self.entries.values() if other.runs]
+            if sum(other.share == entry.share for other in others) >= entry.share[1]:
+                return None
         taken = {card for other in self.entries.values() for card in other.cards or ()}
         nodes = sorted({card.node for card in self.cards})
         self.rng.shuffle(nodes)
@@ -337,7 +360,15 @@ class Cluster:
         assert all(end == Exited(0) for end in ends), f"{entry.attempt} began after {ends}"
         assert self.begun[entry.attempt] == 1, f"{entry.attempt} was begun twice"
         entry.cards = cards
+        self._check_running_tokens()
         self._say_started(entry)
+
+    def _check_running_tokens(self) -> None:
+        """The promise itself: whatever was handed over, no more of them run than there are."""
+        running = [attempt for attempt, entry in self.entries.items() if entry.runs]
+        used = Counter(token for attempt in running for token in self._demand(attempt).uses)
+        for token, count in used.items():
+            assert count <= self.limits.get(token, 1), f"{count} tokens of {token} in use"
 
     def _say_started(self, entry: Entry) -> None:
         node = entry.cards[0].node if entry.cards else "n0"

@@ -107,6 +107,8 @@ def play_in_a_queue(seed: int) -> Cluster:
     options["ahead"] = rng.random() < 0.5
     jobs = random_jobs(rng, cards)
     jobs = tuple(job for job in jobs if job.service is None or rng.random() < 0.1)
+    if rng.random() < 0.3:
+        jobs = alike(rng, jobs)
     most = rng.choice([1, 2, 3, 100])
     cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)  # type: ignore[arg-type]
     nervous = rng.choice([0.0, 0.05, 0.2])
@@ -120,6 +122,21 @@ def play_in_a_queue(seed: int) -> Cluster:
     cluster.quiet_down()
     cluster.run_to_end()
     return cluster
+
+
+def alike(rng: random.Random, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    """Some of the jobs use a token that nobody else does, and differ in nothing else."""
+    token = rng.choice(TOKENS)
+    demand = Demand(uses=(token,) * rng.choice([1, 1, 2]))
+    made = []
+    for job in jobs:
+        if job.service is None and rng.random() < 0.7:
+            needs = job.needs if rng.random() < 0.2 else ()
+            made.append(replace(job, demand=demand, needs=needs, after=()))
+        else:
+            uses = tuple(other for other in job.demand.uses if other != token)
+            made.append(replace(job, demand=replace(job.demand, uses=uses)))
+    return tuple(made)
 
 
 def edited(rng: random.Random, side: Side | Cluster) -> tuple[Job, ...]:

@@ -91,10 +91,11 @@ class Table:
 
     def _line(self, instruction: Instruction) -> str:
         match instruction:
-            case Launch(what, _, gpus, worker, after):
+            case Launch(what, _, gpus, worker, after, share):
                 on = " ".join(str(gpu.index) for gpu in gpus) or "none"
                 where = f" in {worker}" if worker else ""
-                return f"launch {what} on {on}{where}" + "".join(f" after {a}" for a in after)
+                where += "".join(f" after {a}" for a in after)
+                return f"launch {what} on {on}{where}" + (f" %{share[1]}" if share else "")
             case EndWorker(worker, now):
                 return f"end worker {worker}" + (" now" if now else "")
             case Acquire(gpu):

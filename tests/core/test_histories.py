@@ -81,10 +81,11 @@ def test_the_histories_in_a_queue_reach_what_they_are_meant_to_reach() -> None:
         seen.update(_named(cluster.log))
         seen["crash"] += cluster.crashes
         seen["ahead"] += cluster.ahead
+        seen["shared"] += cluster.shared
     expected = (
         "Launch StopAttempt SetTimer Queued Started AttemptQueued AttemptStarted TimerFired Asked "
         "JobDelayed JobRequeued JobVanished AdmissionPaused AdmissionContinued StopAsked crash "
-        "Misplaced ahead"
+        "Misplaced ahead shared"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -295,6 +296,17 @@ def _leave_to_keepers_what_goes_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attempts.Attempts, "inherit", broken)
 
 
+def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: queueing.Queueing, demand: object) -> object:
+        uses = demand.uses  # type: ignore[attr-defined]
+        if not uses:
+            return None
+        each = uses.count(uses[0])
+        return attempts.Share(uses[0], each, max(1, self._limits.get(uses[0], 1) // each))
+
+    patch.setattr(queueing.Queueing, "_share_of", broken)
+
+
 def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
     def broken(self: ledger.Ledger, fact: object, at: object) -> None:
         self.attempt(fact.attempt).started = at  # type: ignore[attr-defined, assignment]
@@ -315,6 +327,7 @@ def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:
         _go_ahead_of_what_waits_itself,
         _forget_what_is_in_the_queue,
         _leave_to_keepers_what_goes_on,
+        _share_what_others_use,
         _let_a_start_change_nothing,
     ],
 )

@@ -104,7 +104,9 @@ def test_a_job_that_can_never_be_handed_over_fails_with_the_reason() -> None:
 
 def test_tokens_are_held_in_the_queue_already() -> None:
     table = queue(limits={"msa": 1})
-    assert table.submit(*jobs("a", "b", uses=("msa",))) == ["launch a.1 on none"]
+    assert table.submit(job("a", uses=("msa",)), job("b", gpus=2, uses=("msa",))) == [
+        "launch a.1 on none"
+    ]
     assert table.state("b") == "waiting: waits for a token of msa (1 of 1 in use by a)"
     assert table.ended("a.1") == ["launch b.1 on none"]
 
@@ -491,3 +493,49 @@ def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
     other.ended("b.1")
     other.ended("a.2")
     assert other.states() == {"a": "succeeded", "b": "succeeded"}
+
+
+# ── Tokens that the engine keeps count of ───────────────────────────────────────────────────────
+
+
+def test_jobs_that_alone_use_a_token_are_handed_over_together_with_how_many_may_run() -> None:
+    table = queue(limits={"msa": 2})
+    lines = table.submit(*jobs("a", "b", "c", uses=("msa",)), job("other"))
+    assert lines == [
+        "launch a.1 on none %2",
+        "launch b.1 on none %2",
+        "launch c.1 on none %2",
+        "launch other.1 on none",
+    ]
+
+
+def test_one_of_them_that_is_tried_again_waits_until_fewer_are_left_than_may_run() -> None:
+    table = queue(limits={"msa": 2})
+    again = RetryPolicy(1)
+    table.submit(*jobs("a", "b", "c", uses=("msa",), retry=again))
+    assert table.ended("a.1", Exited(1)) == []
+    assert table.state("a").startswith("waiting: waits for a token of msa (2 of 2")
+    assert table.ended("b.1") == ["launch a.2 on none"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [job("else", gpus=0, uses=("msa",))],
+        [job("late", uses=("msa",), needs=("first",)), job("first")],
+        [job("two", uses=("msa", "disk"))],
+    ],
+    ids=["another kind uses it", "one is not ready", "one uses another token too"],
+)
+def test_tokens_that_the_engine_could_not_keep_count_of_are_the_runs_own(more: list[Job]) -> None:
+    table = queue(limits={"msa": 2, "disk": 9})
+    lines = table.submit(*jobs("a", "b", "c", uses=("msa",)), *more)
+    assert "launch a.1 on none" in lines
+    assert "launch b.1 on none" in lines
+    assert not any("c.1" in line or "%" in line for line in lines)
+
+
+def test_a_limit_that_all_keep_to_anyway_is_nobodys_business() -> None:
+    table = queue(limits={"msa": 3})
+    lines = table.submit(*jobs("a", "b", "c", uses=("msa",)))
+    assert lines == [f"launch {name}.1 on none" for name in "abc"]

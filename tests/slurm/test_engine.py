@@ -289,7 +289,7 @@ def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) ->
     (batch,) = batches.read_all(bench.run)
     script = str(bench.run.batch_script)
     name = f"--job-name={batch.title}"
-    again = cluster.command("sbatch", *batch.options, name, script, batch.name).strip()
+    again = cluster.command("sbatch", *batch.terms.options, name, script, batch.name).strip()
     state = ("squeue", "-h", "-t", "all", "-o", "%T", "-j", again)
     wait_until(lambda: cluster.command(*state).strip() == "FAILED")
     gate.touch()
@@ -429,3 +429,25 @@ def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> 
         assert bench.expect(Ended).outcome == Exited(0)
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
     assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1
+
+
+# ── A token that Slurm keeps count of ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("largest", ["1001", "4"], ids=["one array", "several, one after another"])
+def test_no_more_run_at_once_than_their_token_allows(
+    make: Make, own_cluster: MakeCluster, largest: str
+) -> None:
+    bench = make(own_cluster(settings={"MaxArraySize": largest}))
+    at_work = bench.run.path / "at-work"
+    at_work.mkdir()
+    mine = f"'{at_work}'/$GPULAUNCH_JOB"
+    script = f"mkdir {mine}; ls '{at_work}' | wc -l; sleep 0.5; rmdir {mine}"
+    attempts = [AttemptId(f"a{number}", 1) for number in range(6)]
+    for attempt in attempts:
+        job = replace(sh(script, attempt.job), demand=Demand(gpus=0))
+        bench.engine.carry_out(Launch(attempt, job, (), share=("msa", 2)))
+    assert {e.outcome for e in ends(bench, 6).values()} == {Exited(0)}
+    together = [int(bench.run.log(attempt).read_text()) for attempt in attempts]
+    assert max(together) == 2
+    assert submissions(bench) == (1 if largest == "1001" else 2)

@@ -22,20 +22,31 @@ from gpulaunch.process.client import code
 from gpulaunch.process.nodeside import put
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms attempts are handed over; those that have them in common go together.
+
+    `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first; `share` is the
+    token of which they may not take more together than its number of tasks at a time does.
+    """
+
+    options: tuple[str, ...]
+    after: tuple[str, ...] = ()
+    share: tuple[str, int] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Attempts that go to Slurm as one job or one array, in which each has its place as number.
 
     `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
-    number, empty while it is not known. `options` are those of sbatch; `after` are numbers of what
-    has to succeed first.
+    number, empty while it is not known.
     """
 
     name: str
     title: str
     attempts: tuple[AttemptId, ...]
-    options: tuple[str, ...]
-    after: tuple[str, ...] = ()
+    terms: Terms
     id: str = ""
 
     def task_of(self, place: int) -> str:
@@ -48,8 +59,9 @@ def write(batch: Batch, run: RunDir) -> None:
     intent = {
         "title": batch.title,
         "attempts": [code(str(attempt)) for attempt in batch.attempts],
-        "options": [code(option) for option in batch.options],
-        "after": batch.after,
+        "options": [code(option) for option in batch.terms.options],
+        "after": batch.terms.after,
+        "share": batch.terms.share,
     }
     put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
@@ -75,8 +87,9 @@ def read_all(run: RunDir) -> list[Batch]:
 def _read(path: Path, run: RunDir) -> Batch:
     intent = json.loads(path.read_bytes())
     attempts = tuple(_attempt(_decoded(text)) for text in intent["attempts"])
-    options = tuple(map(_decoded, intent["options"]))
-    batch = Batch(path.stem, intent["title"], attempts, options, tuple(intent["after"]))
+    share = tuple(intent["share"]) if intent["share"] else None
+    terms = Terms(tuple(map(_decoded, intent["options"])), tuple(intent["after"]), share)
+    batch = Batch(path.stem, intent["title"], attempts, terms)
     with suppress(FileNotFoundError):
         batch.id = run.batch_id(batch.name).read_text().strip()
     return batch

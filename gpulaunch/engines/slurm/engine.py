@@ -40,7 +40,7 @@ from gpulaunch.engines.attempts import Context
 from gpulaunch.engines.prepare import Outs
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
-from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
@@ -175,7 +175,7 @@ class SlurmEngine:
         else:
             self._held[launch.attempt] = Held(launch.attempt, launch.job)
             options = (*script.options(launch.job, self._run), *self._words)
-            self._outbox.add(launch.attempt, options, launch.after)
+            self._outbox.add(launch.attempt, Terms(options, (), launch.share), launch.after)
             self._plan()
 
     def _unprepared(self, launch: Launch, why: str) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import Protocol
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
-from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.journal.rundir import RunDir
@@ -25,10 +26,6 @@ GATHERED = 0.05
 MOST = 1000
 """Tasks of an array, where the cluster allows as many."""
 AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
-
-
-Alike: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...]]"
-"""Options, and what has to succeed first: attempts that have them in common go together."""
 
 
 class Sent(Protocol):
@@ -66,24 +63,23 @@ class Outbox:
         self._loop = loop
         self._to = to
         self._probe = probe
-        self._fresh: dict[AttemptId, tuple[tuple[str, ...], tuple[AttemptId, ...]]] = {}
+        self._fresh: dict[AttemptId, tuple[Terms, tuple[AttemptId, ...]]] = {}
         self._batches: deque[Batch] = deque()
         self._sending: Batch | None = None
         self._doubted = False
         self._unconfirmed: set[str] = set()
         self._count = 0
         self._most: int | None = None
+        self._sharing: dict[str, Batch] = {}
 
     @property
     def in_doubt(self) -> bool:
         """Whether Slurm has the batch on its way is not known."""
         return self._doubted
 
-    def add(
-        self, attempt: AttemptId, options: Sequence[str], after: Sequence[AttemptId] = ()
-    ) -> None:
+    def add(self, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
         """`after`: attempts under way that have to succeed first."""
-        self._fresh[attempt] = tuple(options), tuple(after)
+        self._fresh[attempt] = terms, tuple(after)
         self._loop.call_after("slurm:gather", GATHERED, self._gather)
 
     def take_up(self, batch: Batch) -> None:
@@ -118,16 +114,16 @@ class Outbox:
         if self._most is None:
             self._slurm.ask(self._configured)
             return
-        alike: dict[Alike, list[AttemptId]] = {}
-        for attempt, (options, after) in list(self._fresh.items()):
+        alike: dict[Terms, list[AttemptId]] = {}
+        for attempt, (terms, after) in list(self._fresh.items()):
             numbers = [self._to.id_of(need) for need in after]
             if "" not in numbers:  # else it comes when what it needs has been handed over
                 del self._fresh[attempt]
-                alike.setdefault((options, tuple(filter(None, numbers))), []).append(attempt)
-        for (options, needed), attempts in alike.items():
+                terms = replace(terms, after=tuple(filter(None, numbers)))
+                alike.setdefault(terms, []).append(attempt)
+        for terms, attempts in alike.items():
             for start in range(0, len(attempts), self._most):
-                some = attempts[start : start + self._most]
-                self._batches.append(self._batch(some, options, needed))
+                self._batches.append(self._batch(attempts[start : start + self._most], terms))
         self._send()
 
     def _configured(self, answer: commands.ConfigAnswer) -> None:
@@ -138,13 +134,11 @@ class Outbox:
             self._to.away(answer.text)
             self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
 
-    def _batch(
-        self, attempts: Sequence[AttemptId], options: tuple[str, ...], after: tuple[str, ...]
-    ) -> Batch:
+    def _batch(self, attempts: Sequence[AttemptId], terms: Terms) -> Batch:
         self._count += 1
         name = f"{self._epoch}-{self._count}"
         title = f"{self._prefix}{name}:{batches.names(attempts)}"[:120]
-        return Batch(name, title, tuple(attempts), options, after)
+        return Batch(name, title, tuple(attempts), terms)
 
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
@@ -162,23 +156,26 @@ class Outbox:
             if wanted != batch.attempts:
                 # Under a new name: what an earlier launcher may have handed over is another.
                 batches.forget(batch, self._run)
-                batch = self._batches[0] = self._batch(wanted, batch.options, batch.after)
+                batch = self._batches[0] = self._batch(wanted, batch.terms)
             try:
                 batches.write(batch, self._run)
             except OSError as error:
                 self._to.waits(f"{error.strerror}: {error.filename}")
                 self._loop.call_after("slurm:send", AGAIN, self._send)
                 return
-            if self._probe.comes_first(batch.options, self._send):
+            if self._probe.comes_first(batch.terms.options, self._send):
                 return
             self._hand_over(batch)
 
     def _hand_over(self, batch: Batch) -> None:
         self._sending = batch
-        array = () if len(batch.attempts) == 1 else (f"--array=0-{len(batch.attempts) - 1}",)
-        after, name = _after(self._probe.id, *batch.after), f"--job-name={batch.title}"
         self._slurm.submit(
-            (*batch.options, *after, *array, name),
+            (
+                *batch.terms.options,
+                *_array(batch),
+                *self._dependency(batch),
+                f"--job-name={batch.title}",
+            ),
             self._run.batch_script,
             self._environ,
             self._answered,
@@ -209,6 +206,8 @@ class Outbox:
         batch = self._sending
         assert batch is not None
         self._done(batch)
+        if batch.terms.share:
+            self._sharing[batch.terms.share[0]] = batch
         try:
             batches.confirm(batch, answer.id, self._run)
         except OSError:
@@ -227,7 +226,7 @@ class Outbox:
         batches.forget(batch, self._run)
         middle = (len(batch.attempts) + 1) // 2
         for part in (batch.attempts[middle:], batch.attempts[:middle]):
-            self._batches.appendleft(self._batch(part, batch.options, batch.after))
+            self._batches.appendleft(self._batch(part, batch.terms))
         self._send()
 
     def _doubt(self, batch: Batch) -> None:
@@ -238,7 +237,27 @@ class Outbox:
         self._sending = None
         self._batches.remove(batch)
 
+    def _dependency(self, batch: Batch) -> tuple[str, ...]:
+        needed = ":".join(filter(None, (self._probe.id, *batch.terms.after)))
+        conditions = [f"afterok:{needed}"] if needed else []
+        if last := self._shares_with(batch):
+            conditions.append(f"afterany:{last.id}")
+        if not conditions:
+            return ()
+        return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
 
-def _after(*numbers: str) -> tuple[str, ...]:
-    known = ":".join(filter(None, numbers))
-    return (f"--dependency=afterok:{known}", "--kill-on-invalid-dep=yes") if known else ()
+    def _shares_with(self, batch: Batch) -> Batch | None:
+        """The batch that is under way with the same token. One array alone keeps to its number of
+        tasks at a time: where there are two, one follows the other."""
+        if batch.terms.share is None:
+            return None
+        last = self._sharing.get(batch.terms.share[0])
+        under_way = last is not None and any(map(self._to.wanted, last.attempts))
+        return last if under_way else None
+
+
+def _array(batch: Batch) -> tuple[str, ...]:
+    if len(batch.attempts) == 1:
+        return ()
+    at_once = f"%{batch.terms.share[1]}" if batch.terms.share else ""
+    return (f"--array=0-{len(batch.attempts) - 1}{at_once}",)
