@@ -114,6 +114,7 @@ def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> N
     outcome = bench.expect(Ended).outcome
     assert isinstance(outcome, NotStarted)
     assert outcome.error.startswith("sbatch: ")
+    assert outcome.error.count("sbatch") == 1
 
 
 def test_a_hostile_name_is_no_trouble(bench: SlurmBench) -> None:

@@ -214,7 +214,7 @@ class SlurmEngine:
     def refused(self, batch: Batch, why: str) -> None:
         for attempt in batch.attempts:
             if held := self._held.get(attempt):
-                self._over(held, NotStarted(f"sbatch: {why}"))
+                self._over(held, NotStarted(why))
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
