@@ -26,6 +26,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    Failure,
     Gpu,
     Interrupted,
     Job,
@@ -51,6 +52,8 @@ from gpulaunch.process.nodeside import Start, read_start
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
+
+REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +217,7 @@ class SlurmEngine:
     def refused(self, batch: Batch, why: str) -> None:
         for attempt in batch.attempts:
             if held := self._held.get(attempt):
-                self._over(held, NotStarted(why))
+                self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
@@ -322,10 +325,12 @@ class SlurmEngine:
         else:
             self._post(ended)
 
-    def _over(self, held: Held, outcome: Outcome) -> None:
+    def _over(self, held: Held, outcome: Outcome, failure: Failure | None = None) -> None:
         """It never came to Slurm."""
         self._gone(held)
-        self._post(Ended(held.attempt, _as_wished(outcome, held.wish)))
+        outcome = _as_wished(outcome, held.wish)
+        failure = failure if isinstance(outcome, NotStarted) else None
+        self._post(Ended(held.attempt, outcome, failure=failure))
 
     def _gone(self, held: Held) -> None:
         del self._held[held.attempt]
