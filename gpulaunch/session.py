@@ -140,6 +140,7 @@ def _run(session: Session, ledger: Ledger) -> Run:
         pinned=session.pinned,
         ledger=ledger,
         queue=QUEUE if session.engine == "slurm" else None,
+        ahead=True,
     )
 
 
@@ -147,7 +148,7 @@ def _engine(session: Session, context: Context, loop: Loop, post: Post) -> Engin
     if session.engine == "slurm":
         from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
 
-        return SlurmEngine(context, Settings(tuple(session.slurm)), loop, post)
+        return SlurmEngine(context, Settings.of(session.slurm, os.environ), loop, post)
     return Local(context, session.pool, loop, post)
 
 

@@ -117,8 +117,14 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
 
 
 def require_programs(pool: Pool) -> None:
-    """Raises NoCardsError where the engine's own programs are not to be found."""
-    if pool.engine == "slurm" and (missing := [name for name in PROGRAMS if not which(name)]):
+    """Raises NoCardsError where the engine's own programs are not to be found, and UsageError
+    where the environment sets it wrongly."""
+    if pool.engine != "slurm":
+        return
+    from gpulaunch.engines.slurm.engine import Settings
+
+    Settings.of((), os.environ)
+    if missing := [name for name in PROGRAMS if not which(name)]:
         raise NoCardsError(
             f"--engine slurm: {', '.join(missing)} not found in PATH: start the run where Slurm's"
             " commands are, on a login node as a rule"

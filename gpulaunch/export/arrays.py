@@ -117,7 +117,8 @@ class _Submitting:
 
 def _wait(kind: str, before: Submission, tasks: list[int], unit: Unit, task: int) -> Wait:
     own = before.unit
-    if not own.is_array or (set(tasks) == set(before.tasks) and len(tasks) > 1):
+    whole = len(tasks) == len(before.tasks) > 1 and set(tasks) == set(before.tasks)
+    if whole or not own.is_array:
         return Wait(kind, before.variable)
     if tasks == [task] and kind == "afterok" and len(own.jobs) == len(unit.jobs):
         return Wait("aftercorr", before.variable)

@@ -79,6 +79,8 @@ def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
     for job in jobs:
         for name, text in _differences(job, target):
             looking.note(job, name, text)
+        if left := next((name for name in job.after if name in left_out), ""):
+            looking.note(job, "after", f"not of {left}, which is left out")
     if plan.notify:
         looking.add(("notify",), "nobody is told")
     if not jobs:
@@ -142,12 +144,15 @@ class _Looking:
         self.plan = plan
         self.target = target
         self.notes: list[Note] = []
-        self._seen: set[tuple[int, str]] = set()
+        self._seen: set[tuple[int, str, str]] = set()
 
     def note(self, job: Job, name: str, text: str) -> None:
-        """Once for each entry and field."""
-        if (job.group, name) not in self._seen:
-            self._seen.add((job.group, name))
+        """Once for each entry, field and kind of thing, which its first word tells."""
+        if name == "after" and name not in typed(self.plan, job.group):
+            name = "first"
+        kind = (job.group, name, text.partition(" ")[0])
+        if kind not in self._seen:
+            self._seen.add(kind)
             self.add(("jobs", job.group, name), text)
 
     def add(self, steps: tuple[str | int, ...], text: str) -> None:
@@ -227,9 +232,9 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
     if job.python:
         yield "python", "only put first on PATH, as its directory"
     if any(_has_magic(text) for text in job.outputs):
-        yield "outputs", "a pattern is only checked to match a file"
+        yield "outputs", "patterns are only checked to match a file"
     if any(not _is_own(text) for text in job.outputs):
-        yield "outputs", "a file that is older than the job counts as its own"
+        yield "outputs", "files that are older than the job count as its own"
 
 
 def _in_shell(job: Job) -> Iterator[tuple[str, str]]:
@@ -259,7 +264,10 @@ def _in_hyperqueue(job: Job) -> Iterator[tuple[str, str]]:
         yield "after", "as needs: where one of those fails, this does not run"
     for token in dict.fromkeys(job.demand.uses):
         if RESOURCE.fullmatch(token):
-            yield "uses", f"a resource of the workers, of each: {token}=sum(LIMIT)"
+            yield (
+                "uses",
+                f"{token}: a resource, that each worker brings along: one worker keeps the limit",
+            )
         else:
             yield "uses", f"{token} cannot be the name of a resource: not limited"
 

@@ -180,6 +180,11 @@ class RunDir:
         """What Slurm and the shim themselves have to say, a file per batch and index."""
         return self.slurm / "said"
 
+    @property
+    def seen(self) -> Path:
+        """Made by a node: it sees the directory, and can write there."""
+        return self.slurm / "seen"
+
     def batch_list(self, batch: str) -> Path:
         """Which attempts a batch is of, in the order of the array."""
         return self.batch_lists / f"{_checked(batch)}.json"

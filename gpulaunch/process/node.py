@@ -70,12 +70,13 @@ def main() -> int:
 
 def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience: float) -> int:
     """Claim the attempt, run it, and wait for its end. The exit status."""
+    if os.path.lexists(attempt.start_file):  # then its ticket may be gone: not waited for
+        return not_again(attempt)
     attempt.ticket = await_json(attempt.ticket_file, asked, patience)
     grant = Grant(environ)
     try:
         if not claim(attempt.start_file, grant.record(attempt.id)):
-            say(f"{attempt.id} {started_before(attempt.start_file)}: it is not started again")
-            return STARTED_BEFORE
+            return not_again(attempt)
         stop = attempt.read_stop()
         if asked.stop or stop:  # before it began: the client may have signalled nobody yet
             attempt.write_end(*(stop or ("interrupted", SLURM_ENDED_IT)))
@@ -87,6 +88,11 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
     except Problem as problem:
         attempt.refuse(str(problem))
     return UNFIT
+
+
+def not_again(attempt: Attempt) -> int:
+    say(f"{attempt.id} {started_before(attempt.start_file)}: it is not started again")
+    return STARTED_BEFORE
 
 
 def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int:

@@ -202,6 +202,17 @@ def test_without_slurms_programs_nothing_is_begun(launcher: Launcher) -> None:
     assert len(launcher.events("run_opened")) == 1
 
 
+@pytest.mark.parametrize("cycle", ["0", "-1", "often", ""])
+def test_how_often_slurm_is_asked_must_be_a_time(launcher: Launcher, cycle: str) -> None:
+    launcher.environ["GPULAUNCH_SLURM_CYCLE"] = cycle
+    launcher.file("jobs.yaml", ONE)
+    result = launcher("run", "jobs.yaml", *SLURM)
+    assert result.status == 2
+    assert result.err.startswith("gpulaunch: GPULAUNCH_SLURM_CYCLE: expected a duration")
+    assert result.err.count("\n") == 1
+    assert not (launcher.path / "gpulaunch-runs").exists()
+
+
 # ── Going on ────────────────────────────────────────────────────────────────────────────────────
 
 

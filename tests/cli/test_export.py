@@ -66,6 +66,7 @@ def test_what_a_target_cannot_do_is_named_in_a_line_each_and_in_what_is_written(
             uses: [server]
             run: plain
           - {name: other, uses: [server], run: "true"}
+          - {name: last, after: [tells], run: "true"}
         """,
     )
     for target in TARGETS:
@@ -77,18 +78,18 @@ def test_what_a_target_cannot_do_is_named_in_a_line_each_and_in_what_is_written(
             (8, "jobs[1].needs", "left out: it needs serves"),
             (9, "jobs[2].worker", "left out"),
             (10, "jobs[3].needs", "left out: it needs asks"),
-            (13, "jobs[4].idle_timeout", "silence"),
+            (13, "jobs[4].idle_timeout", ""),
             (14, "jobs[4].preload", "starts cold"),
-            (15, "jobs[4].isolation", "device nodes"),
-            (16, "jobs[4].retries", "after any failure"),
+            (15, "jobs[4].isolation", ""),
+            (16, "jobs[4].retries", "again after any failure"),
             (17, "jobs[4].gpu_memory", ""),
             (18, "jobs[4].explain", ""),
+            (22, "jobs[6].after", "not of tells"),
         ):
-            said = [one for one in lines if f": {field}: " in one]
+            said = [one for one in lines if f": {field}: {words}" in one]
             assert len(said) == 1, f"{field} in {lines}"
             assert said[0].startswith(f"jobs.yaml:{place}:")
-            assert words in said[0]
-        assert target == "shell" or any("jobs[4].uses: " in line for line in lines)
+        assert target == "shell" or any("jobs[4].uses: server: " in line for line in lines)
         at = launcher.path / f"to-{target}"
         written = (at / "submit.sh" if target == "slurm" else at).read_text()
         assert all(f"#   {line}" in written for line in lines)

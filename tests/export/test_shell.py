@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -196,6 +197,25 @@ def test_batches_and_fasta_records_are_made_as_in_a_run(launcher: Launcher) -> N
     assert done.returncode == 0, done.stderr
     assert results(kept(launcher)) == expected
     assert len(expected) == 4
+
+
+def test_a_file_whose_name_is_not_utf8_is_found_and_refused_for_toml(launcher: Launcher) -> None:
+    (launcher.path / os.fsdecode(b"\xff a.txt")).write_text("inside")
+    launcher.file("jobs.yaml", 'jobs: [{name: a, foreach: "*.txt", run: "cat {{path}}"}]')
+    done = bash(launcher, export(launcher))
+    assert done.returncode == 0, done.stderr
+    (kept_log,) = (kept(launcher) / "logs").iterdir()
+    assert kept_log.read_text() == "inside"
+    toml = launcher("export", "jobs.yaml", "--to", "hyperqueue")
+    assert (toml.status, toml.out) == (2, "")
+    assert "not UTF-8" in toml.err
+
+
+def test_what_is_only_half_checked_of_outputs_is_named(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true', outputs: ['{{out}}/*', old]}]")
+    said = launcher("export", "jobs.yaml", "--to", "shell", "-o", "jobs.sh").err
+    assert "jobs[0].outputs: patterns are only checked to match a file" in said
+    assert "jobs[0].outputs: files that are older than the job count as its own" in said
 
 
 def test_a_second_time_it_says_what_is_in_its_way(launcher: Launcher) -> None:

@@ -162,6 +162,9 @@ def test_what_was_started_before_is_left_alone(node: Node) -> None:
     expected = f"gpulaunch: job.1 {before}: it is not started again\n"
     again: dict[str, str | None] = {"SLURMD_NODENAME": "n2", "SLURM_ARRAY_JOB_ID": "99"}
     assert node.serve(environ=again) == (75, expected)
+    node.run.ticket(attempt).rename(node.run.path / "aside")  # as the client does after its end
+    assert node.serve(environ=again, patience=3600) == (75, expected), "no ticket is waited for"
+    (node.run.path / "aside").rename(node.run.ticket(attempt))
     assert files == {path: path.read_bytes() for path in node.run.path.rglob("*") if path.is_file()}
     assert node.log(attempt) == "ran\n"
 

@@ -6,11 +6,13 @@ Without Slurm's programs the tests are skipped; they fail where GPULAUNCH_REQUIR
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster, missing
 
@@ -51,3 +53,15 @@ def own_cluster(slurm_here: None) -> Iterator[MakeCluster]:
             return stack.enter_context(Cluster(nodes, gpus, settings))
 
         yield make
+
+
+def launcher_on(cluster: Cluster, at: Path, command: Sequence[str] = COMMAND) -> Launcher:
+    """gpulaunch in the directory `at`, beside that cluster, at which it looks often."""
+    told = {name: cluster.environ[name] for name in ("SLURM_CONF", "PATH")}
+    return Launcher(at, told | {"GPULAUNCH_SLURM_CYCLE": "0.3"}, command)
+
+
+@pytest.fixture
+def on_slurm(cluster: Cluster, tmp_path: Path) -> Launcher:
+    """gpulaunch in an empty directory, beside the cluster that tests share."""
+    return launcher_on(cluster, tmp_path)

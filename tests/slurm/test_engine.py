@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Ended, Queued, Started, StopAttempt
+from gpulaunch.core.events import Asked, Ended, Launch, Queued, Started, Stop, StopAttempt
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    Demand,
     Exited,
     Interrupted,
     Job,
@@ -19,7 +21,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Signaled,
 )
-from gpulaunch.engines.slurm import batches, engine, outbox
+from gpulaunch.engines.slurm import batches, engine, outbox, probe
 from gpulaunch.process.ends import read_end
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -263,7 +265,7 @@ def test_a_launcher_killed_before_it_knew_the_number_hands_nothing_over_twice(
     assert second.expect(Ended).outcome == Exited(0)
     assert starts_of(ran) == ["once"]
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").split()
-    assert sum(first.run_id in job for job in jobs) == 1
+    assert sum(f"{first.run_id}:1-" in job for job in jobs) == 1
 
 
 def test_a_launcher_killed_before_it_called_slurm_hands_it_over_later(
@@ -309,7 +311,7 @@ def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
     cluster = own_cluster()
     bench = make(cluster)
     gate = bench.run.path / "go"
-    running = begun(bench, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done; exit 3"))
+    running = begun(bench, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done"))
     cluster.stop_controller()
     late = bench.launch(sh("exit 4", "late"))
 
@@ -320,7 +322,7 @@ def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
     wait_until(knows)
     gate.touch()
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (running, Exited(3))
+    assert (ended.attempt, ended.outcome) == (running, Exited(0))
     cluster.start_controller()
     ended = bench.expect(Ended)
     assert (ended.attempt, ended.outcome) == (late, Exited(4))
@@ -356,3 +358,77 @@ def test_what_slurm_has_forgotten_is_known_by_its_record_or_lost(
     found = ends(second, 2)
     assert found["kept.1"].outcome == Exited(3)
     assert isinstance(found["erased.1"].outcome, Lost)
+
+
+# ── One after the other ─────────────────────────────────────────────────────────────────────────
+
+
+def after(bench: SlurmBench, job: Job, *needs: AttemptId) -> AttemptId:
+    attempt = AttemptId(job.name, 1)
+    job = replace(job, demand=Demand(gpus=0))
+    bench.engine.carry_out(Launch(attempt, job, (), after=needs))
+    return attempt
+
+
+def test_what_needs_another_follows_it_into_the_queue_and_starts_without_its_launcher(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    gate, ran = first.run.path / "go", first.run.path / "ran"
+    script = f"until [ -e '{gate}' ]; do sleep 0.1; done; echo a >> '{ran}'"
+    one = first.launch(sh(script))
+    two = after(first, sh(f"echo b >> '{ran}'", "b"), one)
+    three = after(first, sh(f"echo c >> '{ran}'", "c"), one, two)
+    assert [first.expect(Queued).attempt for _ in range(3)] == [one, two, three]
+    first.engine.close()
+    gate.touch()
+    wait_until(lambda: starts_of(ran) == ["a", "b", "c"])
+    second = make(cluster)
+    second.engine.adopt([one, two, three])
+    assert {e.outcome for e in ends(second, 3).values()} == {Exited(0)}
+
+
+def test_what_needs_one_that_fails_is_interrupted_by_slurm_itself(bench: SlurmBench) -> None:
+    one = bench.launch(sh("sleep 0.5; exit 3"))
+    two = after(bench, sh("true", "b"), one)
+    found = ends(bench, 2)
+    assert found["a.1"].outcome == Exited(3)
+    assert isinstance(found["b.1"].outcome, Interrupted)
+    assert not bench.run.log(two).exists()
+
+
+def test_what_another_is_to_make_is_waited_for(bench: SlurmBench) -> None:
+    made = bench.run.path / "made"
+    one = bench.launch(sh(f"sleep 0.5; mkdir '{made}'"))
+    after(bench, sh("pwd", "b", cwd=str(made)), one)
+    assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
+
+
+# ── What the nodes see ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    bench = make(own_cluster(nodes=1))
+    # As on a node without that file system: Slurm cannot even open its own output there.
+    hidden = bench.run.slurm / "said"
+    hidden.rmdir()
+    hidden.write_text("no directory")
+    attempt = bench.launch(sh("true"))
+    asked = bench.expect(Asked).request
+    assert isinstance(asked, Stop)
+    assert f"{bench.run.path} is not to be seen on " in asked.why
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", asked.why))
+    assert isinstance(bench.expect(Ended).outcome, Interrupted)
+    assert not bench.run.log(attempt).exists()
+
+
+def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> None:
+    for number in range(3):
+        bench = make(cluster)
+        bench.launch(sh("true", f"a{number}"))
+        assert bench.expect(Ended).outcome == Exited(0)
+    jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
+    assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1

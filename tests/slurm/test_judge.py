@@ -11,12 +11,14 @@ from gpulaunch.core.model import (
     Exited,
     Instant,
     Interrupted,
+    Job,
     Lost,
     NotStarted,
     Outcome,
     Signaled,
     TimedOut,
 )
+from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Runs, Sight, Unsure, Waits, judge
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.process.ends import End
@@ -52,9 +54,21 @@ def test_what_runs_is_not_judged_however_long_it_was_out_of_sight() -> None:
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "RUNNING"])
-def test_the_record_of_its_end_counts_whatever_slurm_says(state: str) -> None:
-    assert over(Sight(row(state, code=0), START, end(Exited(3)))) == Exited(3)
+def test_the_record_of_a_success_counts_whatever_slurm_says(state: str) -> None:
+    assert over(Sight(row(state, code=9), START, end(Exited(0)))) == Exited(0)
     assert over(Sight(None, START, end(Exited(0)))) == Exited(0)
+    sight = Sight(row(state), START, end(Exited(3)), success=frozenset({3}))
+    assert over(sight) == Exited(3)
+
+
+def test_the_record_of_a_failure_counts_once_slurm_has_said_that_it_was_not_its_doing() -> None:
+    for outcome in (Exited(3), Signaled(15)):
+        assert judge(Sight(row("RUNNING"), START, end(outcome))) == Unsure()
+        assert over(Sight(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
+        assert over(Sight(row("FAILED"), START, end(outcome))) == outcome
+        assert over(Sight(row("COMPLETED"), START, end(outcome))) == outcome
+        assert over(Sight(None, START, end(outcome))) == outcome
+        assert over(Sight(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
 
 
 def test_a_code_of_0_without_a_record_is_no_success() -> None:
@@ -88,7 +102,7 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     [
         ("CANCELLED", Cancelled(Exited(5))),
         ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
-        ("TIMEOUT", Interrupted("Slurm ended it", Exited(5))),
+        ("TIMEOUT", Exited(5)),
         ("NODE_FAIL", Lost("its node failed (n1)")),
     ],
 )
@@ -115,6 +129,11 @@ def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome:
     assert over(Sight(row(state, reason, node=""))) == outcome
 
 
+def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
+    assert over(Sight(row("CANCELLED"), wished=True)) == Cancelled()
+    assert judge(Sight(row("CANCELLED"))) == Unsure()
+
+
 @pytest.mark.parametrize(
     ("state", "outcome"),
     [
@@ -132,8 +151,24 @@ def test_slurms_own_ends_count_once_no_record_can_come(state: str, outcome: Outc
     assert over(replace(sight, over=LATE)) == outcome
 
 
-def test_a_time_limit_that_the_job_did_not_set_is_no_timeout_of_its_own() -> None:
-    assert isinstance(over(Sight(row("TIMEOUT"), START, over=LATE)), Interrupted)
+@pytest.mark.parametrize("state", ["TIMEOUT", "DEADLINE"])
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
+    state: str, code: int
+) -> None:
+    """One that is nobody's would go again, and end there again, for ever."""
+    recorded = Sight(row(state), START, end(Interrupted("Slurm ended it", Exited(code))))
+    gone = Sight(row(state, code=code), START, over=LATE)
+    for sight in (recorded, gone):
+        verdict = judge(sight)
+        assert isinstance(verdict, Over)
+        assert verdict.outcome == (Exited(5) if code else Signaled(15))
+        assert verdict.failure is not None
+        assert (verdict.failure.kind, verdict.failure.evidence[:18]) == (
+            "timeout",
+            "Slurm's time limit",
+        )
+        assert failure_of(verdict.outcome, Job("a", ()), verdict.failure) == "timeout"
 
 
 def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:

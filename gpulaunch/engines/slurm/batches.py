@@ -27,13 +27,15 @@ class Batch:
     """Attempts that go to Slurm as one job or one array, in which each has its place as number.
 
     `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
-    number, empty while it is not known. `options` are those of sbatch.
+    number, empty while it is not known. `options` are those of sbatch; `after` are numbers of what
+    has to succeed first.
     """
 
     name: str
     title: str
     attempts: tuple[AttemptId, ...]
     options: tuple[str, ...]
+    after: tuple[str, ...] = ()
     id: str = ""
 
     def task_of(self, place: int) -> str:
@@ -47,6 +49,7 @@ def write(batch: Batch, run: RunDir) -> None:
         "title": batch.title,
         "attempts": [code(str(attempt)) for attempt in batch.attempts],
         "options": [code(option) for option in batch.options],
+        "after": batch.after,
     }
     put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
@@ -73,7 +76,7 @@ def _read(path: Path, run: RunDir) -> Batch:
     intent = json.loads(path.read_bytes())
     attempts = tuple(_attempt(_decoded(text)) for text in intent["attempts"])
     options = tuple(map(_decoded, intent["options"]))
-    batch = Batch(path.stem, intent["title"], attempts, options)
+    batch = Batch(path.stem, intent["title"], attempts, options, tuple(intent["after"]))
     with suppress(FileNotFoundError):
         batch.id = run.batch_id(batch.name).read_text().strip()
     return batch

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpulaunch.core.events import (
+    Asked,
     Ended,
     Instruction,
     Launch,
     Queued,
     Started,
+    Stop,
     StopAttempt,
 )
 from gpulaunch.core.model import (
@@ -43,15 +45,18 @@ from gpulaunch.engines.slurm.batches import Batch
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
+from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.witness import Witness
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import Start, read_start
+from gpulaunch.spec.values import duration
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
+CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
@@ -63,13 +68,28 @@ class Settings:
     words: tuple[str, ...] = ()
     cycle: float = 5.0
 
+    @classmethod
+    def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
+        """Raises UsageError where GPULAUNCH_SLURM_CYCLE is no number of seconds above 0."""
+        text = environ.get(CYCLE)
+        if text is None:
+            return cls(tuple(words))
+        try:
+            cycle = duration(text)
+        except ValueError as error:
+            raise UsageError(f"{CYCLE}: {error}") from None
+        if not cycle:
+            raise UsageError(f"{CYCLE}: expected a duration longer than 0")
+        return cls(tuple(words), cycle)
+
 
 @dataclass(slots=True, eq=False)
 class Held:
     """An attempt that was launched and has not ended.
 
-    `id` is Slurm's, once it is known; `row` what the last look at its queue showed. `known_at` and
-    `over_at` (monotonic): when Slurm had it, and when it was first seen to be over, or unknown.
+    `id` is Slurm's, once it is known; `row` what the last look at its queue showed. Monotonic
+    times: `known_at`, when Slurm had it; `over_at`, when it was first seen to be over, or unknown;
+    `end_at`, when the record of its end was first seen.
     """
 
     attempt: AttemptId
@@ -79,12 +99,13 @@ class Held:
     start: Start | None = None
     known_at: float = 0.0
     over_at: float | None = None
+    end_at: float | None = None
     wish: StopAttempt | None = None
 
     @property
     def runs(self) -> bool:
         """It was given its cards, and is not known to be over."""
-        if self.row is not None:
+        if self.row is not None and self.row.phase != "queued":
             return self.row.phase == "running"
         return self.start is not None
 
@@ -101,15 +122,20 @@ class SlurmEngine:
         self._post = post
         self._outs = Outs()
         self._held: dict[AttemptId, Held] = {}
+        self._postponed: dict[AttemptId, Launch] = {}
         self._slurm = commands.Slurm(loop, context.base)
-        self._outbox = Outbox(
+        title, environ = f"gl:{context.run_id}:", script.environment(context.base)
+        self._probe = Probe(
             self._slurm,
             context.run,
-            f"gl:{context.run_id}:",
-            context.epoch,
-            script.environment(context.base),
+            f"{title}{script.PROBE}",
+            environ,
             loop,
-            self,
+            self._unfit,
+            lambda text: context.warn(None, text),
+        )
+        self._outbox = Outbox(
+            self._slurm, context.run, title, context.epoch, environ, loop, self, self._probe
         )
         self._ending = Ending(self._slurm, context.run, loop)
         self._witness = Witness.afar(context.run, context.warn)
@@ -146,15 +172,33 @@ class SlurmEngine:
             )
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            self._post(Ended(launch.attempt, NotStarted(f"{error.strerror}{where}")))
+            self._unprepared(launch, f"{error.strerror}{where}")
         except GpulaunchError as error:
-            self._post(Ended(launch.attempt, NotStarted(str(error))))
+            self._unprepared(launch, str(error))
         else:
             self._held[launch.attempt] = Held(launch.attempt, launch.job)
-            self._outbox.add(launch.attempt, (*script.options(launch.job, self._run), *self._words))
+            options = (*script.options(launch.job, self._run), *self._words)
+            self._outbox.add(launch.attempt, options, launch.after)
             self._plan()
 
+    def _unprepared(self, launch: Launch, why: str) -> None:
+        """What it needs may be about to make what is missing: it is tried again after that."""
+        if any(self.id_of(need) is not None for need in launch.after):
+            self._postponed[launch.attempt] = launch
+        else:
+            self._post(Ended(launch.attempt, NotStarted(why)))
+
+    def _take_postponed(self) -> None:
+        for attempt, launch in list(self._postponed.items()):
+            if all(self.id_of(need) is None for need in launch.after):
+                del self._postponed[attempt]
+                self._launch(replace(launch, after=()))
+
     def _stop(self, stop: StopAttempt) -> None:
+        if self._postponed.pop(stop.attempt, None):
+            outcome = _as_wished(Interrupted(stop.by), stop)
+            self._post(Ended(stop.attempt, outcome))
+            return
         held = self._held.get(stop.attempt)
         if held is None:
             if not self._adopted:
@@ -203,6 +247,12 @@ class SlurmEngine:
     def wanted(self, attempt: AttemptId) -> bool:
         return attempt in self._held
 
+    def id_of(self, attempt: AttemptId) -> str | None:
+        if attempt in self._postponed:
+            return ""
+        held = self._held.get(attempt)
+        return None if held is None else held.id
+
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         for place, attempt in enumerate(batch.attempts):
@@ -228,6 +278,11 @@ class SlurmEngine:
             self._context.warn(None, f"Slurm takes no more for now: {why}")
         self._waits = why
 
+    def _unfit(self, why: str) -> None:
+        """Nothing of this run can be run on the cluster."""
+        self._context.warn(None, why)
+        self._post(Asked(Stop(why)))
+
     # ── Looks ───────────────────────────────────────────────────────────────────────────────────
 
     def _plan(self) -> None:
@@ -248,6 +303,12 @@ class SlurmEngine:
             self._planned.add(what)
             self._loop.call_after(f"slurm:{what}", seconds, now)
 
+    def _hurry(self) -> None:
+        """How an attempt ended waits for Slurm's word alone."""
+        if self._asked_at is None:
+            self._planned.discard("queue")
+            self._later("queue", min(GLANCE, self._cycle), self._look)
+
     def _look(self) -> None:
         asked_at = self._asked_at = time.monotonic()
         self._slurm.queue(lambda answer: self._seen(answer, asked_at))
@@ -259,6 +320,7 @@ class SlurmEngine:
         if isinstance(answer, commands.Queue):
             self._tell_back()
             self._outbox.look_up(answer.rows)
+            self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
@@ -306,12 +368,23 @@ class SlurmEngine:
                 end = read_end(self._run.end(held.attempt))
         if end is None and held.over_at is None:
             return
-        over = 0.0 if held.over_at is None else time.monotonic() - held.over_at
-        timeout = held.job.timeout
-        said = "" if held.start else script.said(self._run, held.id)
-        sight = Sight(held.row, held.start, end, over, timeout, said, held.wish is not None)
+        if end is not None:
+            held.end_at = held.end_at or time.monotonic()
+        sight = Sight(
+            held.row,
+            held.start,
+            end,
+            over=_since(held.over_at),
+            ended=_since(held.end_at),
+            timeout=held.job.timeout,
+            said="" if held.start else script.said(self._run, held.id),
+            wished=held.wish is not None,
+            success=held.job.success_codes,
+        )
         verdict = judge(sight, PATIENCE)
         if not isinstance(verdict, Over):
+            if end is not None:
+                self._hurry()
             return
         outcome = _as_wished(verdict.outcome, held.wish)
         ended = Ended(held.attempt, outcome, failure=verdict.failure)
@@ -337,6 +410,8 @@ class SlurmEngine:
         tickets.forget(held.attempt, self._run)
         self._ending.over(held)
         self._outs.over(str(self._run.out(held.attempt)))
+        if self._postponed:  # once the core has heard of this end: it may not want them any more
+            self._loop.call_after("slurm:postponed", 0.0, self._take_postponed)
 
     # ── A controller that does not answer ───────────────────────────────────────────────────────
 
@@ -382,6 +457,10 @@ class _Queue:
             # A task that is cancelled while it waits goes without a trace; its array is there.
             return Row(number, int(task), state="CANCELLED")
         return None
+
+
+def _since(at: float | None) -> float:
+    return 0.0 if at is None else time.monotonic() - at
 
 
 def _as_wished(outcome: Outcome, wish: StopAttempt | None) -> Outcome:

@@ -31,6 +31,7 @@ PATIENCE = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
 LOST, UNFIT = 70, 78
 """What the node's side exits with: nobody saw how it ended; it could not be started."""
+TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _KILLED = (Signaled(9), Exited(137))
 
 
@@ -38,18 +39,21 @@ _KILLED = (Signaled(9), Exited(137))
 class Sight:
     """What is known of an attempt now. `row`: Slurm's, None where it knows nothing of the job.
 
-    `over` is for how many seconds it has been over, or unknown to Slurm. `timeout` is the job's.
+    `over` is for how many seconds it has been over, or unknown to Slurm; `ended` for how many the
+    record of its end has been there. `timeout` is the job's.
     `said`: what Slurm or the node's side said of it outside of its log. `wished`: we asked for its
-    end.
+    end. `success`: exit codes that are one.
     """
 
     row: Row | None
     start: Start | None = None
     end: End | None = None
     over: float = 0.0
+    ended: float = 0.0
     timeout: float | None = None
     said: str = ""
     wished: bool = False
+    success: frozenset[int] = frozenset({0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +88,41 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
     """`patience`: seconds for which a record that is not to be seen may still come."""
     row = sight.row
     if sight.end is not None:
-        return _recorded(sight.end.outcome, sight)
+        return _recorded(sight.end.outcome, sight, patience)
     if row is not None and row.phase == "queued":
         return Waits(row.reason)
     if row is not None and row.phase == "running":
         return Runs()
-    if row is not None and not row.node and sight.start is None:
-        return _never_began(row)
+    if row is not None and sight.start is None:
+        if not row.node:
+            return _never_began(row)
+        if sight.wished:  # it was ended on its way; nothing of it begins any more
+            return Over(Cancelled())
     if sight.over < patience:
         return Unsure()
     return _unrecorded(sight)
 
 
-def _recorded(outcome: Outcome, sight: Sight) -> Verdict:
-    row = sight.row
-    ended_by_slurm = isinstance(outcome, Interrupted) and not sight.wished
-    if not ended_by_slurm and outcome not in _KILLED:
+def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
+    """Slurm ends all processes of a job at once, so that its end may look like one of its own."""
+    row, status = sight.row, status_of(outcome)
+    if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.wished:
         return Over(outcome)
-    if row is not None and row.phase != "over":
-        return Unsure()  # Slurm is about to say why
-    kind = "" if row is None else row.kind
-    if not ended_by_slurm:
-        return Over(outcome, _out_of_memory() if kind == "out_of_memory" else None)
-    status = status_of(outcome)
-    if kind == "cancelled":
-        return Over(Cancelled(status))
-    if kind == "preempted":
-        return Over(Interrupted("preempted by Slurm", status))
-    if row is not None and kind in ("node_fail", "boot_fail"):
-        return Over(Lost(f"its node failed ({row.node})"))
+    if isinstance(outcome, Exited) and outcome.code in sight.success:
+        return Over(outcome)
+    if row is not None and row.phase != "over" and sight.ended < patience:
+        return Unsure()  # Slurm is about to say whether it was its doing
+    match "" if row is None else row.kind:
+        case "cancelled":
+            return Over(Cancelled(status))
+        case "preempted":
+            return Over(Interrupted("preempted by Slurm", status))
+        case "node_fail" | "boot_fail" if row is not None:
+            return Over(Lost(f"its node failed ({row.node})"))
+        case "timeout" | "deadline":
+            return _out_of_time(status, sight)
+        case "out_of_memory" if outcome in _KILLED:
+            return Over(outcome, _out_of_memory())
     return Over(outcome)
 
 
@@ -149,14 +159,21 @@ def _unrecorded(sight: Sight) -> Over:
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
-    if row.kind in ("timeout", "deadline"):
-        return Over(Interrupted(f"Slurm's time limit{where}"))
     status = row.status
+    if row.kind in ("timeout", "deadline"):
+        return _out_of_time(status, sight, where)
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
+
+
+def _out_of_time(status: Exited | Signaled | None, sight: Sight, where: str = "") -> Over:
+    """At a limit that is not the job's own. A failure: it would end there again, for ever."""
+    if status is None or status in map(Exited, sight.success):
+        status = Signaled(15)
+    return Over(status, Failure("timeout", f"Slurm's time limit{where}", TOO_SHORT))
 
 
 def _out_of_memory() -> Failure:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
 from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -26,10 +27,16 @@ MOST = 1000
 AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
 
 
+Alike: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...]]"
+"""Options, and what has to succeed first: attempts that have them in common go together."""
+
+
 class Sent(Protocol):
-    """What is told of batches; `where` an attempt is no longer wanted it is left out."""
+    """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
+    Slurm's number of one, empty while it is on its way, None once it is over."""
 
     def wanted(self, attempt: AttemptId) -> bool: ...
+    def id_of(self, attempt: AttemptId) -> str | None: ...
     def sent(self, batch: Batch) -> None: ...
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
@@ -49,6 +56,7 @@ class Outbox:
         environ: Mapping[str, str],
         loop: Loop,
         to: Sent,
+        probe: Probe,
     ) -> None:
         self._slurm = slurm
         self._run = run
@@ -57,23 +65,25 @@ class Outbox:
         self._environ = environ
         self._loop = loop
         self._to = to
-        self._fresh: dict[AttemptId, tuple[str, ...]] = {}
+        self._probe = probe
+        self._fresh: dict[AttemptId, tuple[tuple[str, ...], tuple[AttemptId, ...]]] = {}
         self._batches: deque[Batch] = deque()
         self._sending: Batch | None = None
         self._doubted = False
         self._unconfirmed: set[str] = set()
         self._count = 0
         self._most: int | None = None
-        self.common: tuple[str, ...] = ()
-        """Options that every batch gets as it is handed over."""
 
     @property
     def in_doubt(self) -> bool:
         """Whether Slurm has the batch on its way is not known."""
         return self._doubted
 
-    def add(self, attempt: AttemptId, options: Sequence[str]) -> None:
-        self._fresh[attempt] = tuple(options)
+    def add(
+        self, attempt: AttemptId, options: Sequence[str], after: Sequence[AttemptId] = ()
+    ) -> None:
+        """`after`: attempts under way that have to succeed first."""
+        self._fresh[attempt] = tuple(options), tuple(after)
         self._loop.call_after("slurm:gather", GATHERED, self._gather)
 
     def take_up(self, batch: Batch) -> None:
@@ -108,13 +118,16 @@ class Outbox:
         if self._most is None:
             self._slurm.ask(self._configured)
             return
-        alike: dict[tuple[str, ...], list[AttemptId]] = {}
-        for attempt, options in self._fresh.items():
-            alike.setdefault(options, []).append(attempt)
-        self._fresh.clear()
-        for options, attempts in alike.items():
+        alike: dict[Alike, list[AttemptId]] = {}
+        for attempt, (options, after) in list(self._fresh.items()):
+            numbers = [self._to.id_of(need) for need in after]
+            if "" not in numbers:  # else it comes when what it needs has been handed over
+                del self._fresh[attempt]
+                alike.setdefault((options, tuple(filter(None, numbers))), []).append(attempt)
+        for (options, needed), attempts in alike.items():
             for start in range(0, len(attempts), self._most):
-                self._batches.append(self._batch(attempts[start : start + self._most], options))
+                some = attempts[start : start + self._most]
+                self._batches.append(self._batch(some, options, needed))
         self._send()
 
     def _configured(self, answer: commands.ConfigAnswer) -> None:
@@ -125,11 +138,13 @@ class Outbox:
             self._to.away(answer.text)
             self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
 
-    def _batch(self, attempts: Sequence[AttemptId], options: tuple[str, ...]) -> Batch:
+    def _batch(
+        self, attempts: Sequence[AttemptId], options: tuple[str, ...], after: tuple[str, ...]
+    ) -> Batch:
         self._count += 1
         name = f"{self._epoch}-{self._count}"
         title = f"{self._prefix}{name}:{batches.names(attempts)}"[:120]
-        return Batch(name, title, tuple(attempts), options)
+        return Batch(name, title, tuple(attempts), options, after)
 
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
@@ -147,20 +162,23 @@ class Outbox:
             if wanted != batch.attempts:
                 # Under a new name: what an earlier launcher may have handed over is another.
                 batches.forget(batch, self._run)
-                batch = self._batches[0] = self._batch(wanted, batch.options)
+                batch = self._batches[0] = self._batch(wanted, batch.options, batch.after)
             try:
                 batches.write(batch, self._run)
             except OSError as error:
                 self._to.waits(f"{error.strerror}: {error.filename}")
                 self._loop.call_after("slurm:send", AGAIN, self._send)
                 return
+            if self._probe.comes_first(batch.options, self._send):
+                return
             self._hand_over(batch)
 
     def _hand_over(self, batch: Batch) -> None:
         self._sending = batch
         array = () if len(batch.attempts) == 1 else (f"--array=0-{len(batch.attempts) - 1}",)
+        after, name = _after(self._probe.id, *batch.after), f"--job-name={batch.title}"
         self._slurm.submit(
-            (*batch.options, *self.common, *array, f"--job-name={batch.title}"),
+            (*batch.options, *after, *array, name),
             self._run.batch_script,
             self._environ,
             self._answered,
@@ -175,6 +193,10 @@ class Outbox:
                 self._sent(answer)
             case commands.Full(text):
                 self._too_many(batch, text)
+            case commands.Refused(text) if "dependency" in text.lower():
+                # What it needs has failed just now, which we are to hear: it is not wanted then.
+                self._sending = None
+                self._loop.call_after("slurm:send", AGAIN, self._send)
             case commands.Refused(text):
                 self._done(batch)
                 batches.forget(batch, self._run)
@@ -192,7 +214,7 @@ class Outbox:
         except OSError:
             batch.id = answer.id  # a later launcher finds it by its name
         self._to.sent(batch)
-        self._send()
+        self._gather()  # what needs one of these knows its number now
 
     def _too_many(self, batch: Batch, why: str) -> None:
         """The site takes no more, or none of that size: half of it, and of one alone, later."""
@@ -205,7 +227,7 @@ class Outbox:
         batches.forget(batch, self._run)
         middle = (len(batch.attempts) + 1) // 2
         for part in (batch.attempts[middle:], batch.attempts[:middle]):
-            self._batches.appendleft(self._batch(part, batch.options))
+            self._batches.appendleft(self._batch(part, batch.options, batch.after))
         self._send()
 
     def _doubt(self, batch: Batch) -> None:
@@ -215,3 +237,8 @@ class Outbox:
     def _done(self, batch: Batch) -> None:
         self._sending = None
         self._batches.remove(batch)
+
+
+def _after(*numbers: str) -> tuple[str, ...]:
+    known = ":".join(filter(None, numbers))
+    return (f"--dependency=afterok:{known}", "--kill-on-invalid-dep=yes") if known else ()

@@ -69,6 +69,9 @@ _SESSION = (
     "_",
 )
 
+PROBE = "probe"
+"""In a batch's place: only see whether the run can be served there, and leave a sign of it."""
+
 TEXT = """\
 #!/bin/sh
 # Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1.
@@ -89,6 +92,10 @@ done
 
 for python in {pythons}; do
     if "$python" -I -S -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then
+        if [ "$1" = {probe} ]; then
+            : >"$run/slurm/seen"
+            exit
+        fi
         exec "$python" -I -S "$run/slurm/node.py" "$run" "$1"
     fi
 done
@@ -170,5 +177,8 @@ def text(run: str, pythons: Sequence[str], patience: int = PATIENCE) -> str:
     """The batch script, for `sh`. `pythons` are tried first; `patience` in seconds."""
     tried = dict.fromkeys((*pythons, "python3", "python"))
     return TEXT.format(
-        run=shlex.quote(run), pythons=" ".join(map(shlex.quote, tried)), patience=patience
+        run=shlex.quote(run),
+        pythons=" ".join(map(shlex.quote, tried)),
+        patience=patience,
+        probe=PROBE,
     )

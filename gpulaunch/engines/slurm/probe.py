@@ -1,0 +1,106 @@
+"""Whether the nodes see the run directory: one small job, which leaves a file there.
+
+    first batch ─▶ probe ─▶ sbatch ─▶ `id`, which all that is handed over needs ─▶ seen | failed
+
+What is handed over meanwhile keeps its turn in the queue, and is cancelled by Slurm where the probe
+fails: nothing of it would have found its ticket.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from gpulaunch.engines.slurm import commands, script
+from gpulaunch.engines.slurm.reading import UNSEEN, Row
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+
+AGAIN = 5.0
+PATIENCE = 60.0
+"""Seconds after the job's end for which its file may still come to be seen here."""
+_ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal")
+
+
+class Probe:
+    """`failed` is called once, with one line for people; `note` with what is no failure."""
+
+    def __init__(
+        self,
+        slurm: commands.Slurm,
+        run: RunDir,
+        title: str,
+        environ: Mapping[str, str],
+        loop: Loop,
+        failed: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._slurm = slurm
+        self._run = run
+        self._title = title
+        self._environ = environ
+        self._loop = loop
+        self._failed = failed
+        self._note = note
+        self._over_at: float | None = None
+        self._asked = self.settled = run.seen.exists()
+        self.id = ""
+        """Slurm's number of it while the answer is awaited."""
+
+    def comes_first(self, options: Sequence[str], then: Callable[[], None]) -> bool:
+        """Whether its number is not known yet. It is handed over, as the options say where, and
+        `then` is called once it is known."""
+        if self._asked:
+            return not (self.id or self.settled)
+        self._asked = True
+        kept = [word for word in options if not word.startswith(_ITS_OWN)]
+
+        def answered(answer: commands.SubmitAnswer) -> None:
+            match answer:
+                case commands.Submitted(number):
+                    self.id = number
+                case commands.Refused(text) | commands.Full(text):
+                    self.settled = True
+                    self._note(f"not checked whether the nodes see {self._run.path}: {text}")
+                case _:
+                    self._asked = False
+                    self._loop.call_after("slurm:probe", AGAIN, then)
+                    return
+            then()
+
+        self._slurm.submit(
+            (*kept, "--time=5", f"--job-name={self._title}"),
+            self._run.batch_script,
+            self._environ,
+            answered,
+            (script.PROBE,),
+        )
+        return True
+
+    def look(self, rows: Sequence[Row]) -> None:
+        """What Slurm has now, and what is to be seen here."""
+        if self.settled or not self.id:
+            return
+        if self._run.seen.exists():
+            self._settle()
+            return
+        row = next((row for row in rows if row.id == self.id), None)
+        if row is not None and row.phase != "over":
+            return
+        self._over_at = self._over_at or time.monotonic()
+        if time.monotonic() - self._over_at >= PATIENCE or (row and row.status == UNSEEN):
+            why = self._why(row)
+            self._settle()
+            self._failed(why)
+
+    def _settle(self) -> None:
+        self.settled, self.id = True, ""
+
+    def _why(self, row: Row | None) -> str:
+        node = f"node {row.node}" if row is not None and row.node else "the nodes"
+        if said := script.said(self._run, self.id):
+            return f"{node} cannot run jobs of this run: {said}"
+        return (
+            f"{self._run.path} is not to be seen on {node}: a run on a cluster must be on a file"
+            " system that its nodes share (--run-dir puts it there)"
+        )
