@@ -25,6 +25,7 @@ from gpulaunch.core.model import (
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.failure.classes import advice_for
 from gpulaunch.process.ends import End
+from gpulaunch.process.node import SLURM_ENDED_IT
 from gpulaunch.process.nodeside import Start
 
 PATIENCE = 60.0
@@ -121,6 +122,11 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
             return Over(Lost(f"its node failed ({row.node})"))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
+        case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
+            # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
+            return _out_of_time(
+                status, sight, said="Slurm told it to end, as before its time limit"
+            )
         case "out_of_memory" if outcome in _KILLED:
             return Over(outcome, _out_of_memory())
     return Over(outcome)
@@ -161,7 +167,7 @@ def _unrecorded(sight: Sight) -> Over:
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
     status = row.status
     if row.kind in ("timeout", "deadline"):
-        return _out_of_time(status, sight, where)
+        return _out_of_time(status, sight, f"Slurm's time limit{where}")
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
@@ -169,11 +175,13 @@ def _unrecorded(sight: Sight) -> Over:
     return Over(status)
 
 
-def _out_of_time(status: Exited | Signaled | None, sight: Sight, where: str = "") -> Over:
+def _out_of_time(
+    status: Exited | Signaled | None, sight: Sight, said: str = "Slurm's time limit"
+) -> Over:
     """At a limit that is not the job's own. A failure: it would end there again, for ever."""
-    if status is None or status in map(Exited, sight.success):
+    if status is None or (isinstance(status, Exited) and status.code in sight.success):
         status = Signaled(15)
-    return Over(status, Failure("timeout", f"Slurm's time limit{where}", TOO_SHORT))
+    return Over(status, Failure("timeout", said, TOO_SHORT))
 
 
 def _out_of_memory() -> Failure:
