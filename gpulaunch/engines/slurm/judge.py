@@ -124,9 +124,7 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
             return _out_of_time(status, sight)
         case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
             # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
-            return _out_of_time(
-                status, sight, said="Slurm told it to end, as before its time limit"
-            )
+            return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
         case "out_of_memory" if outcome in _KILLED:
             return Over(outcome, _out_of_memory())
     return Over(outcome)
