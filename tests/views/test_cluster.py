@@ -11,7 +11,7 @@ from gpulaunch.views.status import print_status, status_json
 from gpulaunch.views.summary import print_summary, summarise
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts
-from gpulaunch.views.top.rows import CardRows, Filter
+from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 from tests.views.test_lines import text, watched
@@ -197,6 +197,17 @@ def test_top_lists_what_is_in_the_queue_among_the_waiting_and_cards_while_in_use
     ]
     assert (shown[3][0], shown[3][-1]) == ("CPU", "n2")
     assert len(shown) == 4
+
+
+def test_top_says_how_a_job_failed_that_waits_to_run_again() -> None:
+    run = History(0).open(engine="slurm").jobs("a").hand_over("a").start_there("a", "n1", 0)
+    run.end("a", Exited(4), "exit").add(f.JobDelayed("a", "exit")).hand_over("a")
+    board = Board()
+    for fact, at in run.facts:
+        board.see(fact, at)
+    head, shown, _ = map(str, FailedRows(board, Filter()).lines(0, 80))
+    assert "waits to run again" in head
+    assert shown.strip() == "exited with status 4"
 
 
 def test_top_does_not_call_cut_off_what_goes_on() -> None:

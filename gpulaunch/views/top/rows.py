@@ -147,7 +147,8 @@ class FailedRows(JobRows):
             return [head, Text(f"  {words.visible(self._board.reason(job))}"), Text()]
         head.append(f"  {last.failure}", "bold")
         head.append(f"  {self._where(last)}{_again(job)}", "dim")
-        shown = last.evidence or self._board.reason(job) or words.ending(last)
+        why = self._board.reason(job) if job.state == "failed" else ""  # else: why it waits
+        shown = last.evidence or why or words.ending(last)
         advice = Text(f"  {words.visible(last.advice)}", "dim") if last.advice else Text()
         return [head, Text(f"  {words.visible(shown)}"), advice]
 
