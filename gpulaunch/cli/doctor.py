@@ -15,14 +15,17 @@ from gpulaunch.cli.options import as_json
 def command(as_json: bool) -> None:
     """Say what is wrong with this machine: driver, permissions, card order, leases, isolation.
 
+    Where Slurm's programs are, also whether they answer.
+
     \b
     gpulaunch doctor
     """
     from gpulaunch.cli.output import print_json
     from gpulaunch.engines import strict
+    from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
-    findings = examine(os.environ, isolation=strict.finding)
+    findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
     if as_json:
         print_json([asdict(finding) for finding in findings])
         return

@@ -26,6 +26,8 @@ def command(run: str | None, gpus: str, now: bool, off: bool) -> None:
     from gpulaunch.errors import UsageError
 
     one = alive(run)
+    if one.ledger.queueing:
+        raise UsageError(f"{one.run.path} runs on a cluster, which has every card back already")
     selection = parse(gpus)
     if selection.count is not None:
         raise UsageError(f"--gpus {gpus}: say which cards, as in --gpus [{gpus}]")

@@ -15,6 +15,7 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, find
 from gpulaunch.session import EXPLAINED
+from gpulaunch.views.words import ON_ITS_OWN
 
 PATIENCE = 2.0
 
@@ -71,7 +72,7 @@ def alive(run: str | None) -> Found:
     if run is not None:
         one = found(run)
         if one.state != "running":
-            raise UsageError(f"{one.run.path} is not alive: it {_was(one.state)}")
+            raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
         return one
     mine = [info for info in live_runs() if info.dir is not None]
     if len(mine) != 1 or mine[0].dir is None:
@@ -129,5 +130,8 @@ def _near(name: str, ledger: Ledger) -> str:
     return f"; did you mean {near[0]}?" if near else "; `gpulaunch status --all` lists them"
 
 
-def _was(state: RunState) -> str:
-    return "was interrupted" if state == "interrupted" else f"ended ({state})"
+def _was(one: Found) -> str:
+    if one.state != "interrupted":
+        return f"ended ({one.state})"
+    goes_on = one.ledger.queueing and one.ledger.open_attempts()
+    return f"was interrupted; {ON_ITS_OWN}" if goes_on else "was interrupted"

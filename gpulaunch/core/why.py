@@ -8,8 +8,13 @@ from gpulaunch.core.attempts import Attempts, cpus_of
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.ledger import IN_QUEUE
 from gpulaunch.core.model import Demand, Instant
 from gpulaunch.core.waiting import Node
+
+_BEGUN, _QUEUED, _WAITS = "is running", f"is {IN_QUEUE}", "waits itself"
+_NEAR = (_BEGUN, _QUEUED, _WAITS)
+"""What may be said of a job that others wait for; the first comes first."""
 
 
 class Why:
@@ -67,10 +72,14 @@ class Why:
         return f"comes after {self._others([n for n in node.after if n.place != 'settled'])}"
 
     def _others(self, nodes: list[Node]) -> str:
-        first = next((node for node in nodes if node.place == "running"), nodes[0])
-        verb = "is running" if first.place == "running" else "waits itself"
+        first = min(nodes, key=lambda node: _NEAR.index(self._far(node)))
         more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-        return f"{first.name}, which {verb}{more}"
+        return f"{first.name}, which {self._far(first)}{more}"
+
+    def _far(self, node: Node) -> str:
+        if node.place != "running":
+            return _WAITS
+        return _BEGUN if self._jobs.record(node).state == "running" else _QUEUED
 
     def _ready(self, node: Node, now: Instant) -> str:
         demand = node.job.demand

@@ -36,10 +36,12 @@ def examine(
     environ: Mapping[str, str],
     timeout: float = 10.0,
     isolation: Callable[[Sequence[Gpu]], Finding] | None = None,
+    cluster: Callable[[Mapping[str, str]], Finding | None] = lambda environ: None,
 ) -> list[Finding]:
     """Everything that can be seen from here, the driver first. Takes seconds at most per card.
 
-    `isolation` finds out whether jobs can be kept to their cards by more than the mask.
+    `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
+    whether a cluster would take them; None: there is nothing of one here.
     """
     with ProbeClient(environ, timeout) as client:
         machine = find(environ, timeout, client)
@@ -54,6 +56,7 @@ def examine(
         *leases(machine, environ),
         *containers(environ),
         *([isolation(machine.gpus)] if isolation else []),
+        *filter(None, [cluster(environ)]),
     ]
 
 

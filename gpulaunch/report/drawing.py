@@ -19,7 +19,7 @@ from gpulaunch.report.fold import History, Period, begin, cut_off, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.idle import Cause, Span
 from gpulaunch.report.lanes import Lane
-from gpulaunch.report.say import KINDS, SHORT, card_name, cards_named, ended
+from gpulaunch.report.say import KINDS, SHORT, card_name, cards_of, ended
 from gpulaunch.views import words
 
 MIB = 1 << 20
@@ -101,7 +101,7 @@ def _columns(
         "start": [round(begin(attempt) - when.start, 2) for attempt in attempts],
         "end": [round(finish(attempt, when) - when.start, 2) for attempt in attempts],
         "kind": [kinds[_kind(attempt, when)] for attempt in attempts],
-        "cards": [texts(cards_named(attempt.gpus, history.cards)) for attempt in attempts],
+        "cards": [texts(cards_of(attempt, history.cards)) for attempt in attempts],
         "how": [texts(words.visible(ended(attempt, when))) for attempt in attempts],
         "shown": [texts(words.visible(attempt.evidence)) for attempt in attempts],
         "memory": [_mib(use.peak_gpu_memory) for use in used],

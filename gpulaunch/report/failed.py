@@ -13,7 +13,7 @@ from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import History, Period, begin, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.model import FailedJob, FailureGroup, Slow
-from gpulaunch.report.say import cards_named, ended
+from gpulaunch.report.say import cards_of, ended
 from gpulaunch.views import words
 
 FAILED = 20
@@ -64,7 +64,7 @@ def _failed(
     return FailedJob(
         name=words.visible(job.name),
         attempt=attempt.id.number,
-        cards=cards_named(attempt.gpus, history.cards),
+        cards=cards_of(attempt, history.cards),
         seconds=finish(attempt, when) - begin(attempt),
         how=words.visible(ended(attempt, when)),
         evidence=words.visible(attempt.evidence),
@@ -97,7 +97,7 @@ def slowest(
                 name=words.visible(attempt.id.job),
                 seconds=length[attempt.id],
                 part=length[attempt.id] / most,
-                cards=cards_named(attempt.gpus, history.cards),
+                cards=cards_of(attempt, history.cards),
                 state=ended(attempt, when) if attempt.state != "succeeded" else "succeeded",
                 memory=uses[attempt.id].peak_gpu_memory if attempt.id in uses else None,
                 times=length[attempt.id] / typical if typical else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptState, Gpu
@@ -60,9 +60,12 @@ def card_name(gpu: Gpu) -> str:
     return words.card(gpu).replace("simulated ", "", 1) if gpu.simulated else words.card(gpu)
 
 
-def cards_named(uuids: Sequence[str], cards: Mapping[str, Gpu]) -> str:
-    """`GPU 0, GPU 1`; `no card`."""
-    return ", ".join(card_name(cards[uuid]) for uuid in uuids if uuid in cards) or "no card"
+def cards_of(attempt: AttemptRecord, cards: Mapping[str, Gpu]) -> str:
+    """`GPU 0, GPU 1`; `no card`, `n1, no card` on another machine; `–` of one that came nowhere."""
+    if attempt.queued and not attempt.node:
+        return "–"
+    named = [card_name(cards[uuid]) for uuid in attempt.gpus if uuid in cards]
+    return ", ".join(named or filter(None, [words.visible(attempt.node), "no card"]))
 
 
 def ended(attempt: AttemptRecord, when: Period) -> str:

@@ -47,6 +47,7 @@ class Teller:
         self._ended: dict[str, AttemptId] = {}
         self._burst: list[Line] = []
         self._planning = False
+        self._before = 0
 
     def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[Line]:
         lines: list[Line] = []
@@ -56,9 +57,11 @@ class Teller:
         )
         if not (bursty and line and self._burst and _alike(line, self._burst[0])):
             lines += self.flush()
-        if self._planning and not isinstance(fact, _OPENING):
+        if self._planning and isinstance(fact, _OPENING):
+            self._before = ledger.counts["succeeded"]
+        elif self._planning:
             self._planning = False
-            lines.append(_planned(at, ledger))
+            lines.append(_planned(at, ledger, self._before))
         if line and bursty:
             self._burst.append(line)
         elif line:
@@ -176,8 +179,7 @@ def _opened(fact: f.RunOpened, at: Instant) -> Line:
     return _line(at, "calm", verb, fact.name, detail)
 
 
-def _planned(at: Instant, ledger: Ledger) -> Line:
-    before = ledger.counts["succeeded"]
+def _planned(at: Instant, ledger: Ledger, before: int) -> Line:
     detail = f"{words.count(before)} succeeded before" if before else ""
     return _line(at, "calm", "planned", words.several(len(ledger.jobs), "job"), detail)
 

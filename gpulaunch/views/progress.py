@@ -7,7 +7,7 @@ in `tick` (at most four times a second) and `close`, and none while the terminal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gpulaunch.core import facts as f
@@ -72,9 +72,7 @@ class ProgressView:
             self._seeded = True
             self._estimate.seed(ledger)
         if not isinstance(fact, f.RunClosed):
-            self._lines += (
-                line for line in self._teller.tell(fact, at, ledger) if line.verb not in _UNSAID
-            )
+            self._say(self._teller.tell(fact, at, ledger))
         self._changed = True
 
     def tick(self, now: Instant, ledger: Ledger) -> None:
@@ -85,7 +83,7 @@ class ProgressView:
             self._drawn_at = now.mono + CLOCK - GAP  # look again in a second, not at once
             return
         if self._teller.holding and not self._changed:
-            self._lines += self._teller.flush()
+            self._say(self._teller.flush())
         self._draw(now, ledger)
 
     def next_tick(self, now: Instant) -> float | None:
@@ -99,7 +97,7 @@ class ProgressView:
         if self._closed:
             return
         self._closed = True
-        self._lines += self._teller.flush()
+        self._say(self._teller.flush())
         if self._live is not None:
             with self._console:
                 self._print_lines()
@@ -107,6 +105,9 @@ class ProgressView:
                 self._live.stop()
         else:
             self._print_lines()
+
+    def _say(self, lines: Iterable[Line]) -> None:
+        self._lines += (line for line in lines if line.verb not in _UNSAID)
 
     def _writable(self) -> bool:
         file = self._console.file

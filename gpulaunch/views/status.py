@@ -267,6 +267,8 @@ def _print_head(
                 _line(console, f"{what}: {words.visible(why)}", "yellow")
     elif ledger.reason:
         _line(console, words.visible(ledger.reason), "yellow")
+    elif state == "interrupted" and ledger.queueing and ledger.open_attempts():
+        _line(console, words.ON_ITS_OWN, "yellow")
 
 
 def _print_cards(console: Console, ledger: Ledger) -> None:

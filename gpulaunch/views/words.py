@@ -99,6 +99,10 @@ def local_time(utc: float, zone: tzinfo | None = None) -> str:
     return datetime.fromtimestamp(utc, timezone.utc).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
+ON_ITS_OWN = "its supervisor is gone; what was handed over goes on, `gpulaunch resume` takes it up"
+"""Of an interrupted run whose attempts are an engine's."""
+
+
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
 
 

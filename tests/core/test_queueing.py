@@ -123,6 +123,14 @@ def test_jobs_that_need_others_wait_for_them() -> None:
     assert table.ended("a.1") == ["launch b.1 on none"]
 
 
+def test_a_job_in_the_queue_is_not_said_to_be_running() -> None:
+    table = queue()
+    table.submit(job("a"), job("b"), job("c", needs=("a", "b")))
+    assert table.state("c") == "waiting: needs a, which is in the queue (and 1 more)"
+    table.started("b.1", on("n1", 0), node="n1")
+    assert table.state("c") == "waiting: needs b, which is running (and 1 more)"
+
+
 # ── What the engine says ────────────────────────────────────────────────────────────────────────
 
 

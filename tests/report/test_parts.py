@@ -17,6 +17,7 @@ from gpulaunch.report.groups import fits, groups_of, label
 from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures, Page
 from gpulaunch.report.page import page
+from gpulaunch.report.say import cards_of
 from tests.views.history import START, History
 
 GIB = 1 << 30
@@ -310,3 +311,11 @@ def test_names_that_would_hide_or_reorder_text_are_written_out() -> None:
     assert drawn["names"] == ["a\\udc80"]
     assert drawn["files"] == {0: "a%80"}
     assert drawn["start"] == START
+
+
+def test_an_attempt_on_a_cluster_is_said_to_be_where_it_came() -> None:
+    run = History(0).open(engine="slurm").jobs("card", "cpu", "refused")
+    run.hand_over("card", "cpu", "refused").start_there("card", "n1", 0).start_there("cpu", "n2")
+    cards = {uuid: record.gpu for uuid, record in run.ledger.gpus.items()}
+    said = [cards_of(job.attempts[-1], cards) for job in run.ledger.jobs.values()]
+    assert said == ["n1 GPU 0", "n2, no card", "–"]

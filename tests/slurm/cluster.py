@@ -3,6 +3,8 @@
 Several nodes are several `slurmd` here, which Debian's build allows. Its cards are links to
 /dev/null: Slurm hands them out, and sets the mask, as it does with real ones. Every daemon runs
 in a nest, so that killing a node kills its jobs too, and nothing outlives the tests.
+
+python -m tests.slurm.cluster        one to play with, until Ctrl-C or its own end
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import pwd
 import random
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from tests.slurm import nest
 
 PATIENCE = 60.0
 """Seconds that anything here may take at most."""
+INSTALL = "apt-get install slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
 SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin:/usr/sbin:/sbin"))
 
@@ -291,3 +295,18 @@ def _environ(at: Path) -> dict[str, str]:
     """Without what an allocation that the tests themselves run in would say."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
     return kept | {"SLURM_CONF": str(at / "slurm.conf"), "PATH": SEARCHED}
+
+
+def main() -> None:
+    """Print what to type into another terminal, and wait to be ended."""
+    if why := missing():
+        sys.exit(f"{why}: {INSTALL}")
+    # As Ctrl-C: the `with` ends what it began.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Cluster() as cluster, suppress(KeyboardInterrupt):
+        print(f"export SLURM_CONF={cluster.environ['SLURM_CONF']}", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
-from tests.slurm.cluster import PATIENCE, Cluster, missing
+from tests.slurm.cluster import INSTALL, PATIENCE, Cluster, missing
 
 MakeCluster = Callable[..., Cluster]
 
@@ -25,7 +25,7 @@ def slurm_here() -> None:
         return
     if os.environ.get("GPULAUNCH_REQUIRE_SLURM") == "1":
         pytest.fail(f"GPULAUNCH_REQUIRE_SLURM=1, and {why}")
-    pytest.skip(f"{why}: apt-get install slurmctld slurmd slurm-client munge")
+    pytest.skip(f"{why}: {INSTALL}")
 
 
 @pytest.fixture(scope="session")

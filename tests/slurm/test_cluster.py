@@ -102,3 +102,23 @@ def test_nothing_of_a_cluster_is_left_when_the_tests_are_killed(slurm_here: None
         ours.send_signal(signal.SIGKILL)
     wait_until(lambda: not processes_told_of(at), PATIENCE, "all its processes have ended")
     shutil.rmtree(at)
+
+
+def test_one_to_play_with_says_how_to_speak_to_it_and_ends_when_told(slurm_here: None) -> None:
+    play = subprocess.Popen(
+        [sys.executable, "-m", "tests.slurm.cluster"],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=goes_along(),
+    )
+    assert play.stdout is not None
+    said = play.stdout.readline().strip()
+    assert said.startswith("export SLURM_CONF=")
+    directory = Path(said.partition("=")[2]).parent
+    assert directory.is_dir()
+    play.terminate()
+    assert play.wait(PATIENCE) == 143
+    play.stdout.close()
+    assert not directory.exists()
+    assert processes_told_of(directory) == []

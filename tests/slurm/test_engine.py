@@ -113,9 +113,12 @@ def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench)
 
 def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> None:
     bench.launch(sh("true"), *bench.gpus * 4)
-    outcome = bench.expect(Ended).outcome
-    assert isinstance(outcome, NotStarted)
-    assert outcome.error.startswith("sbatch: ")
+    ended = bench.expect(Ended)
+    assert isinstance(ended.outcome, NotStarted)
+    assert ended.outcome.error.startswith("sbatch: ")
+    assert ended.outcome.error.count("sbatch") == 1
+    assert ended.failure is not None
+    assert (ended.failure.kind, "--slurm" in ended.failure.advice) == ("not_started", True)
 
 
 def test_a_hostile_name_is_no_trouble(bench: SlurmBench) -> None:

@@ -11,12 +11,14 @@ from gpulaunch.core.model import (
     Exited,
     Instant,
     Interrupted,
+    Job,
     Lost,
     NotStarted,
     Outcome,
     Signaled,
     TimedOut,
 )
+from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Runs, Sight, Unsure, Waits, judge
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.process.ends import End
@@ -100,7 +102,7 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     [
         ("CANCELLED", Cancelled(Exited(5))),
         ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
-        ("TIMEOUT", Interrupted("Slurm's time limit", Exited(5))),
+        ("TIMEOUT", Exited(5)),
         ("NODE_FAIL", Lost("its node failed (n1)")),
     ],
 )
@@ -149,8 +151,22 @@ def test_slurms_own_ends_count_once_no_record_can_come(state: str, outcome: Outc
     assert over(replace(sight, over=LATE)) == outcome
 
 
-def test_a_time_limit_that_the_job_did_not_set_is_no_timeout_of_its_own() -> None:
-    assert isinstance(over(Sight(row("TIMEOUT"), START, over=LATE)), Interrupted)
+@pytest.mark.parametrize("state", ["TIMEOUT", "DEADLINE"])
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
+    state: str, code: int
+) -> None:
+    """One that is nobody's would go again, and end there again, for ever."""
+    recorded = Sight(row(state), START, end(Interrupted("Slurm ended it", Exited(code))))
+    heeded = replace(recorded, row=row("FAILED", code=143))
+    gone = Sight(row(state, code=code), START, over=LATE)
+    for sight in (recorded, heeded, gone):
+        verdict = judge(sight)
+        assert isinstance(verdict, Over)
+        assert verdict.outcome == (Exited(5) if code else Signaled(15))
+        assert verdict.failure is not None
+        assert "time limit" in verdict.failure.evidence
+        assert failure_of(verdict.outcome, Job("a", ()), verdict.failure) == "timeout"
 
 
 def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Cancelled
+from gpulaunch.core.model import AttemptId, Cancelled, Exited
 from gpulaunch.prometheus.tally import Tally
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
@@ -11,7 +11,7 @@ from gpulaunch.views.status import print_status, status_json
 from gpulaunch.views.summary import print_summary, summarise
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts
-from gpulaunch.views.top.rows import CardRows, Filter
+from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 from tests.views.test_lines import text, watched
@@ -87,6 +87,7 @@ def test_what_goes_on_without_a_supervisor_is_not_called_cut_off() -> None:
     run.ledger.cut_off()
     said = status(run, "interrupted")
     assert "cut off" not in said
+    assert "goes on, `gpulaunch resume` takes it up" in said
     assert "n10 GPUs 0, 1" in said
     assert "in the queue" in said
 
@@ -120,6 +121,33 @@ def test_the_live_view_has_a_row_for_each_card_in_use() -> None:
     ]
     w.run.succeed("a")
     assert not any("n1 GPU 0" in line and "0:00  a" not in line for line in w.tick()[1:])
+
+
+def test_the_live_view_counts_what_is_queued_and_has_no_line_for_it() -> None:
+    w = Watched(0)
+    names = [f"j{number}" for number in range(50)]
+    w.run.open(engine="slurm").jobs(*names).hand_over(*names)
+    shown = [*w.tick(), *w.tick()]
+    assert any("50 in the queue" in line for line in shown)
+    assert not any("50 jobs" in line for line in shown)
+
+
+def test_what_ended_while_no_supervisor_lived_did_not_succeed_before() -> None:
+    before = cluster()
+    run, stream = watched(0)
+    for fact, at in before.facts:
+        run.ledger.apply(fact, at)
+    run.epoch, run.mono = before.epoch, before.mono
+    run.open(engine="slurm").add(f.JobAdded("done", 0, 1, "d"))
+    news = (
+        f.AttemptEnded(AttemptId("wide", 1), Exited(0), None, False),
+        f.JobSettled("wide", "succeeded"),
+    )
+    for fact in news:
+        run.ledger.apply(fact, run.now)
+    for fact in news:
+        run.view.see(fact, run.now, run.ledger)  # type: ignore[union-attr]
+    assert "planned               6 jobs  1 succeeded before" in text(run, stream)
 
 
 def test_time_in_the_queue_is_no_time_at_work() -> None:
@@ -158,15 +186,28 @@ def test_top_lists_what_is_in_the_queue_among_the_waiting_and_cards_while_in_use
     board.state = "running"
     assert board.queue() == ["queued", "left"]
     assert board.reason(board.ledger.jobs["queued"]) == "in the queue (Slurm job 8)"
+    assert str(counts(board, 100)).endswith("3 running · 2 left · 1 in the queue")
     rows = CardRows(board, Filter())
+    assert rows.title == "Cards in use 3"
     shown = [str(rows.lines(item, 80)[0]).split() for item in range(len(rows))]
     assert [line[:3] for line in shown[:3]] == [
         ["n10", "GPU", "0"],
         ["n10", "GPU", "1"],
         ["n2", "GPU", "3"],
     ]
-    assert shown[3][0] == "CPU"
+    assert (shown[3][0], shown[3][-1]) == ("CPU", "n2")
     assert len(shown) == 4
+
+
+def test_top_says_how_a_job_failed_that_waits_to_run_again() -> None:
+    run = History(0).open(engine="slurm").jobs("a").hand_over("a").start_there("a", "n1", 0)
+    run.end("a", Exited(4), "exit").add(f.JobDelayed("a", "exit")).hand_over("a")
+    board = Board()
+    for fact, at in run.facts:
+        board.see(fact, at)
+    head, shown, _ = map(str, FailedRows(board, Filter()).lines(0, 80))
+    assert "waits to run again" in head
+    assert shown.strip() == "exited with status 4"
 
 
 def test_top_does_not_call_cut_off_what_goes_on() -> None:

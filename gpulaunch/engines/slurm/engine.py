@@ -28,6 +28,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    Failure,
     Gpu,
     Interrupted,
     Job,
@@ -56,6 +57,8 @@ from gpulaunch.spec.values import duration
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
 CYCLE = "GPULAUNCH_SLURM_CYCLE"
+
+REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,7 @@ class SlurmEngine:
     def refused(self, batch: Batch, why: str) -> None:
         for attempt in batch.attempts:
             if held := self._held.get(attempt):
-                self._over(held, NotStarted(f"sbatch: {why}"))
+                self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
@@ -395,10 +398,12 @@ class SlurmEngine:
         else:
             self._post(ended)
 
-    def _over(self, held: Held, outcome: Outcome) -> None:
+    def _over(self, held: Held, outcome: Outcome, failure: Failure | None = None) -> None:
         """It never came to Slurm."""
         self._gone(held)
-        self._post(Ended(held.attempt, _as_wished(outcome, held.wish)))
+        outcome = _as_wished(outcome, held.wish)
+        failure = failure if isinstance(outcome, NotStarted) else None
+        self._post(Ended(held.attempt, outcome, failure=failure))
 
     def _gone(self, held: Held) -> None:
         del self._held[held.attempt]

@@ -25,12 +25,14 @@ from gpulaunch.core.model import (
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.failure.classes import advice_for
 from gpulaunch.process.ends import End
+from gpulaunch.process.node import SLURM_ENDED_IT
 from gpulaunch.process.nodeside import Start
 
 PATIENCE = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
 LOST, UNFIT = 70, 78
 """What the node's side exits with: nobody saw how it ended; it could not be started."""
+TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _KILLED = (Signaled(9), Exited(137))
 
 
@@ -119,7 +121,10 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
         case "node_fail" | "boot_fail" if row is not None:
             return Over(Lost(f"its node failed ({row.node})"))
         case "timeout" | "deadline":
-            return Over(Interrupted("Slurm's time limit", status))
+            return _out_of_time(status, sight)
+        case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
+            # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
+            return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
         case "out_of_memory" if outcome in _KILLED:
             return Over(outcome, _out_of_memory())
     return Over(outcome)
@@ -158,14 +163,23 @@ def _unrecorded(sight: Sight) -> Over:
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
-    if row.kind in ("timeout", "deadline"):
-        return Over(Interrupted(f"Slurm's time limit{where}"))
     status = row.status
+    if row.kind in ("timeout", "deadline"):
+        return _out_of_time(status, sight, f"Slurm's time limit{where}")
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
+
+
+def _out_of_time(
+    status: Exited | Signaled | None, sight: Sight, said: str = "Slurm's time limit"
+) -> Over:
+    """At a limit that is not the job's own. A failure: it would end there again, for ever."""
+    if status is None or (isinstance(status, Exited) and status.code in sight.success):
+        status = Signaled(15)
+    return Over(status, Failure("timeout", said, TOO_SHORT))
 
 
 def _out_of_memory() -> Failure:

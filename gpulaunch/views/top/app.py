@@ -120,7 +120,7 @@ class Top(App[None]):
 
     def compose(self) -> ComposeResult:
         self._lists = {
-            "cards": RowList("cards", "no cards"),
+            "cards": RowList("cards", "nothing runs"),
             "waiting": RowList("waiting", "nothing waits"),
             "ended": RowList("ended", "none"),
         }

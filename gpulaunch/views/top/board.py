@@ -146,6 +146,11 @@ class Board:
         return [a for a in self._estimate.running if not self.ledger.attempt(a).gpus]
 
     @property
+    def in_queue(self) -> int:
+        """Attempts that an engine has in its queue."""
+        return self._estimate.in_queue
+
+    @property
     def left(self) -> int:
         """Waiting jobs that are to run."""
         return self.ledger.counts["waiting"] - self._estimate.vanished

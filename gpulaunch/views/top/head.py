@@ -50,6 +50,8 @@ def counts(board: Board, width: int) -> Text:
             many = f"{words.count(known[state])} {said.get(state, state)}"
             parts.append(Text(many, STYLES[state]))
     parts.append(Text(f"{words.count(board.left)} left"))
+    if board.in_queue:
+        parts.append(Text(f"{words.count(board.in_queue)} in the queue", "dim"))
     about = Text.assemble(*(piece for part in parts for piece in (part, (" · ", "dim"))))
     about.right_crop(len(" · "))
     room = min(BAR, width - about.cell_len - 4)

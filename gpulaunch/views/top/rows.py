@@ -147,7 +147,8 @@ class FailedRows(JobRows):
             return [head, Text(f"  {words.visible(self._board.reason(job))}"), Text()]
         head.append(f"  {last.failure}", "bold")
         head.append(f"  {self._where(last)}{_again(job)}", "dim")
-        shown = last.evidence or self._board.reason(job) or words.ending(last)
+        why = self._board.reason(job) if job.state == "failed" else ""  # else: why it waits
+        shown = last.evidence or why or words.ending(last)
         advice = Text(f"  {words.visible(last.advice)}", "dim") if last.advice else Text()
         return [head, Text(f"  {words.visible(shown)}"), advice]
 
@@ -220,8 +221,11 @@ class CardRows:
 
     @property
     def title(self) -> str:
-        kind = "Simulated cards" if self._board.ledger.simulated else "Cards"
-        return f"{kind} {len(self._board.ledger.gpus)}"
+        ledger = self._board.ledger
+        if ledger.queueing:
+            return f"Cards in use {sum(bool(record.attempts) for record in ledger.gpus.values())}"
+        kind = "Simulated cards" if ledger.simulated else "Cards"
+        return f"{kind} {len(ledger.gpus)}"
 
     def __len__(self) -> int:
         return len(self._items)
@@ -265,6 +269,8 @@ class CardRows:
         if self._board.state == "interrupted" and not record.queued:
             doing = CUT_OFF
         wide = cards.removeprefix("simulated ") if len(also) > 1 else ""
+        if not also:
+            wide = words.visible(record.node)
         about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))
         return Text.assemble(
             (label, "dim"),
