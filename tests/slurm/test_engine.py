@@ -178,10 +178,14 @@ def test_one_of_an_array_that_a_person_cancels_in_slurm_is_cancelled(
 
 
 def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -> None:
-    patient = begun(bench, sh("trap 'sleep 3; exit 5' TERM; while :; do sleep 0.1; done", grace=60))
+    slowly = "trap 'sleep 3; exit 5' TERM; echo trapped; while :; do sleep 0.1; done"
+    patient = begun(bench, sh(slowly, grace=60))
+    wait_until(lambda: bench.run.log(patient).read_text())
     bench.engine.carry_out(StopAttempt(patient, "cancelled", "a test"))
     assert bench.expect(Ended).outcome == Cancelled(Exited(5))
-    stubborn = begun(bench, sh("trap '' TERM; while :; do sleep 0.1; done", "b", grace=600))
+    never = "trap '' TERM; echo trapped; while :; do sleep 0.1; done"
+    stubborn = begun(bench, sh(never, "b", grace=600))
+    wait_until(lambda: bench.run.log(stubborn).read_text())
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test"))
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test", now=True))
     assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
@@ -429,3 +433,26 @@ def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> 
         assert bench.expect(Ended).outcome == Exited(0)
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
     assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1
+
+
+def test_a_number_that_came_to_be_anothers_is_not_taken_for_ones_own(
+    make: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a controller was killed: it gives numbers anew that it had not written down yet."""
+    monkeypatch.setattr(engine, "PATIENCE", 0.0)
+    first = make(cluster)
+    attempt = first.launch(sh("exec sleep 100"), *first.gpus[:1])
+    first.expect(Queued)
+    (mine,) = batches.read_all(first.run)
+    cluster.command("scancel", mine.id)
+    another = ("--parsable", "--output=/dev/null", "--wrap=exec sleep 100")
+    other = cluster.command("sbatch", *another).strip()
+    first.run.batch_id(mine.name).write_text(other)
+    for start in first.run.starts.iterdir():
+        start.unlink()
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    assert isinstance(second.expect(Ended).outcome, Interrupted)
+    state = cluster.command("squeue", "-h", "-j", other, "-o", "%T").strip()
+    assert state in ("PENDING", "RUNNING")
