@@ -75,7 +75,7 @@ def has_end(bench: SlurmBench, attempt: AttemptId) -> bool:
     return bench.run.end(attempt).exists() and read_end(bench.run.end(attempt)) is not None
 
 
-def starts_of(path: Path) -> list[str]:
+def words_of(path: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
@@ -181,10 +181,14 @@ def test_one_of_an_array_that_a_person_cancels_in_slurm_is_cancelled(
 
 
 def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -> None:
-    patient = begun(bench, sh("trap 'sleep 3; exit 5' TERM; while :; do sleep 0.1; done", grace=60))
+    slowly = "trap 'sleep 3; exit 5' TERM; echo trapped; while :; do sleep 0.1; done"
+    patient = begun(bench, sh(slowly, grace=60))
+    wait_until(lambda: words_of(bench.run.log(patient)))
     bench.engine.carry_out(StopAttempt(patient, "cancelled", "a test"))
     assert bench.expect(Ended).outcome == Cancelled(Exited(5))
-    stubborn = begun(bench, sh("trap '' TERM; while :; do sleep 0.1; done", "b", grace=600))
+    never = "trap '' TERM; echo trapped; while :; do sleep 0.1; done"
+    stubborn = begun(bench, sh(never, "b", grace=600))
+    wait_until(lambda: words_of(bench.run.log(stubborn)))
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test"))
     bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test", now=True))
     assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
@@ -263,7 +267,7 @@ def test_a_launcher_killed_before_it_knew_the_number_hands_nothing_over_twice(
     assert second.expect(Queued).attempt == attempt
     gate.touch()
     assert second.expect(Ended).outcome == Exited(0)
-    assert starts_of(ran) == ["once"]
+    assert words_of(ran) == ["once"]
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").split()
     assert sum(f"{first.run_id}:1-" in job for job in jobs) == 1
 
@@ -280,7 +284,7 @@ def test_a_launcher_killed_before_it_called_slurm_hands_it_over_later(
     second = make(cluster)
     second.engine.adopt([attempt])
     assert second.expect(Ended).outcome == Exited(0)
-    assert starts_of(ran) == ["once"]
+    assert words_of(ran) == ["once"]
 
 
 def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) -> None:
@@ -298,7 +302,7 @@ def test_a_batch_that_slurm_got_twice_runs_once(make: Make, cluster: Cluster) ->
     gate.touch()
     ended = bench.expect(Ended)
     assert (ended.attempt, ended.outcome) == (attempt, Exited(3))
-    assert starts_of(ran) == ["once"]
+    assert words_of(ran) == ["once"]
 
 
 # ── Slurm in trouble ────────────────────────────────────────────────────────────────────────────
@@ -382,7 +386,7 @@ def test_what_needs_another_follows_it_into_the_queue_and_starts_without_its_lau
     assert [first.expect(Queued).attempt for _ in range(3)] == [one, two, three]
     first.engine.close()
     gate.touch()
-    wait_until(lambda: starts_of(ran) == ["a", "b", "c"])
+    wait_until(lambda: words_of(ran) == ["a", "b", "c"])
     second = make(cluster)
     second.engine.adopt([one, two, three])
     assert {e.outcome for e in ends(second, 3).values()} == {Exited(0)}
@@ -454,3 +458,26 @@ def test_no_more_run_at_once_than_their_token_allows(
     together = [int(bench.run.log(attempt).read_text()) for attempt in attempts]
     assert max(together) == 2
     assert submissions(bench) == (1 if largest == "1001" else 2)
+
+
+def test_a_number_that_came_to_be_anothers_is_not_taken_for_ones_own(
+    make: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a controller was killed: it gives numbers anew that it had not written down yet."""
+    monkeypatch.setattr(engine, "PATIENCE", 0.0)
+    first = make(cluster)
+    attempt = first.launch(sh("exec sleep 100"), *first.gpus[:1])
+    first.expect(Queued)
+    (mine,) = batches.read_all(first.run)
+    cluster.command("scancel", mine.id)
+    another = ("--parsable", "--output=/dev/null", "--wrap=exec sleep 100")
+    other = cluster.command("sbatch", *another).strip()
+    first.run.batch_id(mine.name).write_text(other)
+    for start in first.run.starts.iterdir():
+        start.unlink()
+    second = make(cluster)
+    second.engine.adopt([attempt])
+    second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    assert isinstance(second.expect(Ended).outcome, Interrupted)
+    state = cluster.command("squeue", "-h", "-j", other, "-o", "%T").strip()
+    assert state in ("PENDING", "RUNNING")

@@ -65,6 +65,7 @@ class Ending:
         for held in wished:
             if held.attempt not in self._signalled:
                 self._write(held)  # first: what begins after it is not begun
+        wished = [held for held in wished if held.reachable]
         running = [held for held in wished if held.runs]
         late = [held for held in running if self._is_late(held, now)]
         self._cancel([held for held in wished if not held.runs or held in late])

@@ -87,20 +87,28 @@ class Settings:
 class Held:
     """An attempt that was launched and has not ended.
 
-    `id` is Slurm's, once it is known; `row` what the last look at its queue showed. Monotonic
-    times: `known_at`, when Slurm had it; `over_at`, when it was first seen to be over, or unknown;
-    `end_at`, when the record of its end was first seen.
+    `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
+    its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
+    seen to be over, or unknown; `end_at`, when the record of its end was first seen. `adopted`: an
+    earlier launcher handed it over.
     """
 
     attempt: AttemptId
     job: Job
     id: str = ""
+    title: str = ""
     row: Row | None = None
     start: Start | None = None
     known_at: float = 0.0
     over_at: float | None = None
     end_at: float | None = None
     wish: StopAttempt | None = None
+    adopted: bool = False
+
+    @property
+    def reachable(self) -> bool:
+        """Its number is its own still. A controller that was killed may give it to another job."""
+        return self.over_at is None and not (self.adopted and self.row is None)
 
     @property
     def runs(self) -> bool:
@@ -231,7 +239,7 @@ class SlurmEngine:
                 continue
             left.difference_update(mine)
             for attempt in mine:
-                held = Held(attempt, tickets.job_of(attempt, self._run))
+                held = Held(attempt, tickets.job_of(attempt, self._run), adopted=True)
                 held.wish = self._early.get(attempt)
                 self._held[attempt] = held
             if batch.id:
@@ -260,6 +268,7 @@ class SlurmEngine:
             if held is None:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
+            held.title = batch.title
             self._post(Queued(attempt, f"Slurm job {held.id}"))
             if held.wish is not None:
                 self._ending.ask(held)
@@ -353,8 +362,8 @@ class SlurmEngine:
         start = held.start = read_start(self._run.start(held.attempt))
         if start is None:
             return
-        if start.job:
-            held.id = start.job  # where it came to be handed over twice, this is the one that runs
+        if start.job and start.job != held.id:
+            held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
         gpus = tuple(
             Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
             for gpu in start.gpus
@@ -438,10 +447,17 @@ class _Queue:
     def __init__(self, rows: Sequence[Row]) -> None:
         self._single = {str(row): row for row in rows if not row.tasks}
         self._alike = [row for row in rows if row.tasks]
-        self._arrays = {row.id for row in rows}
+        self._arrays = {row.id: row.name for row in rows}
 
     def row_of(self, held: Held) -> Row | None:
-        """What is said of the attempt; None where Slurm does not know it any more."""
+        """What is said of the attempt; None where Slurm does not know it any more.
+
+        A controller that was killed may have lost its last seconds, and gives their numbers anew.
+        """
+        row = self._numbered(held)
+        return row if row is None or not held.title or row.name == held.title else None
+
+    def _numbered(self, held: Held) -> Row | None:
         number, _, task = held.id.partition("_")
         if not task:
             return self._single.get(number)
@@ -455,7 +471,7 @@ class _Queue:
         waited = held.row is None or held.row.phase == "queued"
         if number in self._arrays and waited and held.start is None:
             # A task that is cancelled while it waits goes without a trace; its array is there.
-            return Row(number, int(task), state="CANCELLED")
+            return Row(number, int(task), name=self._arrays[number], state="CANCELLED")
         return None
 
 
