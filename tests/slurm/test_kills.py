@@ -1,6 +1,6 @@
 """Whole runs in trouble: the launcher SIGKILLed, a node or the controller gone, jobs forgotten.
 
-GPULAUNCH_TEST_KILLS says how often the launcher is killed (12; the release figure is 50).
+GPULAUNCH_TEST_KILLS says how often the launcher is killed (8; the release figure is 50).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.slurm.test_runs import SLURM, left, lines, places
 
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
 
-KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "8"))
 # Waits a second, not a minute, for records that a node which is gone has not left.
 IMPATIENT = [
     sys.executable,
@@ -117,8 +117,9 @@ def test_what_a_dead_node_ran_runs_elsewhere_and_spends_no_retry(
         launcher.file("go", "")
         assert process.wait(120) == 0, cluster.log()
     for name, job in launcher.jobs().items():
-        expected = ["lost", None] if name in there else [None]
-        assert [attempt["failure"] for attempt in job["attempts"]] == expected
+        states = [attempt["state"] for attempt in job["attempts"]]
+        assert states[:-1] in ([["lost"], ["interrupted"]] if name in there else [[]])
+        assert states[-1] == "succeeded"
         assert [node for node, _ in places(job)] == ["n1"]
     assert sorted(lines(launcher.path / "ended")) == ["j-1", "j-2", "j-3", "j-4"]
     assert not [e for e in launcher.events("attempt_ended") if e["charged"]]
