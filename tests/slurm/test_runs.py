@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import PATIENCE, Cluster
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -414,7 +414,7 @@ def test_ctrl_c_leaves_no_process_and_nothing_in_the_queue(
     on_slurm.file("jobs.yaml", LONG)
     with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
         on_slurm.wait_for("attempt_started", 4)
-        assert len(left(on_slurm)) > 8
+        wait_until(lambda: len(left(on_slurm)) > 8, PATIENCE)  # their programs, too
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
     check_stopped(on_slurm, cluster)
@@ -424,7 +424,7 @@ def test_ctrl_c_twice_waits_for_no_grace(on_slurm: Launcher, cluster: Cluster) -
     on_slurm.file("jobs.yaml", STUBBORN)
     with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
         on_slurm.wait_for("attempt_started", 4)
-        assert len(left(on_slurm)) > 8
+        wait_until(lambda: len(left(on_slurm)) > 8, PATIENCE)  # their programs, too
         process.send_signal(signal.SIGINT)
         on_slurm.wait_for("stop_asked")
         assert process.poll() is None, "the grace is ten minutes"

@@ -8,8 +8,7 @@ import signal
 import pytest
 
 from tests.cli.launcher import Launcher
-from tests.helpers import wait_until
-from tests.slurm.cluster import PATIENCE, Cluster
+from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -27,11 +26,7 @@ def test_a_run_without_its_supervisor_says_what_goes_on_and_how_to_take_it_up(
     launcher.environ.update(cluster.environ)
     launcher.file("jobs.yaml", LIST)
     with launcher.begun("run", "jobs.yaml", "--engine", "slurm") as process:
-        wait_until((launcher.path / "gpulaunch-runs" / "latest").exists, PATIENCE)
-        wait_until(
-            lambda: {launcher.states().get(name) for name in ("long", "cpu")} == {"running"},
-            PATIENCE,
-        )
+        launcher.wait_for("attempt_started", 2)
         drained = launcher("drain", "-r", launcher.run)
         process.send_signal(signal.SIGKILL)
         process.wait()
