@@ -12,6 +12,8 @@ from tests.export.helpers import as_run, hostile, results
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
+pytestmark = pytest.mark.xdist_group("slurm")
+
 
 @pytest.fixture
 def slurm(tmp_path: Path, cluster: Cluster) -> Launcher:
@@ -43,9 +45,10 @@ def submitted(launcher: Launcher, cluster: Cluster, directory: Path) -> dict[str
 
     def states() -> dict[str, str]:
         found = {}
-        listed = cluster.command("squeue", "-h", "-r", "-t", "all", "-o", "%A %F %K %j %T")
-        for _, first, task, name, state in map(str.split, listed.splitlines()):
-            if first in numbers:
+        listed = cluster.command("squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T %j")
+        for line in listed.splitlines():
+            if line.partition(" ")[0] in numbers:  # else another test's, whatever it is called
+                _, task, state, name = line.split(" ", 3)
                 found[name if task == "N/A" else f"{name}.{task}"] = state
         return found
 
