@@ -53,17 +53,21 @@ ReturnToService=2
 SchedulerType=sched/backfill
 SchedulerParameters={scheduler}
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 GresTypes=gpu
 AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 """
 SCHEDULER = "sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0"
-QUICK = {"KillWait": "2", "SlurmdTimeout": "6", "MinJobAge": "300"}
-"""Settings of slurm.conf, in seconds: how long a job has after SIGTERM, when a silent node counts
-as down, how long a finished job is known."""
+QUICK = {
+    "KillWait": "2",
+    "SlurmdTimeout": "6",
+    "MinJobAge": "300",
+    "SelectTypeParameters": "CR_CPU",
+    "JobAcctGatherType": "jobacct_gather/none",
+}
+"""Settings of slurm.conf that a test may change. In seconds: how long a job has after SIGTERM, when
+a silent node counts as down, how long a finished job is known."""
 
 
 def missing() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -481,3 +482,22 @@ def test_a_number_that_came_to_be_anothers_is_not_taken_for_ones_own(
     assert isinstance(second.expect(Ended).outcome, Interrupted)
     state = cluster.command("squeue", "-h", "-j", other, "-o", "%T").strip()
     assert state in ("PENDING", "RUNNING")
+
+
+@pytest.mark.slow
+def test_what_slurm_kills_for_its_memory_has_failed_so(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    settings = {
+        "SelectTypeParameters": "CR_CPU_Memory",
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "1",
+        "JobAcctGatherParams": "OverMemoryKill",
+    }
+    bench = make(own_cluster(nodes=1, settings=settings))
+    hungry = f"exec {sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
+    bench.launch(sh(hungry, engine={"slurm": {"extra": ("--mem=200M",)}}))
+    ended = bench.expect(Ended)
+    assert ended.failure is not None
+    assert (ended.outcome, ended.failure.kind) == (Signaled(9), "host_oom")

@@ -173,3 +173,19 @@ def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
     sight = Sight(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
     assert judge(replace(sight, over=0.0)) == Unsure()
     assert over(sight) == NotStarted("Slurm: FAILED (n1): no Python 3.8 on n1")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurmstepd-n1: error: Exceeded job memory limit",
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch.",
+    ],
+)
+def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(said: str) -> None:
+    for end_of_it in (None, end(Signaled(9))):
+        verdict = judge(Sight(row("FAILED", code=9), START, end_of_it, over=LATE, said=said))
+        assert isinstance(verdict, Over)
+        assert verdict.failure is not None
+        assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
+    assert over(Sight(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)

@@ -386,7 +386,7 @@ class SlurmEngine:
             over=_since(held.over_at),
             ended=_since(held.end_at),
             timeout=held.job.timeout,
-            said="" if held.start else script.said(self._run, held.id),
+            said=script.said(self._run, held.id) if held.over_at is not None else "",
             wished=held.wish is not None,
             success=held.job.success_codes,
         )

@@ -7,6 +7,7 @@ node that failed leaves one too.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,6 +34,8 @@ PATIENCE = 60.0
 LOST, UNFIT = 70, 78
 """What the node's side exits with: nobody saw how it ended; it could not be started."""
 TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
+_MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
+"""What `slurmstepd` says where it kills, or sees killed, for want of memory (its source)."""
 _KILLED = (Signaled(9), Exited(137))
 
 
@@ -125,9 +128,7 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
         case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
             # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
-        case "out_of_memory" if outcome in _KILLED:
-            return Over(outcome, _out_of_memory())
-    return Over(outcome)
+    return Over(outcome, _out_of_memory(sight) if outcome in _KILLED else None)
 
 
 def _never_began(row: Row) -> Verdict:
@@ -156,13 +157,13 @@ def _unrecorded(sight: Sight) -> Over:
             return Over(Interrupted("what it needs did not succeed"))
         case "timeout" | "deadline" if sight.timeout is not None:
             return Over(TimedOut("timeout", sight.timeout))
-        case "out_of_memory":
-            return Over(Signaled(9), _out_of_memory())
         case "node_fail" | "boot_fail":
             return Over(Lost(f"its node failed{where}"))
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
+    if memory := _out_of_memory(sight):
+        return Over(Signaled(9), memory)
     status = row.status
     if row.kind in ("timeout", "deadline"):
         return _out_of_time(status, sight, f"Slurm's time limit{where}")
@@ -182,5 +183,10 @@ def _out_of_time(
     return Over(status, Failure("timeout", said, TOO_SHORT))
 
 
-def _out_of_memory() -> Failure:
-    return Failure("host_oom", "Slurm: OUT_OF_MEMORY", advice_for("host_oom"))
+def _out_of_memory(sight: Sight) -> Failure | None:
+    """Where Slurm, or the kernel for it, killed a job for the memory that it had."""
+    said = _MEMORY.search(sight.said)
+    if said is None and (sight.row is None or sight.row.kind != "out_of_memory"):
+        return None
+    words = f"Slurm: {said[0] if said else 'OUT_OF_MEMORY'}"
+    return Failure("host_oom", words, advice_for("host_oom"))

@@ -69,7 +69,7 @@ class Probe:
             then()
 
         self._slurm.submit(
-            (*kept, "--time=5", f"--job-name={self._title}"),
+            (*kept, "--time=2", f"--job-name={self._title}"),
             self._run.batch_script,
             self._environ,
             answered,
