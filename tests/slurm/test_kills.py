@@ -26,11 +26,11 @@ from tests.slurm.test_runs import SLURM, left, lines, places
 pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
-# Waits a second, not a minute, for records that a node which is gone has not left.
+# Waits seconds, not a minute, for records that a node which is gone has not left.
 IMPATIENT = [
     sys.executable,
     "-c",
-    "from gpulaunch.engines.slurm import engine; engine.PATIENCE = 1.0;"
+    "from gpulaunch.engines.slurm import engine; engine.PATIENCE = 5.0;"
     "from gpulaunch.cli import main; raise SystemExit(main())",
 ]
 
@@ -113,13 +113,14 @@ def test_what_a_dead_node_ran_runs_elsewhere_and_spends_no_retry(
         there = {name for name, job in launcher.jobs().items() if places(job)[0][0] == "n2"}
         assert len(there) == 2
         cluster.kill_node(2)
+        for name in there:  # power that fails leaves its keepers no time to write
+            (launcher.run / "ends" / f"{name}.1").unlink(missing_ok=True)
         launcher.wait_for("attempt_ended", 2)
         launcher.file("go", "")
         assert process.wait(120) == 0, cluster.log()
     for name, job in launcher.jobs().items():
-        states = [attempt["state"] for attempt in job["attempts"]]
-        assert states[:-1] in ([["lost"], ["interrupted"]] if name in there else [[]])
-        assert states[-1] == "succeeded"
+        expected = ["lost", None] if name in there else [None]
+        assert [attempt["failure"] for attempt in job["attempts"]] == expected
         assert [node for node, _ in places(job)] == ["n1"]
     assert sorted(lines(launcher.path / "ended")) == ["j-1", "j-2", "j-3", "j-4"]
     assert not [e for e in launcher.events("attempt_ended") if e["charged"]]
