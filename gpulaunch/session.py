@@ -146,7 +146,8 @@ def _run(session: Session, ledger: Ledger) -> Run:
 
 def _engine(session: Session, context: Context, loop: Loop, post: Post) -> Engine:
     if session.engine == "slurm":
-        from gpulaunch.engines.slurm.engine import Settings, SlurmEngine
+        from gpulaunch.engines.slurm.engine import SlurmEngine
+        from gpulaunch.engines.slurm.settings import Settings
 
         return SlurmEngine(context, Settings.of(session.slurm, os.environ), loop, post)
     return Local(context, session.pool, loop, post)

@@ -121,7 +121,7 @@ def require_programs(pool: Pool) -> None:
     where the environment sets it wrongly."""
     if pool.engine != "slurm":
         return
-    from gpulaunch.engines.slurm.engine import Settings
+    from gpulaunch.engines.slurm.settings import Settings
 
     Settings.of((), os.environ)
     if missing := [name for name in PROGRAMS if not which(name)]:

@@ -11,16 +11,14 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
+from gpulaunch.engines.slurm.held import Held
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.nodeside import write_stop
-
-if TYPE_CHECKING:
-    from gpulaunch.engines.slurm.engine import Held
 
 HARD = 30.0
 """Seconds beyond a job's grace after which Slurm is to end it without further ado."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpulaunch.core.events import (
     Asked,
@@ -31,7 +31,6 @@ from gpulaunch.core.model import (
     Failure,
     Gpu,
     Interrupted,
-    Job,
     NotStarted,
     Outcome,
     Stopped,
@@ -43,79 +42,21 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
+from gpulaunch.engines.slurm.held import Held, Queue
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.witness import Witness
-from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import Start, read_start
-from gpulaunch.spec.values import duration
+from gpulaunch.process.nodeside import read_start
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
-CYCLE = "GPULAUNCH_SLURM_CYCLE"
-
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """`words` go to every sbatch. `cycle`: seconds between two looks at Slurm's queue."""
-
-    words: tuple[str, ...] = ()
-    cycle: float = 5.0
-
-    @classmethod
-    def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
-        """Raises UsageError where GPULAUNCH_SLURM_CYCLE is no number of seconds above 0."""
-        text = environ.get(CYCLE)
-        if text is None:
-            return cls(tuple(words))
-        try:
-            cycle = duration(text)
-        except ValueError as error:
-            raise UsageError(f"{CYCLE}: {error}") from None
-        if not cycle:
-            raise UsageError(f"{CYCLE}: expected a duration longer than 0")
-        return cls(tuple(words), cycle)
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """An attempt that was launched and has not ended.
-
-    `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
-    its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
-    seen to be over, or unknown; `end_at`, when the record of its end was first seen. `adopted`: an
-    earlier launcher handed it over.
-    """
-
-    attempt: AttemptId
-    job: Job
-    id: str = ""
-    title: str = ""
-    row: Row | None = None
-    start: Start | None = None
-    known_at: float = 0.0
-    over_at: float | None = None
-    end_at: float | None = None
-    wish: StopAttempt | None = None
-    adopted: bool = False
-
-    @property
-    def reachable(self) -> bool:
-        """Its number is its own still. A controller that was killed may give it to another job."""
-        return self.over_at is None and not (self.adopted and self.row is None)
-
-    @property
-    def runs(self) -> bool:
-        """It was given its cards, and is not known to be over."""
-        if self.row is not None and self.row.phase != "queued":
-            return self.row.phase == "running"
-        return self.start is not None
 
 
 class SlurmEngine:
@@ -339,7 +280,7 @@ class SlurmEngine:
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""
-        sight = _Queue(rows)
+        sight = Queue(rows)
         now = time.monotonic()
         for held in self._held.values():
             if not held.id or held.known_at >= asked_at:
@@ -439,40 +380,6 @@ class SlurmEngine:
         """The attempts stay Slurm's."""
         self._outs.close()
         self._slurm.close()
-
-
-class _Queue:
-    """Slurm's queue at one moment, by the numbers of what is in it."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._single = {str(row): row for row in rows if not row.tasks}
-        self._alike = [row for row in rows if row.tasks]
-        self._arrays = {row.id: row.name for row in rows}
-
-    def row_of(self, held: Held) -> Row | None:
-        """What is said of the attempt; None where Slurm does not know it any more.
-
-        A controller that was killed may have lost its last seconds, and gives their numbers anew.
-        """
-        row = self._numbered(held)
-        return row if row is None or not held.title or row.name == held.title else None
-
-    def _numbered(self, held: Held) -> Row | None:
-        number, _, task = held.id.partition("_")
-        if not task:
-            return self._single.get(number)
-        if (row := self._single.get(held.id)) is not None:
-            return row
-        for row in self._alike:
-            if row.is_about(number, int(task)):
-                return row
-        if number in self._single:
-            return self._single[number]
-        waited = held.row is None or held.row.phase == "queued"
-        if number in self._arrays and waited and held.start is None:
-            # A task that is cancelled while it waits goes without a trace; its array is there.
-            return Row(number, int(task), name=self._arrays[number], state="CANCELLED")
-        return None
 
 
 def _since(at: float | None) -> float:
