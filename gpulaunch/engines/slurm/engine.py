@@ -165,7 +165,8 @@ class SlurmEngine:
             return ""
         if not held.id:
             return self._waits or self._away or "is being handed to Slurm"
-        reason = held.row.reason if held.row is not None and held.row.phase == "queued" else ""
+        queued = held.row is not None and held.row.phase == "queued"
+        reason = self._away or (held.row.reason if held.row is not None and queued else "")
         return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
