@@ -30,7 +30,7 @@ from gpulaunch.core.model import (
     Worker,
 )
 from gpulaunch.core.template import Slot, Template
-from tests.engines.test_contract import Bench, Make, bench, make
+from tests.engines.test_local import Bench, Make, bench, make
 from tests.helpers import wait_until
 from tests.process.support import children_of
 
