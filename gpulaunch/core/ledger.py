@@ -80,6 +80,11 @@ class AttemptRecord:
         return self.queued and self.state == "launching"
 
     @property
+    def taken_back(self) -> bool:
+        """It waited for others in a queue, ahead, and never began: no try of its job's."""
+        return bool(self.after) and self.state == "interrupted" and self.started is None
+
+    @property
     def seconds(self) -> float:
         """How long it ran; 0 where it never started or has not ended."""
         if self.started is None or self.ended is None:

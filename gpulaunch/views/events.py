@@ -192,9 +192,11 @@ def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
     return _line(at, "start", "started", attempt.id.job, where + again)
 
 
-def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> Line:
+def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> Line | None:
     if attempt is None:
         return _line(at, "calm", "waits", fact.name, fact.why)
+    if attempt.taken_back:
+        return None
     if attempt.state != "failed":
         verb = "lost" if attempt.state == "lost" else "interrupted"
         why = fact.why.removeprefix(f"{verb}: ")

@@ -326,7 +326,8 @@ def _about(
         if last and job.state not in ("waiting", "skipped")
         else ""
     )
-    number = f"attempt {last.id.number}" if last and last.id.number > 1 else ""
+    began = last is not None and not last.taken_back
+    number = f"attempt {last.id.number}" if last and began and last.id.number > 1 else ""
     parts: Sequence[str] = (
         where,
         reason_of(job, reasons),

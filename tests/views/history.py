@@ -60,11 +60,12 @@ class History:
         self.add(f.AttemptLaunched(attempt, tuple(self.pool[i].uuid for i in on)))
         return self.add(f.AttemptStarted(attempt, 100 + number))
 
-    def hand_over(self, *names: str) -> History:
-        """To an engine that queues and places by itself."""
+    def hand_over(self, *names: str, after: str = "") -> History:
+        """To an engine that queues and places by itself, ahead of the job named `after`."""
+        before = (self.ledger.jobs[after].attempts[-1].id,) if after else ()
         for name in names:
             attempt = AttemptId(name, len(self.ledger.jobs[name].attempts) + 1)
-            self.add(f.AttemptLaunched(attempt, (), queued=True))
+            self.add(f.AttemptLaunched(attempt, (), queued=True, after=before))
         for name in names:
             attempt = AttemptId(name, len(self.ledger.jobs[name].attempts))
             self.add(f.AttemptQueued(attempt, f"Slurm job {7 + attempt.number}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Cancelled, Exited
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
 from gpulaunch.prometheus.tally import Tally
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
@@ -107,6 +107,22 @@ def test_lines_tell_of_the_queue_once_for_many() -> None:
         "started               cpu  n2, no card",
         "succeeded       0:42  j7  n1 GPUs 0, 1",
     ]
+
+
+def test_what_was_taken_back_before_it_began_is_no_try_of_its_job() -> None:
+    run, stream = watched(0)
+    run.open(engine="slurm").jobs("fold", "score").hand_over("fold").start_there("fold", "n1", 0)
+    run.hand_over("score", after="fold").end("fold", Exited(1), "exit")
+    run.end("score", Interrupted("what it needs did not succeed"))
+    run.add(f.JobDelayed("score", "what it needs did not succeed", 0.0))
+    run.add(f.JobSettled("fold", "failed", "exited with status 1")).hand_over("score", after="fold")
+    run.end("score", Interrupted("what it needs did not succeed"))
+    run.skip("score", "needs fold, which failed")
+    said = text(run, stream)
+    assert [line for line in said if "interrupted" in line] == []
+    assert said[-1] == "skipped               score  needs fold, which failed"
+    assert "needs fold, which failed\n" in status(run) + "\n"
+    assert "attempt 2" not in status(run)
 
 
 def test_the_live_view_has_a_row_for_each_card_in_use() -> None:
