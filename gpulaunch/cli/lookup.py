@@ -11,7 +11,7 @@ from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
 from gpulaunch.core.ledger import CUT_OFF, Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
-from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.liveness import origin_of, refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, find
 from gpulaunch.session import EXPLAINED
@@ -21,11 +21,12 @@ PATIENCE = 2.0
 
 
 class Found:
-    """A run as it stands now."""
+    """A run as it stands now. `here`: it is this machine's, and its state is known for sure."""
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
         self.state: RunState = state_of(run)
+        self.here = origin_of(run).here
         self.ledger: Ledger = replay(run.events)
         if self.state == "interrupted":
             self.ledger.cut_off()
@@ -42,6 +43,8 @@ class Found:
             why = self.ledger.reason or f"the run was {self.state}"
             idle = (name for name in waiting if not self.ledger.jobs[name].in_queue)
             return dict.fromkeys(idle, f"not started: {why}")
+        if not self.here:
+            return {}
         try:
             told: dict[str, str] = call(self.id, Reasons(), PATIENCE)["reasons"]
         except NoAnswerError as error:
@@ -73,6 +76,7 @@ def alive(run: str | None) -> Found:
         one = found(run)
         if one.state != "running":
             raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
+        refuse_elsewhere(one.run)
         return one
     mine = [info for info in live_runs() if info.dir is not None]
     if len(mine) != 1 or mine[0].dir is None:

@@ -53,6 +53,7 @@ def resume(run: RunDir, options: Options) -> int:
 
     A live run that paused because so many jobs failed alike starts jobs again.
     """
+    refuse_elsewhere(run)
     if state_of(run) == "running" and replay(run.events).paused is not None:
         say_unserved(options)
         call(run.read_manifest().run, GoOn())
@@ -68,6 +69,7 @@ def resume(run: RunDir, options: Options) -> int:
 
 def retry(run: RunDir, options: Options) -> int:
     """Only what failed; on a live run it is put back into it."""
+    refuse_elsewhere(run)
     if state_of(run) == "running":
         say_unserved(options)
         return _retry_alive(run, options)
@@ -106,7 +108,6 @@ def _go_on(
     served: Served,
 ) -> int:
     manifest = run.read_manifest()
-    refuse_elsewhere(run)
     ledger = replay(run.events)
     options = _as_before(options, manifest, ledger)
     plan = for_this_start(_plan_again(run, manifest, options), options)

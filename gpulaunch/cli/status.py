@@ -35,4 +35,6 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
         used = measured(one.run.metrics)
         print_json(status_json(*told, used, now=now(), earlier=earlier))
     else:
-        print_status(stdout_console(), *told, now(), everything=everything, earlier=earlier)
+        print_status(
+            stdout_console(), *told, now(), everything=everything, earlier=earlier, here=one.here
+        )

@@ -202,14 +202,15 @@ def print_status(
     now: Instant,
     everything: bool = False,
     earlier: Callable[[], Mapping[str, float]] = dict,
+    here: bool = True,
 ) -> None:
     """Counts, cards and jobs. Without `everything`: running, failed, and the first that wait.
 
-    `earlier` as for `status_json`.
+    `earlier` as for `status_json`; `here`: the run is this machine's.
     """
     if state != "running":  # what no supervisor has ended did not last until now
         now = ledger.closed or ledger.last or now
-    _print_head(console, ledger, paths, state, now, earlier)
+    _print_head(console, ledger, paths, state, now, earlier, here)
     _print_cards(console, ledger)
     if everything:
         _print_jobs(console, ledger.jobs.values(), ledger, reasons, now)
@@ -239,6 +240,7 @@ def _print_head(
     state: RunState,
     now: Instant,
     earlier: Callable[[], Mapping[str, float]],
+    here: bool,
 ) -> None:
     from rich.text import Text
 
@@ -265,6 +267,9 @@ def _print_head(
         for what, why in (("paused", ledger.paused), ("stopping", ledger.stopping)):
             if why is not None:
                 _line(console, f"{what}: {words.visible(why)}", "yellow")
+        if not here:
+            host = words.visible(ledger.host)
+            _line(console, f"as it is written: whether it is alive shows on {host} alone", "yellow")
     elif ledger.reason:
         _line(console, words.visible(ledger.reason), "yellow")
     elif state == "interrupted" and ledger.queueing and ledger.open_attempts():

@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 
+from gpulaunch.journal.manifest import boot_id, hostname
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 
@@ -47,6 +48,33 @@ def test_cancel_all_ends_the_run(launcher: Launcher) -> None:
         assert launcher("cancel", "-r", launcher.run, "--all").status == 0
         assert process.wait(60) == 1
     assert launcher.states()["other"] == "cancelled"
+
+
+def test_a_live_run_of_another_machine_is_looked_at_and_left_alone(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIVE)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "3"):
+        launcher.wait_for("job_settled")
+        journal = launcher.run / "events.jsonl"
+        moved = launcher.path / "seen-from-another-machine"
+        moved.mkdir()
+        (moved / "events.jsonl").write_bytes(journal.read_bytes())
+        manifest = (launcher.run / "manifest.json").read_text()
+        manifest = manifest.replace(f'"host": "{hostname()}"', '"host": "login1"')
+        (moved / "manifest.json").write_text(manifest.replace(boot_id(), "another"))
+        seen = launcher("status", moved)
+        assert seen.status == 0
+        assert f"whether it is alive shows on {hostname()} alone" in seen.out
+        assert "is not alive" not in seen.out
+        for words in (
+            ("cancel", "-r", moved, "long"),
+            ("drain", "-r", moved),
+            ("retry", moved),
+            ("resume", moved),
+        ):
+            refused = launcher(*words)
+            assert refused.status == 2
+            assert "is a run of login1" in refused.err
+            assert "go on with it on login1" in refused.err
 
 
 def test_drain_gives_cards_back_and_takes_them_again(launcher: Launcher) -> None:
