@@ -61,6 +61,7 @@ class Options:
     no_preload: bool = False
     changed: bool = False
     recorded: bool = False
+    take_over: bool = False
     metrics_port: int | None = None
     engine: str | None = None
     slurm: tuple[str, ...] = ()

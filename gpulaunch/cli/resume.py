@@ -17,6 +17,9 @@ from gpulaunch.cli.options import Options, engine_options, pool_options, run_arg
 @run_options
 @click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")
 @click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
+@click.option(
+    "--take-over", is_flag=True, help="A run on Slurm whose launcher died on another machine."
+)
 @click.option("--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
 def command(run: str | None, **options: Any) -> int:

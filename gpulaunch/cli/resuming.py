@@ -38,7 +38,12 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
-from gpulaunch.journal.liveness import refuse_elsewhere, state_of
+from gpulaunch.journal.liveness import (
+    origin_of,
+    refuse_elsewhere,
+    require_dead_elsewhere,
+    state_of,
+)
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
@@ -53,8 +58,12 @@ def resume(run: RunDir, options: Options) -> int:
 
     A live run that paused because so many jobs failed alike starts jobs again.
     """
-    refuse_elsewhere(run)
-    if state_of(run) == "running" and replay(run.events).paused is not None:
+    taken_over = options.take_over and not origin_of(run).here
+    if taken_over:
+        require_dead_elsewhere(run)
+    else:
+        refuse_elsewhere(run)
+    if not taken_over and state_of(run) == "running" and replay(run.events).paused is not None:
         say_unserved(options)
         call(run.read_manifest().run, GoOn())
         say(f"goes on: {short(run.path)}", options)

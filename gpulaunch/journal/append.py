@@ -74,7 +74,7 @@ class Journal:
             os.close(fd)
             raise UsageError(rundir.taken())
         try:
-            _lock(rundir.events, fd)
+            _claim(rundir.events, fd)
             return cls(rundir.events, fd)
         except BaseException:
             os.close(fd)
@@ -94,7 +94,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"{rundir.events} cannot be written: {error.strerror}") from None
         try:
-            _lock(rundir.events, fd)
+            _claim(rundir.events, fd)
             found = scan(rundir.events)
             torn = os.fstat(fd).st_size - found.end
             if torn:
@@ -219,13 +219,41 @@ class Journal:
         self._torn = self._taken_back = True
 
 
-def _lock(path: Path, fd: int) -> None:
-    """Beside the control socket, which excludes within one network namespace only."""
+def require_unwritten(rundir: RunDir) -> None:
+    """Raises BusyJournalError where another process, on whatever machine, writes the journal, or
+    where the file system has no locks that would tell; UsageError where there is none.
+    """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fd = os.open(rundir.events, _FLAGS)
+    except OSError as error:
+        raise UsageError(f"{rundir.events} cannot be opened: {error.strerror}") from None
+    try:
+        if not _lock(fd):
+            why = "lies on a file system without locks: nothing tells whether its launcher is dead"
+            raise BusyJournalError(f"{rundir.events} {why}")
+    except BlockingIOError:
+        raise BusyJournalError(f"{rundir.events} is being written: its launcher is alive") from None
+    finally:
+        os.close(fd)
+
+
+def _claim(path: Path, fd: int) -> None:
+    """Beside the control socket, which excludes within one network namespace only, and has to do
+    where the file system has no locks. Raises BusyJournalError."""
+    try:
+        _lock(fd)
     except BlockingIOError:
         raise BusyJournalError(
             f"{path} is being written by another gpulaunch, which gpulaunch ps shows"
         ) from None
+
+
+def _lock(fd: int) -> bool:
+    """False: the file system has no locks. Raises BlockingIOError where somebody has it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
     except OSError:
-        return  # a file system without locks: the control socket has to do
+        return False
+    return True

@@ -15,6 +15,7 @@ from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
+from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
@@ -83,10 +84,38 @@ def refuse_elsewhere(rundir: RunDir) -> None:
     """Raises UsageError, naming the host, where the run is another machine's."""
     origin = origin_of(rundir)
     if not origin.here:
+        todo = f"go on with it on {origin.host}"
+        if _is_known_here(rundir):
+            todo += ", or, if its launcher died there, with gpulaunch resume --take-over"
+        raise UsageError(f"{_whose(rundir, origin)}: {todo}")
+
+
+def require_dead_elsewhere(rundir: RunDir) -> None:
+    """Raises UsageError unless a run of another machine can be gone on with on this one.
+
+    Its jobs are Slurm's, and its launcher does not hold the journal's lock, which reaches as far as
+    the file system's locks do.
+    """
+    origin = origin_of(rundir)
+    if origin.here:
+        return
+    if not _is_known_here(rundir):
         raise UsageError(
-            f"{rundir.path} is a run of {origin.host}, and this is {hostname()}:"
-            f" go on with it on {origin.host}"
+            f"{_whose(rundir, origin)}: its jobs may still run there, so go on with it there"
         )
+    require_unwritten(rundir)
+
+
+def _is_known_here(rundir: RunDir) -> bool:
+    """What has become of its jobs is to be found out on any machine."""
+    try:
+        return rundir.read_manifest().engine != "local"
+    except UsageError:
+        return False
+
+
+def _whose(rundir: RunDir, origin: Origin) -> str:
+    return f"{rundir.path} is a run of {origin.host}, and this is {hostname()}"
 
 
 def _last_fact(path: Path) -> Fact | None:

@@ -11,7 +11,13 @@ from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec, manifest
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.liveness import control_name, origin_of, refuse_elsewhere, state_of
+from gpulaunch.journal.liveness import (
+    control_name,
+    origin_of,
+    refuse_elsewhere,
+    require_dead_elsewhere,
+    state_of,
+)
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.rundir import RunDir
 from tests.journal.facts import added, opened
@@ -19,8 +25,14 @@ from tests.journal.facts import added, opened
 RUN = f"20261120-074215-{os.getpid():06x}-{threading.get_ident()}"
 
 
-def record(rundir: RunDir, *facts: Fact, host: str | None = None, boot: str | None = None) -> None:
-    made = manifest.collect(RUN, "fold", started="", command=["x"], job_file=None)
+def record(
+    rundir: RunDir,
+    *facts: Fact,
+    host: str | None = None,
+    boot: str | None = None,
+    engine: str = "local",
+) -> None:
+    made = manifest.collect(RUN, "fold", started="", command=["x"], job_file=None, engine=engine)
     epoch = replace(made.epochs[0], host=host or hostname(), boot=boot or boot_id())
     manifest.write(rundir.manifest, replace(made, epochs=(epoch,)))
     with Journal.create(rundir) as journal:
@@ -104,6 +116,23 @@ def test_another_machine_s_run_is_refused_by_that_machine_s_name(rundir: RunDir)
     with pytest.raises(UsageError, match=r"is a run of gpu-box-7.*go on with it on gpu-box-7"):
         refuse_elsewhere(rundir)
     assert state_of(rundir) == "running"
+
+
+def test_a_run_on_slurm_is_taken_over_from_another_machine_once_its_launcher_is_dead(
+    rundir: RunDir,
+) -> None:
+    record(rundir, *OPEN, host="login1", boot="another", engine="slurm")
+    with pytest.raises(UsageError, match=r"on login1, or, .* resume --take-over"):
+        refuse_elsewhere(rundir)
+    with Journal.reopen(rundir), pytest.raises(UsageError, match="its launcher is alive"):
+        require_dead_elsewhere(rundir)
+    require_dead_elsewhere(rundir)
+
+
+def test_a_run_whose_jobs_may_live_on_another_machine_is_not_taken_over(rundir: RunDir) -> None:
+    record(rundir, *OPEN, host="gpu-box-7", boot="another")
+    with pytest.raises(UsageError, match="may still run there"):
+        require_dead_elsewhere(rundir)
 
 
 @pytest.mark.parametrize(

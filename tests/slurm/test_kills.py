@@ -5,6 +5,7 @@ GPULAUNCH_TEST_KILLS says how often the launcher is killed (6; the release figur
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.journal.manifest import boot_id, hostname
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import Cluster
@@ -89,6 +91,29 @@ def check_each_ran_once(launcher: Launcher) -> None:
     assert set(launcher.states().values()) == {"succeeded"}
     ran = Counter(lines(launcher.path / "ran"))
     assert ran == {f"{name} {word}": 1 for name in JOBS for word in ("begins", "ends")}
+
+
+def test_a_run_whose_launcher_died_on_another_machine_is_taken_over(on_slurm: Launcher) -> None:
+    on_slurm.file("jobs.yaml", ONCE)
+    with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        on_slurm.wait_for("attempt_started")
+        manifest = on_slurm.run / "manifest.json"
+        ours = manifest.read_text()
+        theirs = ours.replace(f'"host": "{hostname()}"', '"host": "login1"')
+        manifest.write_text(theirs.replace(boot_id(), "another"))
+        alive = on_slurm("resume", "--take-over")
+        assert alive.status == 2
+        assert "its launcher is alive" in alive.err
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    refused = on_slurm("resume")
+    assert refused.status == 2
+    assert "login1" in refused.err
+    assert "--take-over" in refused.err
+    result = on_slurm("resume", "--take-over", "--quiet")
+    assert result.status == 0, result.err
+    check_each_ran_once(on_slurm)
+    assert json.loads(manifest.read_text())["epochs"][-1]["host"] == hostname()
 
 
 # ── The cluster ─────────────────────────────────────────────────────────────────────────────────
