@@ -46,7 +46,7 @@ from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
-from gpulaunch.engines.slurm.leaving import Leaving
+from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
@@ -99,7 +99,7 @@ class SlurmEngine:
         self._killed_at: float | None = None
         self._planned: set[str] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
-        self._adopted = False
+        self._adopted = self._looked = False
         tickets.lay_out(context.run)
         script.lay_out(context.run)
 
@@ -290,6 +290,7 @@ class SlurmEngine:
         if isinstance(answer, commands.Queue):
             self._silence.over(asked_at)
             self._outbox.look_up(answer.rows)
+            self._find_left_over(answer.rows)
             self._leaving.look(answer.rows, asked_at, self._outbox.has)
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
@@ -298,6 +299,12 @@ class SlurmEngine:
         else:
             self.away(answer.text)
         self._plan()
+
+    def _find_left_over(self, rows: Sequence[Row]) -> None:
+        """Once: an earlier launcher may have ended before Slurm could be told."""
+        if not self._looked and self._context.epoch > 1:
+            self._leaving.found(left_over(rows, self._run, self._held))
+        self._looked = True
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""

@@ -9,14 +9,17 @@ Whatever becomes of them in its queue, no node begins one any more.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 
-from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm import commands
+from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.engines.slurm import batches, commands
 from gpulaunch.engines.slurm.held import Held, Queue, in_parts
 from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.process.nodeside import Withdrawn, read_start
 
 SOON = 5.0
 """Seconds for which Slurm's answer is waited for."""
@@ -66,8 +69,13 @@ class Leaving:
 
     def let_go(self) -> None:
         """They are over, without Slurm."""
-        while self._waiting:
-            self._over(self._waiting.popitem()[1])
+        some, self._waiting = self._waiting, {}
+        for held in some.values():
+            self._over(held)
+
+    def found(self, some: Iterable[Held]) -> None:
+        """They are over, and Slurm has them still."""
+        self._untold.update({held.attempt: held for held in some})
 
     def numbered(self, some: Sequence[Held]) -> None:
         """They were on their way to Slurm, and have arrived."""
@@ -118,6 +126,24 @@ class Leaving:
                     self.told(part)
 
             self._slurm.cancel([held.id for held in part], answered)
+
+
+def left_over(rows: Sequence[Row], run: RunDir, ours: Container[AttemptId]) -> Iterator[Held]:
+    """What was withdrawn and is in Slurm's queue still; without `ours`, which are looked after."""
+    queued = [row for row in rows if row.phase == "queued"]
+    titled = {batch.title: batch for batch in (batches.read_all(run) if queued else ())}
+    for row in queued:
+        batch = titled.get(row.name)
+        for place, attempt in enumerate(batch.attempts if batch else ()):
+            alone = row.task is None and not row.tasks
+            if attempt in ours or not (alone or row.is_about(row.id, place)):
+                continue
+            with suppress(OSError):
+                why = read_start(run.start(attempt))
+                if isinstance(why, Withdrawn):
+                    id = row.id if alone else f"{row.id}_{place}"
+                    job = Job(attempt.job, ())
+                    yield Held(attempt, job, id, row.name, row, withdrawn=why)
 
 
 def _ranges(ids: Sequence[str]) -> list[str]:
