@@ -262,7 +262,7 @@ class Run:
                 self._ends.ended(event, self._killing, bool(self._closed()))
             case WorkerEnded():
                 self._ends.worker_ended(event, self._killing)
-            case OutOfReach(why):
+            case OutOfReach(why) if self._killing:
                 self._out_of_reach = why
             case TimerFired(key):
                 self._timer(key)
