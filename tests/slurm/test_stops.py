@@ -157,6 +157,16 @@ def test_one_that_a_launcher_withdrew_before_it_was_killed_has_ended_so(
     wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 2)
 
 
+def test_where_nothing_can_be_withdrawn_slurm_itself_ends_it(make: Make, small: Cluster) -> None:
+    bench = make(small)
+    _, waiting = full(bench, "exec sleep 100")
+    bench.run.starts.rename(bench.run.starts.with_name("aside"))  # as on a disk that is full
+    bench.engine.carry_out(StopAttempt(waiting[0], "interrupted", "a test"))
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (waiting[0], Interrupted("a test"))
+    assert len(small.command("squeue", "-h", "-r", "-o", "%i").split()) == 3
+
+
 def test_one_that_begins_after_it_was_withdrawn_ends_at_once_and_runs_nothing(
     make: Make, small: Cluster
 ) -> None:
