@@ -16,6 +16,7 @@ from typing import Literal
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.nodeside import write_stop
@@ -47,6 +48,19 @@ class Ending:
         wished = list(wished)
         if wished:
             self._tell(wished)
+
+    def recall(self, held: Sequence[Held]) -> None:
+        """Take out of the queue what Slurm has put back there: it would not be begun again."""
+        for each in held:
+            if each.start is not None:
+                self.leave_word(each)
+        self._cancel(held)
+
+    def leave_word(self, held: Held) -> None:
+        """For a start that Slurm takes for ended, and that may live where nobody sees it: on a node
+        that lost its controller. Should it look, it is to end."""
+        with suppress(OSError):
+            write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
 
     def over(self, held: Held) -> None:
         self._asked.pop(held.attempt, None)
