@@ -191,6 +191,14 @@ class WorkerEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfReach:
+    """The engine can neither end nor account for what it has still, which goes on without a
+    supervisor: the run is to be left so. `why` in words."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     key: str
 
@@ -264,6 +272,7 @@ Event: TypeAlias = (
     | BecameReady
     | Ended
     | WorkerEnded
+    | OutOfReach
     | TimerFired
     | Asked
 )

@@ -34,6 +34,7 @@ from gpulaunch.core.events import (
     Granted,
     Instruction,
     Misplaced,
+    OutOfReach,
     Pause,
     Queued,
     Refused,
@@ -115,6 +116,7 @@ class Run:
         self._max_failures = 1 if fail_fast else max_failures
         self._submitted = False
         self._killing = False
+        self._out_of_reach = ""
         self._cards = Cards(gpus, limit, self._desk)
         self._attempts = Attempts(self._desk, queue is not None)
         self._jobs = Jobs(self._desk, self._retire)
@@ -181,7 +183,9 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Nothing runs, nothing can ever run any more, and no lease is held."""
+        """Nothing runs, nothing can ever run any more, and no lease is held; or it is given up."""
+        if self._out_of_reach:
+            return True
         if not self._submitted or len(self._attempts) or self._cards.held():
             return False
         if len(self._residents):
@@ -190,6 +194,8 @@ class Run:
 
     def outcome(self) -> tuple[RunState, str]:
         """How a finished run ended, and why where not every job succeeded."""
+        if self._out_of_reach and len(self._attempts):
+            return "interrupted", self._out_of_reach
         waiting = self._jobs.unsettled
         if self.ledger.stopping and waiting:
             return "stopped", self.ledger.stopping
@@ -256,6 +262,8 @@ class Run:
                 self._ends.ended(event, self._killing, bool(self._closed()))
             case WorkerEnded():
                 self._ends.worker_ended(event, self._killing)
+            case OutOfReach(why) if self._killing:
+                self._out_of_reach = why
             case TimerFired(key):
                 self._timer(key)
             case GatherGranted():

@@ -35,6 +35,13 @@ Attempts in a queue
   them ends otherwise, or had ended before, it is `Interrupted`, and `StopAttempt` may come for it
   as well.
 
+  `StopAttempt` does not depend on who keeps the queue: where that does not answer, an attempt that
+  has not begun is withdrawn, so that it never will, and is `Ended` as wished; one that runs is told
+  where it runs. The queue is told as well, now or later, perhaps by a later supervisor's engine. A
+  withdrawal that no supervisor has recorded is found by `adopt`. For attempts that were to stop
+  `now`, which the engine can neither end nor account for, it may post `OutOfReach` after a bounded
+  time: the supervisor leaves then, and they stay without an end, for `adopt`.
+
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
   same outcome to a later supervisor. `adopt` takes up attempts of an earlier supervisor: for each

@@ -2,7 +2,7 @@
 
     slurmd ──batch script, exec──▶ node.py ──exec──▶ keeper.py ──fork──▶ ... ──▶ job
               said/ ◀──problems──┘ │  ▲                  └─ends/ logs/
-       starts/ ◀──claim, and where─┘  └─tickets/ stops/
+       starts/ ◀──claim, and where─┘  └─tickets/ stops/ (looked at again and again)
 
 What it owns: that an attempt is run once, the check of what Slurm granted, what only the node can
 tell (which cards, which ports), and the exit status that Slurm is to see. What it never does:
@@ -15,7 +15,8 @@ SECONDS is how long a shared file system may take to show a file that was writte
 
 Its exit status: 0 for a success as the job file means it, and for that alone. Else the job's own
 status (128 + N for signal N), 124 for a timeout, 1 where that would be 0; and where no job was run:
-75 it was started before, 78 it could not be started; or 70: nobody saw how it ended.
+75 it was started before, or withdrawn by its client; 78 it could not be started; or 70: nobody saw
+how it ended.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds: NFS clients believe what they last saw for up to 60
 LOOK_AGAIN = 0.5
+LOOK = 5.0  # seconds between two looks at whether the client wants an attempt stopped
 DRIVER_PATIENCE = 5.0
 LEAVING_PATIENCE = 10.0
 LOST, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 75, 78, 124
@@ -49,6 +51,7 @@ LOST, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 75, 78, 124
 MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
 NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
 SLURM_ENDED_IT = "Slurm ended it"
+UNEXPLAINED = ("interrupted", SLURM_ENDED_IT, False)
 
 
 class Problem(Exception):
@@ -70,6 +73,7 @@ def main() -> int:
 
 def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience: float) -> int:
     """Claim the attempt, run it, and wait for its end. The exit status."""
+    look_anew(os.path.dirname(attempt.start_file))
     if os.path.lexists(attempt.start_file):  # then its ticket may be gone: not waited for
         return not_again(attempt)
     attempt.ticket = await_json(attempt.ticket_file, asked, patience)
@@ -79,7 +83,8 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
             return not_again(attempt)
         stop = attempt.read_stop()
         if asked.stop or stop:  # before it began: the client may have signalled nobody yet
-            attempt.write_end(*(stop or ("interrupted", SLURM_ENDED_IT)))
+            cause, by, _ = stop or UNEXPLAINED
+            attempt.write_end(cause, by)
             return 1
         return run_it(attempt, grant, asked, patience)
     except OSError as problem:
@@ -91,7 +96,7 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
 
 
 def not_again(attempt: Attempt) -> int:
-    say(f"{attempt.id} {started_before(attempt.start_file)}: it is not started again")
+    say(f"{attempt.id} {taken_before(attempt.start_file)}")
     return STARTED_BEFORE
 
 
@@ -139,16 +144,17 @@ def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
 
 
 class Asked:
-    """TERM and USR1: stop, with the job's grace; a second one, and USR2: now.
+    """TERM and USR1: stop, with the job's grace; a TERM after either, and USR2: now.
 
     Slurm sends TERM, the client the others: Slurm has TERM for itself, and sends it to the job as
-    well. INT and HUP are meant for a terminal that is not here.
+    well. The client's wish is in its file as well, which is found without any signal: the two of
+    them are one. INT and HUP are meant for a terminal that is not here.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
     def __init__(self) -> None:
-        self.stop = self.now = False
+        self.stop = self.now = self.signalled = False
         self.fd, write = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(write, False)
@@ -159,8 +165,13 @@ class Asked:
             signal.signal(number, signal.SIG_IGN)
 
     def hear(self, number: int, _: object) -> None:
-        self.now = self.stop or number == signal.SIGUSR2
-        self.stop = True
+        if number == signal.SIGUSR2 or (number == signal.SIGTERM and self.signalled):
+            self.now = True
+        self.stop = self.signalled = True
+
+    def read(self, now: bool) -> None:
+        """The client left word that it is to stop."""
+        self.stop, self.now = True, self.now or now
 
     def wait(self, seconds: float | None, *others: int) -> None:
         """Until a signal, until one of the `others` can be read, or so long."""
@@ -246,6 +257,7 @@ class Attempt:
         self.start_file = os.path.join(slurm, b"starts", name)
         self.stop_file = os.path.join(slurm, b"stops", name)
         self.end_file = os.path.join(run, b"ends", name)
+        self.stop_read: tuple[int, int] | None = None
 
     @property
     def id(self) -> str:
@@ -253,13 +265,25 @@ class Attempt:
             return self.name.decode("utf-8", "surrogateescape")
         return str(self.ticket["keeper"]["attempt"])
 
-    def read_stop(self) -> tuple[str, str] | None:
-        """Why the client wants it stopped, and for whom; None where it does not."""
+    def read_stop(self) -> tuple[str, str, bool] | None:
+        """Why the client wants it stopped, for whom, whether now; None where it does not."""
         stop = read_json(self.stop_file)
         if stop is None:
             return None
         reason = "cancelled" if stop.get("reason") == "cancelled" else "interrupted"
-        return reason, str(stop.get("by", ""))
+        return reason, str(stop.get("by", "")), bool(stop.get("now"))
+
+    def new_stop(self) -> tuple[str, str, bool] | None:
+        """The same where it is not what was read last. One stat where nothing is new."""
+        try:
+            file = os.stat(self.stop_file)
+        except OSError:
+            return None
+        mark = (file.st_ino, file.st_mtime_ns)
+        stop = None if mark == self.stop_read else self.read_stop()
+        if stop is not None:
+            self.stop_read = mark
+        return stop
 
     def refuse(self, why: str) -> None:
         say(f"{self.id}: {why}")
@@ -333,11 +357,12 @@ def claim(
         os.unlink(draft)
 
 
-def started_before(path: bytes) -> str:
-    start = read_json(path)
-    if start is None:
-        return "was started before"
-    return f"was started before, as Slurm job {start.get('job')} on node {start.get('node')}"
+def taken_before(path: bytes) -> str:
+    start = read_json(path) or {}
+    if "withdrawn" in start:
+        return f"was withdrawn ({start.get('by')}): it is not started"
+    where = f", as Slurm job {start['job']} on node {start.get('node')}" if "job" in start else ""
+    return f"was started before{where}: it is not started again"
 
 
 # ── What Slurm granted ──────────────────────────────────────────────────────────────────────────
@@ -601,11 +626,14 @@ class Keepers:
         """The end, once nothing of the attempt is left; None where both keepers are gone."""
         told: tuple[bool, bool] = (False, False)
         while True:
+            stop = attempt.new_stop()
+            if stop is not None:
+                asked.read(now=stop[2])
             if (asked.stop, asked.now) != told:
                 told = (asked.stop, asked.now)
-                reason, by = attempt.read_stop() or ("interrupted", SLURM_ENDED_IT)
+                reason, by, _ = stop or attempt.read_stop() or UNEXPLAINED
                 self.stop(reason, by, asked.now)
-            asked.wait(None, self.pair.fileno())
+            asked.wait(LOOK, self.pair.fileno())
             for message in self.heard():
                 if message is None:
                     return None

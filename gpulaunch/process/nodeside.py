@@ -1,6 +1,7 @@
 """The client's side of `node.py`: the files that they leave each other on the shared file system.
 
     client ─tickets/ batches/ stops/─▶ node.py ─starts/─▶ client       (ends/: see `ends.py`)
+       └──────withdraws─▶ starts/ ◀─claims──┘
 
 Whoever writes one writes it elsewhere in the same directory and renames it: a reader sees a whole
 file or none. Names of attempts are written as their bytes, a character each, as the keeper has
@@ -9,14 +10,15 @@ all texts: what is a file's name here is the same one there, whatever either sid
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant
 from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
@@ -26,6 +28,8 @@ NODE = Path(__file__).with_name("node.py")
 """The shim; it looks for `keeper.py` beside itself, so both are copied."""
 
 PROGRAMS = (NODE, KEEPER)
+
+Reason: TypeAlias = Literal["cancelled", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,15 @@ class Start:
     started: Instant
 
 
-def read_start(path: str | os.PathLike[str]) -> Start | None:
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A client claimed the attempt before any node did: it is run nowhere. Why, and for whom."""
+
+    reason: Reason
+    by: str
+
+
+def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
     """Who claimed the attempt, and where; None where nobody did, as far as is to be seen here.
 
     Raises OSError where it is there and cannot be read.
@@ -71,11 +83,62 @@ def read_start(path: str | os.PathLike[str]) -> Start | None:
             record: Mapping[str, Any] = json.loads(file.read())
     except (FileNotFoundError, ValueError):
         return None
+    if "withdrawn" in record:
+        return Withdrawn(_reason(record["withdrawn"]), str(record["by"]))
     # Of what another version of node.py has beside, nothing is known.
     known = {each.name: record[each.name] for each in fields(Start)}
     known["gpus"] = tuple(GrantedGpu(c["index"], c["uuid"], c["name"]) for c in record["gpus"])
     known["started"] = Instant(*record["started"])
     return Start(**known)
+
+
+def withdraw(
+    paths: Sequence[str | os.PathLike[str]],
+    reason: Reason,
+    by: str,
+    link: Callable[[str, str | os.PathLike[str]], None] = os.link,
+) -> list[bool]:
+    """Claim attempts, by their files in `starts/`, so that no node begins them any more.
+
+    Of each, whether that came before a node's claim. On the disk when this returns. Raises OSError;
+    some may be claimed then.
+
+    INVARIANT: as in `claim` of node.py, which is the same for one attempt: link(2) decides.
+    """
+    folder = os.path.dirname(paths[0])
+    draft = os.path.join(folder, f".new-{secrets.token_hex(8)}")
+    won: list[bool] = []
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(fd, "wb") as file:
+            file.write(json.dumps({"withdrawn": reason, "by": by}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        for path in paths:
+            won.append(_links(draft, path, 1 + sum(won), link))
+        _sync_directory(folder)
+    finally:
+        os.unlink(draft)
+    return won
+
+
+def _links(
+    draft: str,
+    path: str | os.PathLike[str],
+    names: int,
+    link: Callable[[str, str | os.PathLike[str]], None],
+) -> bool:
+    """Whether the file, which has so many names, is now there as well, and nobody else's was."""
+    try:
+        link(draft, path)
+    except OSError as problem:
+        # NFS repeats a request whose answer was lost, and then finds its own link: link(2).
+        if os.stat(draft).st_nlink > names:
+            return True
+        if problem.errno == errno.EEXIST:
+            return False
+        raise
+    return True
 
 
 def write_ticket(path: str | os.PathLike[str], command: Command, slots: NodeSlots) -> None:
@@ -99,13 +162,14 @@ def write_batch(path: str | os.PathLike[str], attempts: Sequence[str]) -> None:
 
 
 def write_stop(
-    path: str | os.PathLike[str], reason: Literal["cancelled", "interrupted"], by: str = ""
+    path: str | os.PathLike[str], reason: Reason, by: str = "", now: bool = False
 ) -> None:
-    """Why the attempt is to stop; to be written before node.py gets its signal. Raises OSError.
+    """Why the attempt is to stop, `now` without its grace. Raises OSError.
 
-    An attempt that node.py has not begun by then is not begun.
+    node.py finds it by itself, at once where it gets its signal after that. May be written again
+    with a stronger wish. An attempt that node.py has not begun by then is not begun.
     """
-    _write(path, {"reason": reason, "by": by})
+    _write(path, {"reason": reason, "by": by, "now": now})
 
 
 def look_anew(folder: str | os.PathLike[str]) -> None:
@@ -131,6 +195,10 @@ def put(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> Non
         raise
     if durable:
         _sync_directory(os.path.dirname(path))
+
+
+def _reason(word: object) -> Reason:
+    return "cancelled" if word == "cancelled" else "interrupted"
 
 
 def _write(path: str | os.PathLike[str], value: object, durable: bool = False) -> None:

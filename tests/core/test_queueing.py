@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from gpulaunch.core import again
-from gpulaunch.core.events import Cancel, Ended, GoOn, Pause, Retry, Stop
+from gpulaunch.core.events import Cancel, Ended, GoOn, OutOfReach, Pause, Retry, Stop
 from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
@@ -244,6 +244,27 @@ def test_a_stop_ends_what_runs_and_what_is_in_the_queue() -> None:
     assert table.run.finished
     assert table.run.outcome() == ("stopped", "Ctrl-C")
     assert set(table.states().values()) == {"waiting"}
+
+
+def test_what_is_out_of_reach_is_left_only_where_it_is_to_end_at_once() -> None:
+    table = queue()
+    table.submit(*jobs("a", "b"))
+    table.started("a.1", on("n1", 0))
+    lost = OutOfReach("1 attempt is still in the queue's hands")
+    for request in (None, Stop("Ctrl-C")):
+        if request is not None:
+            table.asked(request)
+        table.on(lost)
+        assert not table.run.finished
+    table.ended("b.1", Interrupted("Ctrl-C"))
+    table.asked(Stop("Ctrl-C", now=True))
+    assert not table.run.finished
+    table.on(lost)
+    assert table.run.finished
+    assert table.run.outcome() == ("interrupted", lost.why)
+    assert table.states() == {"a": "running", "b": "waiting"}
+    table.ended("a.1", Interrupted("Ctrl-C"))  # it told at the last moment
+    assert table.run.outcome() == ("stopped", "Ctrl-C")
 
 
 def test_while_paused_nothing_is_handed_over_and_the_queue_stays() -> None:

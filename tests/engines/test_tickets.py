@@ -16,7 +16,7 @@ from gpulaunch.engines.environment import CACHES, CHOSEN, RANKS, THREADS, Machin
 from gpulaunch.engines.prepare import NotPreparedError, Outs
 from gpulaunch.engines.slurm import tickets
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.nodeside import PROGRAMS, write_stop
+from gpulaunch.process.nodeside import PROGRAMS, withdraw, write_stop
 from gpulaunch.spec import load_text
 from tests.process.onnode import Node, driver, listing
 
@@ -179,7 +179,10 @@ def test_an_attempt_that_a_node_has_begun_is_not_prepared_again(bench: Bench) ->
 
 
 def test_a_forgotten_stop_is_not_for_the_attempt_that_comes_now(bench: Bench) -> None:
-    write_stop(bench.run.stop(AttemptId("job", 1)), "cancelled")
+    """It was asked to stop, and withdrawn, and a power cut took both from the journal."""
+    attempt = AttemptId("job", 1)
+    write_stop(bench.run.stop(attempt), "cancelled")
+    withdraw([bench.run.start(attempt)], "cancelled", "you")
     assert bench.serve(bench.job("run: echo ran"), mask="0") == "ran\n"
 
 

@@ -91,7 +91,7 @@ class Node:
 
     def began(self, attempt: AttemptId) -> Start:
         start = read_start(self.run.start(attempt))
-        assert start is not None
+        assert isinstance(start, Start)
         return start
 
     def log(self, attempt: AttemptId) -> str:

@@ -26,12 +26,13 @@ from gpulaunch.core.model import (
 from gpulaunch.gpus.names import Held, bind_name
 from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.nodeside import GrantedGpu, read_start, write_stop
+from gpulaunch.process.nodeside import GrantedGpu, Withdrawn, read_start, withdraw, write_stop
 from tests.helpers import wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
 from tests.process.support import children_of, marked, token
 from tests.process.test_pythons import VERSIONS, python
 
+DEAF = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
 SHOW_MASK = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}" ${CUDA_DEVICE_ORDER-unset}')
 
 
@@ -194,6 +195,58 @@ def test_a_link_that_was_made_though_its_answer_was_lost_is_a_claim(tmp_path: Pa
 
     assert shim.claim(os.fsencode(tmp_path / "job.2"), {"a": 3}, repeated)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.1", "job.2"]
+
+
+def test_what_its_client_withdrew_is_never_begun(node: Node) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran")
+    assert withdraw([node.run.start(attempt)], "cancelled", "you") == [True]
+    node.run.ticket(attempt).unlink()  # as the client does then
+    assert node.serve(patience=3600) == (
+        75,
+        "gpulaunch: job.1 was withdrawn (you): it is not started\n",
+    )
+    assert read_start(node.run.start(attempt)) == Withdrawn("cancelled", "you")
+    assert not node.run.log(attempt).exists()
+    assert not node.run.end(attempt).exists()
+
+
+def test_of_what_is_withdrawn_together_only_what_no_node_has_is(node: Node) -> None:
+    attempts = [node.ticket("true", job=f"job{number}") for number in range(4)]
+    assert node.serve(2)[0] == 0
+    claims = [node.run.start(attempt) for attempt in attempts]
+    assert withdraw(claims, "interrupted", "Ctrl-C") == [True, True, False, True]
+    assert node.began(attempts[2]).job == "12_2"
+    assert withdraw(claims, "interrupted", "again") == [False] * 4
+    assert read_start(claims[0]) == Withdrawn("interrupted", "Ctrl-C")
+    assert sorted(path.name for path in node.run.starts.iterdir()) == [c.name for c in claims]
+
+
+def test_a_withdrawal_whose_answer_was_lost_is_one(tmp_path: Path) -> None:
+    """As NFS does it: the repeated request finds the name taken, by ourselves."""
+
+    def repeated(draft: str, name: str | os.PathLike[str]) -> None:
+        os.link(draft, name)
+        os.link(draft, name)
+
+    (tmp_path / "job.2").write_text("a node's")
+    claims = [tmp_path / f"job.{number}" for number in (1, 2, 3)]
+    assert withdraw(claims, "interrupted", "Ctrl-C", repeated) == [True, False, True]
+
+
+def test_of_a_node_and_a_client_who_claim_it_together_one_has_it(node: Node) -> None:
+    for number in range(10):
+        attempt = node.ticket("sh", "-c", "echo up; exec sleep 1000", job=f"job{number}")
+        aside = node.run.path / "aside"
+        node.run.ticket(attempt).rename(aside)
+        process = node.start(number)
+        wait_until(lambda pid=process.pid: catches(pid, signal.SIGTERM), PATIENCE)  # type: ignore[misc]
+        aside.rename(node.run.ticket(attempt))
+        (won,) = withdraw([node.run.start(attempt)], "interrupted", "Ctrl-C")
+        if not won:
+            running(node, attempt)
+            process.terminate()
+        assert finished(process)[0] == (75 if won else 143)
+        assert node.run.log(attempt).exists() == (not won)
 
 
 def test_a_start_of_another_version_is_read_for_what_it_has_in_common(node: Node) -> None:
@@ -395,6 +448,56 @@ def test_a_stop_for_which_the_client_left_a_reason_has_that_reason(
     assert node.outcome(attempt) == Cancelled(Exited(5))
 
 
+def test_a_stop_is_found_without_any_signal(node: Node) -> None:
+    """As where Slurm's controller does not answer."""
+    script = "trap 'exit 5' TERM; echo up; sleep 1000 & wait"
+    attempt = node.ticket("bash", "-c", script, grace=1000.0)
+    process = node.start()
+    running(node, attempt)
+    write_stop(node.run.stop(attempt), "cancelled", "you")
+    assert finished(process) == (5, "")
+    assert node.outcome(attempt) == Cancelled(Exited(5))
+
+
+def test_a_stop_that_becomes_stronger_is_found_as_well(node: Node) -> None:
+    attempt = node.ticket("bash", "-c", DEAF, grace=1000.0)
+    process = node.start()
+    running(node, attempt)
+    write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C")
+    running(node, attempt, "heard")
+    write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C", now=True)
+    assert finished(process)[0] == 137
+    assert node.outcome(attempt) == Interrupted("Ctrl-C", Signaled(9))
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGUSR1] * 2, [signal.SIGTERM]])
+def test_a_stop_that_comes_by_signal_and_by_its_file_is_one(
+    node: Node, signals: list[signal.Signals]
+) -> None:
+    """Also where it is found first, and where Slurm's answer was lost and it was told again."""
+    go = node.run.path / "go"
+    script = f"trap 'echo heard' TERM; echo up; until [ -e '{go}' ]; do sleep 0.01; done; exit 4"
+    attempt = node.ticket("bash", "-c", script, grace=1000.0)
+    process = node.start()
+    running(node, attempt)
+    write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C")
+    running(node, attempt, "heard")
+    for number in signals:
+        process.send_signal(number)
+        wait_until(lambda: not pending(process.pid), PATIENCE)
+    go.touch()
+    assert finished(process)[0] == 4
+    assert node.outcome(attempt) == Interrupted("Ctrl-C", Exited(4))
+
+
+def pending(pid: int) -> bool:
+    """Whether a signal was sent to it that it has not taken yet."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(("SigPnd:", "ShdPnd:")) and int(line.split()[1], 16):
+            return True
+    return False
+
+
 def test_an_interruption_says_by_whom(node: Node) -> None:
     attempt = node.ticket("sh", "-c", "echo up; exec sleep 1000")
     process = node.start()
@@ -412,8 +515,7 @@ def test_an_interruption_says_by_whom(node: Node) -> None:
 def test_what_does_not_heed_the_first_signal_goes_with_the_second(
     node: Node, signals: list[signal.Signals]
 ) -> None:
-    script = "trap 'echo heard' TERM; echo up; while :; do sleep 0.01; done"
-    attempt = node.ticket("bash", "-c", script, grace=1000.0)
+    attempt = node.ticket("bash", "-c", DEAF, grace=1000.0)
     process = node.start()
     running(node, attempt)
     for number in signals[:-1]:

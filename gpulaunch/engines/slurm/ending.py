@@ -1,41 +1,55 @@
-"""Ending what Slurm has: out of its queue, or by the node's side with the job's own grace.
+"""Ending what Slurm has: withdrawn before it begins, or by the node's side with the job's grace.
 
-ask ─▶ stops/JOB.N ─▶ it waits: scancel; had it begun by then, it ends as one that runs
-                    └▶ it runs: USR1 to the batch script alone (now: USR2, which kills)
-                                  └─ long after its grace: scancel
+ask ─▶ claim ─▶ ours: no node begins it any more (leaving.py)
+             └▶ a node's: it runs ─▶ stops/JOB.N, at which the node looks by itself
+                                  ─▶ USR1 to the batch script alone (now: USR2, which kills)
+                                        └─ long after its grace: scancel
+
+Nothing of it waits for Slurm's controller.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Literal
+from os import unlink
+from typing import Protocol
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
-from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.held import Held, in_parts
 from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.nodeside import write_stop
+from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
 
 HARD = 30.0
 """Seconds beyond a job's grace after which Slurm is to end it without further ado."""
 TOGETHER = 0.02
-AT_ONCE = 200
-"""Numbers on one command line."""
+AGAIN = 5.0
+"""Seconds after which a file is tried again that could not be written."""
+
+
+class Ender(Protocol):
+    """Who is told. `withdrawn`: no node begins these any more; `begun`: a node has this one."""
+
+    def withdrawn(self, some: Sequence[Held]) -> None: ...
+    def begun(self, held: Held) -> None: ...
+    def asked(self) -> None: ...
+    def away(self, why: str) -> None: ...
 
 
 class Ending:
     """What was asked of whom, and which signal each was last sent, and when."""
 
-    def __init__(self, slurm: commands.Slurm, run: RunDir, loop: Loop) -> None:
+    def __init__(self, slurm: commands.Slurm, run: RunDir, loop: Loop, to: Ender) -> None:
         self._slurm = slurm
         self._run = run
         self._loop = loop
+        self._to = to
         self._asked: dict[AttemptId, Held] = {}
+        self._written: dict[AttemptId, tuple[Withdrawn, bool]] = {}
         self._signalled: dict[AttemptId, tuple[str, float]] = {}
 
     def ask(self, held: Held) -> None:
@@ -45,14 +59,12 @@ class Ending:
 
     def insist(self, wished: Iterable[Held]) -> None:
         """After a look at the queue: what still waits, or has begun meanwhile, is told again."""
-        wished = list(wished)
-        if wished:
-            self._tell(wished)
+        self._tell(list(wished))
 
     def recall(self, held: Sequence[Held]) -> None:
         """Take out of the queue what Slurm has put back there: it would not be begun again."""
         for each in held:
-            if each.start is not None:
+            if each.start is not None and each.wish is None:
                 self.leave_word(each)
         self._cancel(held)
 
@@ -63,42 +75,85 @@ class Ending:
             write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
 
     def over(self, held: Held) -> None:
-        self._asked.pop(held.attempt, None)
-        self._signalled.pop(held.attempt, None)
+        for known in (self._asked, self._written, self._signalled):
+            known.pop(held.attempt, None)
         with suppress(OSError):
-            os.unlink(self._run.stop(held.attempt))
+            unlink(self._run.stop(held.attempt))
 
     def _begin(self) -> None:
         asked, self._asked = self._asked, {}
         self._tell(list(asked.values()))
+        self._to.asked()
 
     def _tell(self, wished: Sequence[Held]) -> None:
         now = time.monotonic()
+        wished = self._withdraw([held for held in wished if held.withdrawn is None])
         for held in wished:
-            if held.attempt not in self._signalled:
-                self._write(held)  # first: what begins after it is not begun
-        wished = [held for held in wished if held.reachable]
+            self._write(held)
+        wished = [held for held in wished if held.id and held.reachable]
         running = [held for held in wished if held.runs]
         late = [held for held in running if self._is_late(held, now)]
         self._cancel([held for held in wished if not held.runs or held in late])
         for word in ("USR1", "USR2"):
             self._signal([held for held in running if held not in late], word, now)
 
+    # ── On the shared disk ──────────────────────────────────────────────────────────────────────
+
+    def _withdraw(self, wished: Sequence[Held]) -> list[Held]:
+        """Claim those that have not begun. What is left: it runs, or it cannot be claimed."""
+        waiting: dict[Withdrawn, list[Held]] = {}
+        for held in wished:
+            if not held.begun:
+                waiting.setdefault(_why(held), []).append(held)
+        for why, some in waiting.items():
+            try:
+                won = withdraw([self._run.start(held.attempt) for held in some], why.reason, why.by)
+            except OSError:  # a full disk: Slurm is asked meanwhile
+                self._later(some)
+                continue
+            ours = [held for held, mine in zip(some, won, strict=True) if mine]
+            for held in ours:
+                held.withdrawn = why
+            for held in some:
+                if held.withdrawn is None:
+                    self._to.begun(held)
+            if ours:
+                self._to.withdrawn(ours)
+        return [held for held in wished if held.withdrawn is None]
+
+    def _write(self, held: Held) -> None:
+        """What the node's side looks for. Without it the end is one that Slurm asked for."""
+        why, now = _why(held), held.wish is not None and held.wish.now
+        if self._written.get(held.attempt) == (why, now):
+            return
+        try:
+            write_stop(self._run.stop(held.attempt), why.reason, why.by, now)
+        except OSError:
+            self._later([held])
+        else:
+            self._written[held.attempt] = (why, now)
+
+    def _later(self, some: Sequence[Held]) -> None:
+        self._asked.update({held.attempt: held for held in some})
+        self._loop.call_after("slurm:end", AGAIN, self._begin)
+
+    # ── Through Slurm ───────────────────────────────────────────────────────────────────────────
+
     def _is_late(self, held: Held, now: float) -> bool:
         word, since = self._signalled.get(held.attempt, ("", now))
         return bool(word) and now - since > HARD + (0.0 if word == "USR2" else held.job.grace)
 
     def _signal(self, running: Sequence[Held], word: str, now: float) -> None:
-        """Once each: a second one would mean at once."""
         new = [held for held in running if _word_for(held) == word and not self._has(held, word)]
         for held in new:
             self._signalled[held.attempt] = (word, now)
-        for some in _parts(new):
+        for some in in_parts(new):
 
             def answered(answer: commands.CancelAnswer, some: Sequence[Held] = some) -> None:
                 if isinstance(answer, commands.Unreachable):
                     for held in some:
                         self._signalled.pop(held.attempt, None)
+                    self._to.away(answer.text)
 
             self._slurm.signal([held.id for held in some], word, answered)
 
@@ -106,25 +161,22 @@ class Ending:
         return self._signalled.get(held.attempt, ("",))[0] == word
 
     def _cancel(self, wished: Sequence[Held]) -> None:
-        for some in _parts(wished):
-            self._slurm.cancel([held.id for held in some], _look_again)
+        for some in in_parts(wished):
+            self._slurm.cancel([held.id for held in some], self._heard)
 
-    def _write(self, held: Held) -> None:
-        """Why, for the node's side to record. Without it the end is one that Slurm asked for."""
-        if held.wish is not None:
-            reason: Literal["cancelled", "interrupted"]
-            reason = "cancelled" if held.wish.reason == "cancelled" else "interrupted"
-            with suppress(OSError):
-                write_stop(self._run.stop(held.attempt), reason, held.wish.by)
+    def _heard(self, answer: commands.CancelAnswer) -> None:
+        """The next look at the queue tells more than scancel does; what is not over is told
+        again."""
+        if isinstance(answer, commands.Unreachable):
+            self._to.away(answer.text)
+
+
+def _why(held: Held) -> Withdrawn:
+    """Why it is to end, as the files have it."""
+    wish = held.wish
+    reason: Reason = "cancelled" if wish and wish.reason == "cancelled" else "interrupted"
+    return Withdrawn(reason, wish.by if wish else "")
 
 
 def _word_for(held: Held) -> str:
     return "USR2" if held.wish is not None and held.wish.now else "USR1"
-
-
-def _parts(wished: Sequence[Held]) -> list[Sequence[Held]]:
-    return [wished[start : start + AT_ONCE] for start in range(0, len(wished), AT_ONCE)]
-
-
-def _look_again(answer: commands.CancelAnswer) -> None:
-    """The next look at the queue tells more than scancel does; what is not over is told again."""

@@ -3,6 +3,7 @@
     Launch ─▶ ticket ─▶ Outbox ─▶ sbatch ┄┄▶ (a node: process/node.py) ─▶ starts/ ends/
                                                squeue, once a cycle ─▶ judge ◀┘
                                                                          └─▶ Queued Started Ended
+    StopAttempt ─▶ Ending ─▶ starts/ (withdrawn before it began ─▶ Leaving), or stops/, scancel
 
 It takes no card and sets no mask. Attempts go on when the launcher is gone; `adopt` takes them up.
 """
@@ -20,6 +21,7 @@ from gpulaunch.core.events import (
     Ended,
     Instruction,
     Launch,
+    OutOfReach,
     Queued,
     Started,
     Stop,
@@ -44,15 +46,17 @@ from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge, to_recall
+from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.slurm.settings import Settings
+from gpulaunch.engines.slurm.silence import Silence
 from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import read_start
+from gpulaunch.process.nodeside import Withdrawn, read_start
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
@@ -86,14 +90,16 @@ class SlurmEngine:
         self._outbox = Outbox(
             self._slurm, context.run, title, context.epoch, environ, loop, self, self._probe
         )
-        self._ending = Ending(self._slurm, context.run, loop)
+        self._ending = Ending(self._slurm, context.run, loop, self)
+        self._leaving = Leaving(self._slurm, loop, self._left, self.away)
         self._witness = Witness.afar(context.run, context.warn)
         self._waits = ""
-        self._away = ""
+        self._silence = Silence(lambda text: context.warn(None, text))
         self._asked_at: float | None = None
+        self._killed_at: float | None = None
         self._planned: set[str] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
-        self._adopted = False
+        self._adopted = self._looked = False
         tickets.lay_out(context.run)
         script.lay_out(context.run)
 
@@ -154,19 +160,21 @@ class SlurmEngine:
                 self._early[stop.attempt] = stop
             return
         held.wish = stop
-        if held.id:
-            self._ending.ask(held)
-        elif self._outbox.drop(stop.attempt):
+        if stop.now:
+            self._killed_at = self._killed_at or time.monotonic()
+        if not held.id and self._outbox.drop(stop.attempt):
             self._over(held, Interrupted(stop.by))
+        else:
+            self._ending.ask(held)
 
     def why(self, attempt: AttemptId) -> str:
         held = self._held.get(attempt)
         if held is None:
             return ""
         if not held.id:
-            return self._waits or self._away or "is being handed to Slurm"
+            return self._waits or self._silence.why or "is being handed to Slurm"
         queued = held.row is not None and held.row.phase == "queued"
-        reason = self._away or (held.row.reason if held.row is not None and queued else "")
+        reason = self._silence.why or (held.row.reason if held.row is not None and queued else "")
         return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
@@ -188,6 +196,9 @@ class SlurmEngine:
                 self.sent(batch)
             else:
                 self._outbox.take_up(batch)
+        for held in self._held.values():
+            if held.wish is not None:
+                self._ending.ask(held)
         for attempt in sorted(left):
             self._post(Ended(attempt, Interrupted("its launcher was gone before Slurm had it")))
         self._plan()
@@ -195,7 +206,8 @@ class SlurmEngine:
     # ── What the outbox tells ───────────────────────────────────────────────────────────────────
 
     def wanted(self, attempt: AttemptId) -> bool:
-        return attempt in self._held
+        held = self._held.get(attempt)
+        return held is not None and held.withdrawn is None
 
     def id_of(self, attempt: AttemptId) -> str | None:
         if attempt in self._postponed:
@@ -208,20 +220,27 @@ class SlurmEngine:
 
     def sent(self, batch: Batch) -> None:
         self._waits = ""
+        withdrawn = []
         for place, attempt in enumerate(batch.attempts):
-            held = self._held.get(attempt)
+            held = self._held.get(attempt) or self._leaving.get(attempt)
             if held is None:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
             held.title = batch.title
             self._post(Queued(attempt, f"Slurm job {held.id}"))
-            if held.wish is not None:
+            if held.withdrawn is not None:
+                withdrawn.append(held)
+            elif held.wish is not None:
                 self._ending.ask(held)
+        self._leaving.numbered(withdrawn)
 
     def refused(self, batch: Batch, why: str) -> None:
         for attempt in batch.attempts:
-            if held := self._held.get(attempt):
+            held = self._held.get(attempt)
+            if held is not None and held.withdrawn is None:
                 self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
+            elif held := self._leaving.get(attempt):
+                self._leaving.told([held])
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
@@ -241,7 +260,7 @@ class SlurmEngine:
 
     def _plan(self) -> None:
         """Look at the records and at the queue from time to time while anything is there."""
-        if self._held or self._outbox.in_doubt:
+        if self._held or self._outbox.in_doubt or self._leaving.any_untold:
             self._later("glance", min(GLANCE, self._cycle), self._glance)
             if self._asked_at is None:
                 self._later("queue", self._cycle, self._look)
@@ -272,8 +291,10 @@ class SlurmEngine:
             return
         self._asked_at = None
         if isinstance(answer, commands.Queue):
-            self._tell_back()
+            self._silence.over(asked_at)
             self._outbox.look_up(answer.rows)
+            self._find_left_over(answer.rows)
+            self._leaving.look(answer.rows, asked_at, self._outbox.has)
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
             self._recall()
@@ -282,6 +303,12 @@ class SlurmEngine:
         else:
             self.away(answer.text)
         self._plan()
+
+    def _find_left_over(self, rows: Sequence[Row]) -> None:
+        """Once: an earlier launcher may have ended before Slurm could be told."""
+        if not self._looked and self._context.epoch > 1:
+            self._leaving.found(left_over(rows, self._run, self._held))
+        self._looked = True
 
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""
@@ -309,15 +336,21 @@ class SlurmEngine:
         started, ended = _names(self._run.starts), _names(self._run.ends)
         for held in list(self._held.values()):
             name = str(held.attempt)
-            if held.start is None and name in started:
+            if held.start is None and held.withdrawn is None and name in started:
                 self._begun(held)
             self._consider(held, name in ended)
+        self._leave()
         self._plan()
 
     def _begun(self, held: Held) -> None:
-        start = held.start = read_start(self._run.start(held.attempt))
+        start = read_start(self._run.start(held.attempt))
         if start is None:
             return
+        if isinstance(start, Withdrawn):  # by a launcher that was killed then
+            held.withdrawn = start
+            self.withdrawn([held])
+            return
+        held.start, held.begun = start, True
         held.start_at = time.monotonic()
         if start.job and start.job != held.id:
             held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
@@ -328,6 +361,8 @@ class SlurmEngine:
         self._post(Started(held.attempt, start.pid, gpus, start.node))
 
     def _consider(self, held: Held, has_end: bool) -> None:
+        if held.withdrawn is not None:
+            return
         end = None
         if has_end:
             with suppress(OSError):
@@ -387,18 +422,40 @@ class SlurmEngine:
         if self._postponed:  # once the core has heard of this end: it may not want them any more
             self._loop.call_after("slurm:postponed", 0.0, self._take_postponed)
 
+    # ── What is being ended ─────────────────────────────────────────────────────────────────────
+
+    def withdrawn(self, some: Sequence[Held]) -> None:
+        self._leaving.begin(some, away=bool(self._silence.why))
+
+    def begun(self, held: Held) -> None:
+        held.begun = True
+        with suppress(OSError):
+            self._begun(held)
+
+    def asked(self) -> None:
+        if self._silence.why:
+            self._silence.say(self._stopping(), self._leaving.removed_by())
+            self._leaving.let_go()
+
+    def _left(self, held: Held) -> None:
+        why = held.withdrawn
+        assert why is not None
+        if held.attempt in self._held:
+            self._over(held, Cancelled() if why.reason == "cancelled" else Interrupted(why.by))
+
     # ── A controller that does not answer ───────────────────────────────────────────────────────
 
     def away(self, why: str) -> None:
-        if not self._away:
-            text = f"Slurm's controller does not answer, what runs goes on: {why}"
-            self._context.warn(None, text)
-        self._away = f"Slurm's controller does not answer: {why}"
+        self._silence.noticed(why, self._stopping(), self._leaving.removed_by())
+        self._leaving.let_go()
 
-    def _tell_back(self) -> None:
-        if self._away:
-            self._context.warn(None, "Slurm's controller answers again")
-        self._away = ""
+    def _stopping(self) -> list[Held]:
+        return [held for held in self._held.values() if held.wish or held.withdrawn]
+
+    def _leave(self) -> None:
+        """A run that is to end at once does not wait for ever for what nobody can tell."""
+        if why := self._silence.gives_up(self._held.values(), self._killed_at or 0.0):
+            self._post(OutOfReach(why))
 
     def close(self) -> None:
         """The attempts stay Slurm's."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm.reading import Row
-from gpulaunch.process.nodeside import Start
+from gpulaunch.process.nodeside import Start, Withdrawn
+
+AT_ONCE = 200
+"""Numbers on one command line."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,8 +22,9 @@ class Held:
     its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
     seen to be over, or unknown, or back in the queue; `start_at` and `end_at`, when the records of
     its start and its end were first seen. `adopted`: an earlier launcher handed it over. `asked`:
-    Slurm was asked for it. `recalled`: why it is taken out of the queue, where nobody wished that.
-    `preempted`: Slurm said once that it makes room for another.
+    Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
+    yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
+    where nobody wished that. `preempted`: Slurm said once that it makes room for another.
     """
 
     attempt: AttemptId
@@ -38,6 +42,8 @@ class Held:
     asked: bool = False
     recalled: str = ""
     preempted: bool = False
+    begun: bool = False
+    withdrawn: Withdrawn | None = None
 
     @property
     def reachable(self) -> bool:
@@ -61,7 +67,7 @@ class Held:
         """It was given its cards, and is not known to be over."""
         if self.row is not None and self.row.phase != "queued":
             return self.row.phase == "running"
-        return self.start is not None
+        return self.begun
 
 
 class Queue:
@@ -96,3 +102,9 @@ class Queue:
             # A task that is cancelled while it waits goes without a trace; its array is there.
             return Row(number, int(task), name=self._arrays[number], state="CANCELLED")
         return None
+
+
+def in_parts(some: Sequence[Held]) -> Iterator[Sequence[Held]]:
+    """As many as may stand on one command line."""
+    for start in range(0, len(some), AT_ONCE):
+        yield some[start : start + AT_ONCE]

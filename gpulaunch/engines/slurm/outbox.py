@@ -90,11 +90,16 @@ class Outbox:
         self._send()
 
     def drop(self, attempt: AttemptId) -> bool:
-        """Take it back; False where it is handed over, or about to be."""
+        """Take it back; False where it is handed over, about to be, or perhaps was."""
         if self._fresh.pop(attempt, None) is not None:
             return True
-        waiting = [batch for batch in self._batches if batch is not self._sending]
+        perhaps = self._unconfirmed | ({self._sending.name} if self._sending else set())
+        waiting = [batch for batch in self._batches if batch.name not in perhaps]
         return any(attempt in batch.attempts for batch in waiting)
+
+    def has(self, attempt: AttemptId) -> bool:
+        """It is on its way; Slurm may have it already."""
+        return any(attempt in batch.attempts for batch in self._batches)
 
     def one_is_over(self) -> None:
         """What was held back until it was known how another ended may go now."""

@@ -15,7 +15,7 @@ from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import NotPreparedError, Outs, prepare, scope, wants_port
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.nodeside import PROGRAMS, put, read_start, write_ticket
+from gpulaunch.process.nodeside import PROGRAMS, Start, put, read_start, write_ticket
 
 
 def lay_out(run: RunDir) -> None:
@@ -44,12 +44,14 @@ def write(
 
     Raises OSError, and GpulaunchError where the attempt cannot be started as the job says.
     """
-    if start := read_start(run.start(attempt)):
+    start = read_start(run.start(attempt))
+    if isinstance(start, Start):
         # What a power cut took from the journal is known here: it keeps its log and its end.
         where = f"as Slurm job {start.job} on node {start.node}"
         raise NotPreparedError(f"{attempt} was started before, {where}, and that was forgotten")
-    with suppress(FileNotFoundError):
-        os.unlink(run.stop(attempt))  # likewise: of one that was stopped before it began
+    for left in (run.start(attempt), run.stop(attempt)):
+        with suppress(FileNotFoundError):
+            os.unlink(left)  # likewise: of one that was stopped before it began
     slots = NodeSlots.fresh(job.demand.gpus)
     command = prepare(
         job, attempt, _place(job, attempt, run, run_id, slots), machine, base_environ, run, outs

@@ -1,0 +1,165 @@
+"""Attempts that were withdrawn before they began: Slurm is told, and then they are over.
+
+begin ─▶ scancel ─▶ answered ─▶ over
+            └─ no answer, soon or as is known ─▶ over all the same; Slurm is told once it answers
+
+Whatever becomes of them in its queue, no node begins one any more.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+
+from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.engines.slurm import batches, commands
+from gpulaunch.engines.slurm.held import Held, Queue, in_parts
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from gpulaunch.process.nodeside import Withdrawn, read_start
+
+SOON = 5.0
+"""Seconds for which Slurm's answer is waited for."""
+SHOWN = 8
+"""Numbers, and ranges of them, that are shown to people."""
+
+
+class Leaving:
+    """`over` is called with each of them once; `away` where Slurm does not answer."""
+
+    def __init__(
+        self,
+        slurm: commands.Slurm,
+        loop: Loop,
+        over: Callable[[Held], None],
+        away: Callable[[str], None],
+    ) -> None:
+        self._slurm = slurm
+        self._loop = loop
+        self._over = over
+        self._away = away
+        self._waiting: dict[AttemptId, Held] = {}
+        self._untold: dict[AttemptId, Held] = {}
+        self._count = count()
+
+    @property
+    def any_untold(self) -> bool:
+        """Slurm may have some of them still."""
+        return bool(self._untold)
+
+    def get(self, attempt: AttemptId) -> Held | None:
+        """One that Slurm may have still."""
+        return self._untold.get(attempt)
+
+    def begin(self, some: Sequence[Held], away: bool) -> None:
+        """`away`: Slurm is known not to answer; `let_go` is to follow."""
+        for held in some:
+            self._waiting[held.attempt] = self._untold[held.attempt] = held
+        if not away:
+            self._tell(some)
+        late = f"no answer within {SOON:g} s"
+        self._loop.call_after(
+            f"slurm:leaving {next(self._count)}",
+            SOON,
+            lambda: self._away(late) if any(h.attempt in self._waiting for h in some) else None,
+        )
+
+    def let_go(self) -> None:
+        """They are over, without Slurm."""
+        some, self._waiting = self._waiting, {}
+        for held in some.values():
+            self._over(held)
+
+    def found(self, some: Iterable[Held]) -> None:
+        """They are over, and Slurm has them still."""
+        self._untold.update({held.attempt: held for held in some})
+
+    def numbered(self, some: Sequence[Held]) -> None:
+        """They were on their way to Slurm, and have arrived."""
+        self._tell(some)
+
+    def told(self, some: Sequence[Held]) -> None:
+        """Slurm will not start them."""
+        for held in some:
+            self._untold.pop(held.attempt, None)
+            if self._waiting.pop(held.attempt, None):
+                self._over(held)
+
+    def look(
+        self, rows: Sequence[Row], asked_at: float, on_its_way: Callable[[AttemptId], bool]
+    ) -> None:
+        """What Slurm has of them, asked at that monotonic time, is told again."""
+        sight = Queue(rows)
+        there = []
+        for held in list(self._untold.values()):
+            if not held.id:
+                if not on_its_way(held.attempt):
+                    self.told([held])
+            elif held.known_at < asked_at:
+                held.row = sight.row_of(held)
+                if held.row is None or held.row.phase == "over":
+                    self.told([held])
+                else:
+                    there.append(held)
+        self._tell(there)
+
+    def removed_by(self) -> str:
+        """What a person may type to have Slurm forget those that wait for its answer."""
+        waiting = self._waiting.values()
+        words = _ranges([held.id for held in waiting if held.id])
+        if len(words) > SHOWN:
+            words[SHOWN:] = ["..."]
+        titles = dict.fromkeys(held.title for held in waiting if not held.id and held.title)
+        lines = [f"scancel {' '.join(words)}"] if words else []
+        return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
+
+    def _tell(self, some: Sequence[Held]) -> None:
+        for part in in_parts([held for held in some if held.id and held.reachable]):
+
+            def answered(answer: commands.CancelAnswer, part: Sequence[Held] = part) -> None:
+                if isinstance(answer, commands.Unreachable):
+                    self._away(answer.text)
+                else:
+                    self.told(part)
+
+            self._slurm.cancel([held.id for held in part], answered)
+
+
+def left_over(rows: Sequence[Row], run: RunDir, ours: Container[AttemptId]) -> Iterator[Held]:
+    """What was withdrawn and is in Slurm's queue still; without `ours`, which are looked after."""
+    queued = [row for row in rows if row.phase == "queued"]
+    titled = {batch.title: batch for batch in (batches.read_all(run) if queued else ())}
+    for row in queued:
+        batch = titled.get(row.name)
+        for place, attempt in enumerate(batch.attempts if batch else ()):
+            alone = row.task is None and not row.tasks
+            if attempt in ours or not (alone or row.is_about(row.id, place)):
+                continue
+            with suppress(OSError):
+                why = read_start(run.start(attempt))
+                if isinstance(why, Withdrawn):
+                    id = row.id if alone else f"{row.id}_{place}"
+                    job = Job(attempt.job, ())
+                    yield Held(attempt, job, id, row.name, row, withdrawn=why)
+
+
+def _ranges(ids: Sequence[str]) -> list[str]:
+    """`12_0 12_1 12_2 12_5 14` as `12_[0-2,5]` and `14`."""
+    tasks: dict[str, list[int]] = {}
+    for id in ids:
+        number, _, task = id.partition("_")
+        tasks.setdefault(number, []).extend([int(task)] if task else [])
+    return [f"{number}_[{_spans(some)}]" if some else number for number, some in tasks.items()]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ",".join("-".join(map(str, span)) for span in spans)

@@ -1,0 +1,325 @@
+"""Stopping while Slurm's controller does not answer: nothing of it waits for that."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import Ended, Started, StopAttempt
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Signaled
+from gpulaunch.engines.slurm import batches
+from gpulaunch.process.nodeside import withdraw
+from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE, Cluster
+from tests.slurm.conftest import MakeCluster, launcher_on
+from tests.slurm.test_engine import ends
+from tests.slurm.test_runs import SLURM, left, lines
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
+
+Make = Callable[[Cluster], SlurmBench]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Launchers of one run, one after the other: the one before is killed."""
+    made: list[SlurmBench] = []
+    pool = fresh_pool()
+
+    def build(cluster: Cluster) -> SlurmBench:
+        for before in made:
+            before.close()
+        run = run_directory(tmp_path / "run")
+        made[:] = [SlurmBench(cluster, run, pool, len(made) + 1)]
+        return made[0]
+
+    yield build
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def small(own_cluster: MakeCluster) -> Cluster:
+    """One node with two cards."""
+    return own_cluster(nodes=1)
+
+
+def full(bench: SlurmBench, script: str) -> tuple[list[AttemptId], list[AttemptId]]:
+    """Four attempts that need a card each: two that run, and two that wait."""
+    attempts = [bench.launch(sh(script, f"a{number}"), bench.gpus[0]) for number in range(4)]
+    started = {bench.expect(Started).attempt for _ in range(2)}
+    return sorted(started), sorted(set(attempts) - started)
+
+
+def wait_for_empty_queue(bench: SlurmBench) -> None:
+    def empty() -> bool:
+        bench.loop.turn(block=False)
+        return not bench.cluster.command("squeue", "-h")
+
+    wait_until(empty, PATIENCE, "nothing is left in Slurm's queue")
+
+
+# ── The engine ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_waits_is_withdrawn_and_what_runs_is_told_on_its_node(
+    make: Make, small: Cluster
+) -> None:
+    bench = make(small)
+    gate, ran = bench.run.path / "go", bench.run.path / "ran"
+    script = f"echo $GPULAUNCH_JOB >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done"
+    running, waiting = full(bench, script)
+    small.stop_controller()
+    bench.engine.carry_out(StopAttempt(running[0], "interrupted", "a test"))
+    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", "a test"))
+    found = ends(bench, 2)
+    assert found[str(running[0])].outcome == Interrupted("a test", Signaled(15))
+    assert found[str(waiting[0])].outcome == Cancelled()
+    gate.touch()
+    assert bench.expect(Ended).attempt == running[1]
+    small.start_controller()
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (waiting[1], Exited(0))
+    wait_for_empty_queue(bench)
+    assert sorted(lines(ran)) == sorted(a.job for a in (*running, waiting[1]))
+
+
+def test_one_that_is_to_end_at_once_is_killed_on_its_node(make: Make, small: Cluster) -> None:
+    bench = make(small)
+    said = "trap 'echo heard' TERM; echo trapped; while :; do sleep 0.1 || :; done"
+    attempt = bench.launch(sh(said, grace=600), bench.gpus[0])
+    wait_until(lambda: bench.loop.turn(block=False) or lines(bench.run.log(attempt)))
+    small.stop_controller()
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    wait_until(lambda: bench.loop.turn(block=False) or len(lines(bench.run.log(attempt))) > 1)
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test", now=True))
+    assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
+
+
+def test_one_whose_handing_over_is_in_doubt_is_withdrawn(make: Make, small: Cluster) -> None:
+    bench = make(small)
+    bench.launch(sh("true", "first"))
+    bench.expect(Ended)
+    small.stop_controller()
+    attempt = bench.launch(sh("true"))
+    while not bench.run.batch_list("1-2").exists():
+        bench.loop.turn()
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    assert bench.expect(Ended).outcome == Interrupted("a test")
+    small.start_controller()
+    # It may have reached the controller when that came back.
+    laid, number = bench.run.batch_list("1-2"), bench.run.batch_id("1-2")
+    wait_until(lambda: bench.loop.turn(block=False) or number.exists() or not laid.exists())
+    wait_for_empty_queue(bench)
+    assert not bench.run.log(attempt).exists()
+
+
+def test_one_that_slurm_had_though_no_launcher_knew_is_taken_out_of_its_queue(
+    make: Make, small: Cluster
+) -> None:
+    first = make(small)
+    running, waiting = full(first, "exec sleep 100")
+    (batch,) = batches.read_all(first.run)
+    first.run.batch_id(batch.name).unlink()
+    second = make(small)
+    for attempt in waiting:
+        second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    second.engine.adopt([*running, *waiting])
+    found = ends(second, 2)
+    assert {name: end.outcome for name, end in found.items()} == {
+        str(attempt): Interrupted("a test") for attempt in waiting
+    }
+    for attempt in running:
+        second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    assert set(ends(second, 2)) == set(map(str, running))
+    wait_for_empty_queue(second)
+
+
+def test_one_that_a_launcher_withdrew_before_it_was_killed_has_ended_so(
+    make: Make, small: Cluster
+) -> None:
+    first = make(small)
+    running, waiting = full(first, "exec sleep 100")
+    withdraw([first.run.start(waiting[0])], "cancelled", "a test")
+    withdraw([first.run.start(waiting[1])], "interrupted", "a test")
+    second = make(small)
+    second.engine.adopt([*running, *waiting])
+    found = ends(second, 2)
+    assert found[str(waiting[0])].outcome == Cancelled()
+    assert found[str(waiting[1])].outcome == Interrupted("a test")
+    rows = ("squeue", "-h", "-r", "-o", "%i")
+    wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 2)
+
+
+def test_where_nothing_can_be_withdrawn_slurm_itself_ends_it(make: Make, small: Cluster) -> None:
+    bench = make(small)
+    _, waiting = full(bench, "exec sleep 100")
+    bench.run.starts.rename(bench.run.starts.with_name("aside"))  # as on a disk that is full
+    bench.engine.carry_out(StopAttempt(waiting[0], "interrupted", "a test"))
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (waiting[0], Interrupted("a test"))
+    assert len(small.command("squeue", "-h", "-r", "-o", "%i").split()) == 3
+
+
+def test_one_that_begins_after_it_was_withdrawn_ends_at_once_and_runs_nothing(
+    make: Make, small: Cluster
+) -> None:
+    first = make(small)
+    gate = first.run.path / "go"
+    running, waiting = full(first, f"until [ -e '{gate}' ]; do sleep 0.1; done")
+    withdraw([first.run.start(attempt) for attempt in waiting], "interrupted", "a test")
+    first.engine.close()
+    gate.touch()
+    wait_until(lambda: not small.command("squeue", "-h"), PATIENCE, "they have begun and ended")
+    assert not any(first.run.log(attempt).exists() for attempt in waiting)
+    second = make(small)
+    second.engine.adopt([*running, *waiting])
+    outcomes = Counter(end.outcome for end in ends(second, 4).values())
+    assert outcomes == {Exited(0): 2, Interrupted("a test"): 2}
+
+
+def test_what_an_earlier_launcher_withdrew_is_taken_out_of_slurms_queue(
+    make: Make, small: Cluster
+) -> None:
+    first = make(small)
+    running, waiting = full(first, "exec sleep 100")
+    withdraw([first.run.start(waiting[0])], "interrupted", "a test")
+    second = make(small)
+    second.engine.adopt([*running, waiting[1]])  # the first one's end is in the journal
+    rows = ("squeue", "-h", "-r", "-o", "%i")
+    wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 3)
+    (batch,) = batches.read_all(second.run)
+    kept = f"{batch.id}_{batch.attempts.index(waiting[1])}"
+    assert kept in small.command(*rows).split()
+
+
+# ── Whole runs ──────────────────────────────────────────────────────────────────────────────────
+
+LONG = """
+    jobs:
+      - name: j-{{n}}
+        matrix: {n: [1, 2, 3, 4]}
+        grace: 2
+        run: 'echo {{job}}.{{attempt}} >> ran; until [ -e go ]; do sleep 0.1; done'
+"""
+
+
+def patched(text: str) -> list[str]:
+    """gpulaunch, with something of it changed first."""
+    return [
+        sys.executable,
+        "-c",
+        f"{text}\nfrom gpulaunch.cli import main; raise SystemExit(main())",
+    ]
+
+
+def test_ctrl_c_needs_no_controller(small: Cluster, tmp_path: Path) -> None:
+    launcher = launcher_on(small, tmp_path)
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_queued", 4)
+        launcher.wait_for("attempt_started", 2)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        small.stop_controller()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read() if process.stderr else ""
+    assert "Slurm's controller does not answer: " in said
+    assert "2 attempts are withdrawn" in said
+    assert "(scancel 2_[2-3] takes them out of its queue)" in said
+    assert not left(launcher)
+    assert launcher.status()["run"]["state"] == "stopped"
+    assert set(launcher.states().values()) == {"waiting"}
+    small.start_controller()
+    wait_until(lambda: not small.command("squeue", "-h"), PATIENCE, "what waited ends as it begins")
+    before = set(lines(launcher.path / "ran"))
+    assert len(before) == 2
+    launcher.file("go", "")
+    result = launcher("resume", "--quiet")
+    assert result.status == 0, result.err
+    assert set(lines(launcher.path / "ran")) == before | {f"j-{n}.2" for n in (1, 2, 3, 4)}
+
+
+def test_a_run_is_cancelled_without_the_controller(small: Cluster, tmp_path: Path) -> None:
+    launcher = launcher_on(small, tmp_path)
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        launcher.wait_for("attempt_queued", 4)
+        launcher.wait_for("attempt_started", 2)
+        small.stop_controller()
+        assert launcher("cancel", "-r", launcher.run, "--all").status == 0
+        assert process.wait(60) == 1
+    assert set(launcher.states().values()) == {"cancelled"}
+    assert not left(launcher)
+
+
+def test_a_launcher_that_is_killed_while_it_withdraws_runs_nothing_twice(
+    small: Cluster, tmp_path: Path
+) -> None:
+    killed = """
+import os
+from gpulaunch.engines.slurm import ending
+withdraw = ending.withdraw
+ending.withdraw = lambda *told: (withdraw(*told), os.kill(os.getpid(), 9))
+"""
+    launcher = launcher_on(small, tmp_path, patched(killed))
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
+        launcher.wait_for("attempt_queued", 4)
+        launcher.wait_for("attempt_started", 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == -signal.SIGKILL
+    waited = [name for name, job in launcher.jobs().items() if not job["attempts"][0]["started"]]
+    launcher.file("go", "")
+    result = launcher_on(small, tmp_path)("resume", "--quiet")
+    assert result.status == 0, result.err
+    expected = {name: 2 if name in waited else 1 for name in launcher.jobs()}
+    assert {name: len(job["attempts"]) for name, job in launcher.jobs().items()} == expected
+    assert Counter(lines(launcher.path / "ran")) == {f"{n}.{c}": 1 for n, c in expected.items()}
+    assert not small.command("squeue", "-h")
+
+
+def test_what_neither_slurm_nor_its_node_tells_is_left_after_a_second_ctrl_c(
+    small: Cluster, tmp_path: Path
+) -> None:
+    impatient = """
+from gpulaunch.engines.slurm import engine, silence
+silence.LEAVING = 1.0
+engine.PATIENCE = 5.0
+"""
+    launcher = launcher_on(small, tmp_path, patched(impatient))
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_queued", 4)
+        launcher.wait_for("attempt_started", 2)
+        small.stop_controller()
+        small.kill_node(1)
+        for end in (launcher.run / "ends").iterdir():  # power that fails leaves no time to write
+            end.unlink()
+        process.send_signal(signal.SIGINT)
+        launcher.wait_for("attempt_ended", 2)
+        assert process.poll() is None, "two of them may still run"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        said = process.stderr.read() if process.stderr else ""
+    text = "2 attempts are still in Slurm's hands: gpulaunch resume looks after them"
+    assert text in said
+    assert f"gpulaunch resume {launcher.run.relative_to(launcher.path)}" in said
+    assert launcher.status()["run"]["state"] == "interrupted"
+    assert Counter(launcher.states().values()) == {"waiting": 2, "running": 2}
+    assert launcher("wait").status == 130
+    small.start_controller()
+    small.start_node(1)
+    launcher.file("go", "")
+    result = launcher("resume", "--quiet")
+    assert result.status == 0, result.err
+    assert {len(job["attempts"]) for job in launcher.jobs().values()} == {2}
+    assert {attempt for attempt in lines(launcher.path / "ran") if attempt.endswith(".2")} == {
+        f"j-{n}.2" for n in (1, 2, 3, 4)
+    }
