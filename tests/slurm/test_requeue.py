@@ -210,23 +210,24 @@ def test_a_controller_that_forgot_what_it_started_costs_no_job_and_no_retry(
 # ── Nodes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_node_that_is_declared_dead_costs_no_retry(busy: Cluster, launcher: Launcher) -> None:
+def test_a_job_that_lives_on_where_slurm_takes_it_for_dead_is_ended_before_it_runs_again(
+    busy: Cluster, launcher: Launcher
+) -> None:
+    """Its node's daemon is gone, and the node declared dead: only the shared disk reaches it."""
     with launcher.begun("run", "jobs.yaml", *SLURM) as process:
         launcher.wait_for("attempt_started", 2)
         wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
         jobs = launcher.jobs()
-        there = [name for name in running(launcher) if places(jobs[name])[0][0] == "n2"]
-        busy.kill_node(2)
-        for name in there:  # power that fails leaves its keepers no time to write
-            (launcher.run / "ends" / f"{name}.1").unlink(missing_ok=True)
+        (there,) = (name for name in running(launcher) if places(jobs[name])[0][0] == "n2")
+        busy.kill_slurmd(2)
+        busy.command("scontrol", "update", "nodename=n2", "state=down", "reason=test")
         await_ends(launcher, 1)
+        assert "told" in launcher.log(there)
         launcher.file("go", "")
         assert process.wait(120) == 0, busy.log()
-        busy.start_node(2)
-    assert set(ends_of(launcher, "lost")) == {f"{name}.1" for name in there}
-    assert not ends_of(launcher, "interrupted")
-    assert set(launcher.states().values()) == {"succeeded"}
-    check_begun_once(launcher)
+    check_each_was_run(launcher, [there], "requeued by Slurm")
+    busy.command("scontrol", "update", "nodename=n2", "state=resume")
+    busy.start_node(2)
 
 
 # ── Held ────────────────────────────────────────────────────────────────────────────────────────
