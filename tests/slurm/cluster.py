@@ -166,6 +166,26 @@ class Cluster:
         there = [name for name in self.nodes if name in self._daemons]
         self._wait(lambda: self._in_service(there), "the nodes are in service")
 
+    def known(self) -> bytes:
+        """What the controller last wrote down of all jobs; empty while that is nothing."""
+        path = self.dir / "state/job_state"
+        return path.read_bytes() if path.exists() else b""
+
+    def forget_since(self, known: bytes) -> None:
+        """Kill the controller, and start it with what it knew then, as if it had written no more.
+
+        Nodes, and what runs on them, go on meanwhile.
+        """
+        self.kill_controller()
+        (self.dir / "state/job_state").write_bytes(known)
+        self.start_controller()
+
+    def kill_slurmd(self, number: int) -> None:
+        """Slurm's daemon on the node n`number` alone: jobs there go on without it."""
+        name = f"n{number}"
+        os.kill(int((self.dir / f"slurmd.{name}.pid").read_text()), signal.SIGKILL)
+        self._daemons[f"{name} before"] = self._daemons.pop(name)
+
     def kill_node(self, number: int) -> None:
         """The whole node n`number`, with the jobs on it; Slurm notices after SlurmdTimeout."""
         self._daemons.pop(f"n{number}").kill()

@@ -19,7 +19,16 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.retry import failure_of
-from gpulaunch.engines.slurm.judge import PATIENCE, Over, Runs, Sight, Unsure, Waits, judge
+from gpulaunch.engines.slurm.judge import (
+    PATIENCE,
+    Over,
+    Runs,
+    Sight,
+    Unsure,
+    Waits,
+    judge,
+    to_recall,
+)
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.process.ends import End
 from gpulaunch.process.nodeside import Start
@@ -189,3 +198,140 @@ def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(sa
         assert verdict.failure is not None
         assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
     assert over(Sight(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)
+
+
+# ── What Slurm began anew ───────────────────────────────────────────────────────────────────────
+
+BY_SLURM = Interrupted("Slurm ended it", Exited(5))
+TOLD = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-22T09:46:00"
+
+
+def anew(state: str, **fields: object) -> Row:
+    """The row of a job that was requeued since its attempt was claimed."""
+    return replace(row(state, "BeginTime", node=""), restarts=1, **fields)  # type: ignore[arg-type]
+
+
+AGAIN = {
+    "waits": Sight(anew("PENDING"), START, recalled="requeued by Slurm"),
+    "is ended": Sight(anew("COMPLETING"), START),
+    "is held": Sight(anew("SPECIAL_EXIT"), START, recalled="requeued by Slurm"),
+    "runs again": Sight(anew("RUNNING"), START),
+    "found its claim": Sight(anew("FAILED", status=Exited(75)), START),
+    "was taken back": Sight(anew("CANCELLED"), START, recalled="requeued by Slurm"),
+}
+FORGOTTEN = {
+    "waits": Sight(row("PENDING", node=""), START, recalled="requeued by Slurm"),
+    "found its claim": Sight(row("FAILED", code=75), START),
+    "was taken back": Sight(row("CANCELLED"), START, recalled="requeued by Slurm"),
+    "is gone": Sight(None, START, recalled="requeued by Slurm"),
+}
+
+
+@pytest.mark.parametrize("sight", [*AGAIN.values(), *FORGOTTEN.values()])
+def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Sight) -> None:
+    assert over(replace(sight, end=end(Exited(0)))) == Exited(0)
+    assert over(replace(sight, end=end(Exited(3)))) == Exited(3)
+    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted("requeued by Slurm", Exited(5))
+    late = replace(sight, end=end(TimedOut("timeout", 1.0)))
+    assert over(late) == TimedOut("timeout", 1.0)
+
+
+@pytest.mark.parametrize("sight", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("outcome", [Exited(5), Exited(143), Signaled(15), Signaled(9)])
+def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
+    sight: Sight, outcome: Exited | Signaled
+) -> None:
+    """A job may end at the signal before its keeper has heard of it."""
+    seen = replace(sight, end=end(outcome))
+    assert over(seen) == outcome
+    told = replace(seen, said=f"{TOLD} DUE TO JOB REQUEUE ***; gpulaunch: a.1 was started before")
+    assert over(told) == Interrupted("requeued by Slurm", outcome)
+    told = replace(seen, said=f"{TOLD} DUE TO PREEMPTION ***")
+    assert over(told) == Interrupted("preempted by Slurm", outcome)
+
+
+@pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Sight) -> None:
+    killed = replace(sight, end=end(Signaled(9)))
+    assert over(killed) == Interrupted("requeued by Slurm", Signaled(9))
+    assert over(replace(sight, over=LATE)) == Interrupted("requeued by Slurm (n1)")
+    memory = replace(
+        killed, said="slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch."
+    )
+    assert over(memory) == Signaled(9)
+
+
+def test_without_a_record_it_is_awaited_and_then_what_slurm_said_counts() -> None:
+    for name in ("waits", "is held", "found its claim", "was taken back"):
+        assert judge(AGAIN[name]) == Unsure()
+        late = replace(AGAIN[name], over=LATE)
+        told = replace(late, said=f"{TOLD} DUE TO PREEMPTION ***")
+        assert over(told) == Interrupted("preempted by Slurm (n1)")
+        told = replace(late, said=f"{TOLD} DUE TO JOB REQUEUE ***")
+        assert over(told) == Interrupted("requeued by Slurm (n1)")
+        # A node that failed, as a rule: a job of which that is the doing is not begun for ever.
+        assert isinstance(over(late), Lost)
+
+
+def test_while_it_is_being_ended_or_begins_again_nothing_is_judged() -> None:
+    for name in ("is ended", "runs again"):
+        assert judge(replace(AGAIN[name], over=LATE)) == Runs()
+
+
+def test_a_status_of_75_may_be_the_jobs_own() -> None:
+    own = Sight(row("FAILED", code=75), START, end(Exited(75)))
+    assert over(own) == Exited(75)
+    cancelled = Sight(row("CANCELLED", code=75), START, end(Exited(75)))
+    assert over(cancelled) == Cancelled(Exited(75))
+    warned = replace(own, end=end(Interrupted("Slurm ended it", Exited(75))), said=f"{TOLD} ***")
+    verdict = judge(warned)
+    assert isinstance(verdict, Over)
+    assert verdict.failure is not None
+    assert verdict.failure.kind == "timeout"
+
+
+def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
+    """Else the same warning says that its time is nearly up."""
+    heeded = Sight(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
+    assert over(heeded) == Interrupted("preempted by Slurm", Exited(5))
+    again = replace(AGAIN["waits"], end=end(BY_SLURM), preempted=True)
+    assert over(again) == Interrupted("preempted by Slurm", Exited(5))
+    assert over(replace(heeded, end=end(Exited(0)))) == Exited(0)
+
+
+def test_an_end_is_not_judged_before_slurm_was_asked_of_it() -> None:
+    """A launcher that takes it up has not looked yet."""
+    unasked = Sight(None, START, end(Signaled(15)), asked=False)
+    assert judge(unasked) == Unsure()
+    assert over(replace(unasked, ended=LATE)) == Signaled(15)
+    assert over(replace(unasked, asked=True)) == Signaled(15)
+
+
+def test_what_is_to_be_taken_out_of_the_queue_again() -> None:
+    for state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
+        assert to_recall(row(state, node=""), START) == "requeued by Slurm"
+    for state in ("CONFIGURING", "RUNNING", "COMPLETING", "FAILED"):
+        assert not to_recall(row(state), START)
+    for reason in ("Priority", "BeginTime", "JobHeldUser", "JobHeldAdmin", "Dependency"):
+        assert not to_recall(row("PENDING", reason, node=""), None)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "launch failed requeued held",
+        "launch_failed_requeued_held",
+        "launch failure limit exceeded requeued held",
+        "user env retrieval failed requeued held",
+        "job requeued in special exit state",
+    ],
+)
+def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: str) -> None:
+    """It would wait for ever; lost so often in a row, its job fails."""
+    held = row("PENDING", reason, node="")
+    recalled = to_recall(held, None)
+    assert reason in recalled
+    assert judge(Sight(held, recalled=recalled)) == Waits(reason)
+    taken = Sight(row("CANCELLED", reason, node=""), recalled=recalled)
+    assert over(taken) == Lost(f"Slurm could not begin it, and holds it: {reason}")
+    assert over(replace(taken, wished=True)) == Cancelled()

@@ -59,7 +59,9 @@ EVERY_STATE = {
 
 
 def printed(*rows: tuple[str, ...]) -> str:
-    return "".join("".join(f"{field}{SEPARATOR}" for field in row) + "\n" for row in rows)
+    """None of them preempted."""
+    told = ((*row[:-1], "N/A", row[-1]) for row in rows)
+    return "".join("".join(f"{field}{SEPARATOR}" for field in row) + "\n" for row in told)
 
 
 @pytest.mark.parametrize("state", EVERY_STATE)
@@ -73,6 +75,17 @@ def test_every_state_of_slurms_has_a_meaning(state: str) -> None:
 def test_a_state_that_nobody_knows_is_not_an_end(state: str) -> None:
     (row,) = read_queue(printed(("7", state, "None", "0", "0", "n1", "a")), SEPARATOR)
     assert (row.phase, row.kind, row.status) == ("running", "", None)
+
+
+@pytest.mark.parametrize(
+    ("said", "preempted"),
+    [("2026-11-22T09:51:21", True), ("N/A", False), ("NOT_SET", False), ("UNLIMITED", False)],
+)
+def test_what_makes_room_for_another_is_known(said: str, preempted: bool) -> None:
+    fields = ("7", "RUNNING", "None", "0", "0", "n1", said, "a")
+    text = "".join(f"{field}{SEPARATOR}" for field in fields)
+    (row,) = read_queue(text, SEPARATOR)
+    assert row.preempted == preempted
 
 
 def test_a_queue_is_read_row_by_row() -> None:

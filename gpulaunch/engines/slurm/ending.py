@@ -19,6 +19,7 @@ from typing import Protocol
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.held import Held, in_parts
+from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
@@ -59,6 +60,19 @@ class Ending:
     def insist(self, wished: Iterable[Held]) -> None:
         """After a look at the queue: what still waits, or has begun meanwhile, is told again."""
         self._tell(list(wished))
+
+    def recall(self, held: Sequence[Held]) -> None:
+        """Take out of the queue what Slurm has put back there: it would not be begun again."""
+        for each in held:
+            if each.start is not None and each.wish is None:
+                self.leave_word(each)
+        self._cancel(held)
+
+    def leave_word(self, held: Held) -> None:
+        """For a start that Slurm takes for ended, and that may live where nobody sees it: on a node
+        that lost its controller. Should it look, it is to end."""
+        with suppress(OSError):
+            write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
 
     def over(self, held: Held) -> None:
         for known in (self._asked, self._written, self._signalled):

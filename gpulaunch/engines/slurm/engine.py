@@ -45,7 +45,7 @@ from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
-from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
+from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge, to_recall
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
@@ -213,7 +213,10 @@ class SlurmEngine:
         if attempt in self._postponed:
             return ""
         held = self._held.get(attempt)
-        return None if held is None else held.id
+        if held is None:
+            return None
+        # Slurm would cancel at once what needs one that it takes for failed; again and again.
+        return "" if held.doubtful else held.id
 
     def sent(self, batch: Batch) -> None:
         self._waits = ""
@@ -294,6 +297,7 @@ class SlurmEngine:
             self._leaving.look(answer.rows, asked_at, self._outbox.has)
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
+            self._recall()
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
         else:
@@ -313,9 +317,19 @@ class SlurmEngine:
         for held in self._held.values():
             if not held.id or held.known_at >= asked_at:
                 continue
-            held.row = sight.row_of(held)
-            over = held.row is None or held.row.phase == "over"
+            row = held.row = sight.row_of(held)
+            held.asked = True
+            held.preempted = held.preempted or (row is not None and row.preempted)
+            if row is not None and (held.start_at is None or held.start_at < asked_at):
+                held.recalled = held.recalled or to_recall(row, held.start)
+            back = bool(held.recalled) and held.start is not None
+            over = row is None or row.phase == "over" or (back and row.waits)
             held.over_at = (held.over_at or now) if over else None
+
+    def _recall(self) -> None:
+        """What Slurm would begin anew, or never."""
+        back = [held for held in self._held.values() if held.recalled]
+        self._ending.recall([held for held in back if held.row and held.row.waits])
 
     def _glance(self) -> None:
         """See from the records, and from Slurm's last word, what became of each attempt."""
@@ -337,6 +351,7 @@ class SlurmEngine:
             self.withdrawn([held])
             return
         held.start, held.begun = start, True
+        held.start_at = time.monotonic()
         if start.job and start.job != held.id:
             held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
         gpus = tuple(
@@ -363,8 +378,11 @@ class SlurmEngine:
             over=_since(held.over_at),
             ended=_since(held.end_at),
             timeout=held.job.timeout,
-            said=script.said(self._run, held.id) if held.over_at is not None else "",
+            said=script.said(self._run, held.id),
             wished=held.wish is not None,
+            recalled=held.recalled,
+            asked=held.asked,
+            preempted=held.preempted,
             success=held.job.success_codes,
         )
         verdict = judge(sight, PATIENCE)
@@ -378,7 +396,11 @@ class SlurmEngine:
             ended = Ended(
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
+        if held.is_to_begin_anew:
+            self._ending.recall([held])
         self._gone(held)
+        if end is None and held.start is not None:
+            self._ending.leave_word(held)
         if verdict.failure is None:
             self._witness.examine(ended, held.job, (), self._post)
         else:
@@ -396,6 +418,7 @@ class SlurmEngine:
         tickets.forget(held.attempt, self._run)
         self._ending.over(held)
         self._outs.over(str(self._run.out(held.attempt)))
+        self._outbox.one_is_over()
         if self._postponed:  # once the core has heard of this end: it may not want them any more
             self._loop.call_after("slurm:postponed", 0.0, self._take_postponed)
 

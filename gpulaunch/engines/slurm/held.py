@@ -20,9 +20,11 @@ class Held:
 
     `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
     its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
-    seen to be over, or unknown; `end_at`, when the record of its end was first seen. `adopted`: an
-    earlier launcher handed it over. `begun`: a node has claimed it, although `start` may not be to
-    be seen yet; `withdrawn`: a launcher did, and why.
+    seen to be over, or unknown, or back in the queue; `start_at` and `end_at`, when the records of
+    its start and its end were first seen. `adopted`: an earlier launcher handed it over. `asked`:
+    Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
+    yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
+    where nobody wished that. `preempted`: Slurm said once that it makes room for another.
     """
 
     attempt: AttemptId
@@ -33,9 +35,13 @@ class Held:
     start: Start | None = None
     known_at: float = 0.0
     over_at: float | None = None
+    start_at: float | None = None
     end_at: float | None = None
     wish: StopAttempt | None = None
     adopted: bool = False
+    asked: bool = False
+    recalled: str = ""
+    preempted: bool = False
     begun: bool = False
     withdrawn: Withdrawn | None = None
 
@@ -43,6 +49,18 @@ class Held:
     def reachable(self) -> bool:
         """Its number is its own still. A controller that was killed may give it to another job."""
         return self.over_at is None and not (self.adopted and self.row is None)
+
+    @property
+    def doubtful(self) -> bool:
+        """Slurm has done with it, and how it ended is not known yet."""
+        return self.over_at is not None or bool(self.recalled)
+
+    @property
+    def is_to_begin_anew(self) -> bool:
+        """Slurm ends what it began of it, or has, and would begin once more."""
+        if self.row is None or self.start is None or self.row.phase == "over":
+            return False
+        return bool(self.recalled) or self.row.restarts > self.start.restart
 
     @property
     def runs(self) -> bool:

@@ -3,6 +3,18 @@
 In this order: the record that its keeper wrote, once nothing of it was left; Slurm's word while it
 waits or runs; Slurm's word of how it ended; else it is lost. A code of 0 alone is no success: a
 node that failed leaves one too.
+
+Slurm may begin a job anew, under its old number: after preemption, a node's failure, `scontrol
+requeue`, or when a controller that was killed comes back with what it last wrote, and knows of no
+start. An attempt is not begun twice (its claim sees to that), so what Slurm says then is about
+nothing of ours: whatever the first start left behind counts, and it was interrupted where Slurm
+ended it. Three things tell of it: the job waits although the attempt was claimed; it was requeued
+since the claim (`restarts`); it exited with 75.
+
+What cannot be told from Slurm's text: who cancelled what never began. `scancel` and Slurm itself
+(22.05 cancels a whole array where one task's launch is refused as already killed) leave the same
+row, without a name; it is taken for a person's. Neither can a node's failure be told from a
+requeue that left no trace: it is taken for the former, which is bounded.
 """
 
 from __future__ import annotations
@@ -31,12 +43,19 @@ from gpulaunch.process.nodeside import Start
 
 PATIENCE = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
-LOST, UNFIT = 70, 78
-"""What the node's side exits with: nobody saw how it ended; it could not be started."""
+LOST, STARTED_BEFORE, UNFIT = 70, 75, 78
+"""What the node's side exits with: nobody saw how it ended; another start counts; it could not be
+started."""
+REQUEUED = "requeued by Slurm"
 TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` says where it kills, or sees killed, for want of memory (its source)."""
 _KILLED = (Signaled(9), Exited(137))
+_ENDED = re.compile(r"CANCELLED AT \S+(?: DUE TO (PREEMPTION))?")
+"""What `slurmstepd` says before it ends a job for its controller (its source). Of a node whose
+controller has forgotten the job it is killed without a word."""
+_STUCK = re.compile(r"launch.fail|retrieval.failed|special.exit", re.I)
+"""Reasons for which Slurm holds a job that it could not begin: it never would by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,9 @@ class Sight:
     `over` is for how many seconds it has been over, or unknown to Slurm; `ended` for how many the
     record of its end has been there. `timeout` is the job's.
     `said`: what Slurm or the node's side said of it outside of its log. `wished`: we asked for its
-    end. `success`: exit codes that are one.
+    end. `recalled`: why we took it out of Slurm's queue, where nobody wished for its end.
+    `asked`: Slurm was asked for it. `preempted`: Slurm said once that it makes room. `success`:
+    exit codes that are one.
     """
 
     row: Row | None
@@ -57,6 +78,9 @@ class Sight:
     timeout: float | None = None
     said: str = ""
     wished: bool = False
+    recalled: str = ""
+    asked: bool = True
+    preempted: bool = False
     success: frozenset[int] = frozenset({0})
 
 
@@ -93,13 +117,13 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
     row = sight.row
     if sight.end is not None:
         return _recorded(sight.end.outcome, sight, patience)
-    if row is not None and row.phase == "queued":
+    if row is not None and row.phase == "queued" and not (sight.recalled and sight.start):
         return Waits(row.reason)
     if row is not None and row.phase == "running":
         return Runs()
     if row is not None and sight.start is None:
         if not row.node:
-            return _never_began(row)
+            return _never_began(row, "" if sight.wished else sight.recalled)
         if sight.wished:  # it was ended on its way; nothing of it begins any more
             return Over(Cancelled())
     if sight.over < patience:
@@ -114,7 +138,9 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in sight.success:
         return Over(outcome)
-    if row is not None and row.phase != "over" and sight.ended < patience:
+    if _began_anew(sight):
+        return _before_that(outcome, sight)
+    if sight.ended < patience and (row.phase != "over" if row else not sight.asked):
         return Unsure()  # Slurm is about to say whether it was its doing
     match "" if row is None else row.kind:
         case "cancelled":
@@ -125,13 +151,64 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
             return Over(Lost(f"its node failed ({row.node})"))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
+        case "failed" if sight.preempted:  # it heeded a warning of that (preempt_send_user_signal)
+            return Over(Interrupted("preempted by Slurm", status))
         case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
             # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
     return Over(outcome, _out_of_memory(sight) if outcome in _KILLED else None)
 
 
-def _never_began(row: Row) -> Verdict:
+def _began_anew(sight: Sight) -> bool:
+    """Slurm's row is not, or soon not any more, about the start that was claimed."""
+    row, start = sight.row, sight.start
+    if sight.recalled:
+        return True
+    if row is None or start is None:
+        return False
+    if row.restarts > start.restart:
+        return True
+    its_own = sight.end is not None and status_of(sight.end.outcome) == row.status
+    return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE)) and not its_own
+
+
+def _before_that(outcome: Exited | Signaled | Interrupted, sight: Sight) -> Over:
+    """How a start ended of which there is a record, before Slurm began anew.
+
+    A failure of its own is one: sites may have jobs requeued that exit with some status.
+    """
+    status, memory = status_of(outcome), _out_of_memory(sight)
+    word = _ENDED.search(sight.said)
+    aborted = outcome in _KILLED and not _requeued(sight) and memory is None
+    if isinstance(outcome, Interrupted) or aborted or (word and memory is None):
+        return Over(Interrupted(_why_anew(sight), status))
+    return Over(outcome, memory if outcome in _KILLED else None)
+
+
+def _requeued(sight: Sight) -> bool:
+    """Slurm knows that it began before; else it has forgotten that."""
+    return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
+
+
+def _why_anew(sight: Sight) -> str:
+    word = _ENDED.search(sight.said)
+    return "preempted by Slurm" if sight.preempted or (word and word[1]) else REQUEUED
+
+
+def to_recall(row: Row, start: Start | None) -> str:
+    """Why what waits in Slurm's queue is to be taken out of it; empty where it is to stay.
+
+    `row` is of a moment when `start` was known. A person's hold of what never began stays.
+    """
+    if start is not None:
+        return REQUEUED if row.waits else ""
+    stuck = row.waits and _STUCK.search(f"{row.state} {row.reason}")
+    return f"Slurm could not begin it, and holds it: {row.reason or row.state}" if stuck else ""
+
+
+def _never_began(row: Row, recalled: str) -> Verdict:
+    if recalled:
+        return Over(Lost(recalled))
     if row.kind == "dependency":
         return Over(Interrupted("what it needs did not succeed"))
     if row.kind == "cancelled":
@@ -144,6 +221,8 @@ def _unrecorded(sight: Sight) -> Over:
     row, where = sight.row, ""
     if row is None and sight.start is None and sight.wished:
         return Over(Cancelled())
+    if sight.start is not None and _began_anew(sight):
+        return _gone_before_that(sight, sight.start)
     if row is None:
         return Over(Lost("Slurm knows it no longer, and it left no record of its end"))
     if node := row.node or (sight.start.node if sight.start else ""):
@@ -172,6 +251,15 @@ def _unrecorded(sight: Sight) -> Over:
     if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
+
+
+def _gone_before_that(sight: Sight, start: Start) -> Over:
+    """A start that left no record, before Slurm began anew. Where it was requeued without a word
+    its node has failed, as a rule; a job of which that is the doing is not begun for ever."""
+    why = f"{_why_anew(sight)} ({start.node})"
+    if _requeued(sight) and not _ENDED.search(sight.said):
+        return Over(Lost(f"{why}, as when a node fails, and it left no record of its end"))
+    return Over(Interrupted(why))
 
 
 def _out_of_time(

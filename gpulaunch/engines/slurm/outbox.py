@@ -30,7 +30,8 @@ AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
 
 class Sent(Protocol):
     """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
-    Slurm's number of one, empty while it is on its way, None once it is over."""
+    Slurm's number of one, empty while it is on its way, or while Slurm has done with it and it is
+    not known how it ended; None once it is over."""
 
     def wanted(self, attempt: AttemptId) -> bool: ...
     def id_of(self, attempt: AttemptId) -> str | None: ...
@@ -99,6 +100,11 @@ class Outbox:
     def has(self, attempt: AttemptId) -> bool:
         """It is on its way; Slurm may have it already."""
         return any(attempt in batch.attempts for batch in self._batches)
+
+    def one_is_over(self) -> None:
+        """What was held back until it was known how another ended may go now."""
+        if self._fresh:
+            self._loop.call_after("slurm:gather", GATHERED, self._gather)
 
     def look_up(self, rows: Sequence[Row]) -> None:
         """What Slurm has, asked after the doubt arose: it settles it."""

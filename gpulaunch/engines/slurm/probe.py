@@ -19,7 +19,7 @@ from gpulaunch.loop import Loop
 AGAIN = 5.0
 PATIENCE = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
-_ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal")
+_ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal", "--requeue")
 
 
 class Probe:
@@ -69,7 +69,8 @@ class Probe:
             then()
 
         self._slurm.submit(
-            (*kept, "--time=2", f"--job-name={self._title}"),
+            # Where it cannot be begun that is the answer; requeued, it would be held for ever.
+            (*kept, "--no-requeue", "--time=2", f"--job-name={self._title}"),
             self._run.batch_script,
             self._environ,
             answered,

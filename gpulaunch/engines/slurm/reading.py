@@ -39,6 +39,8 @@ QUEUED = frozenset(
     )
 )  # fmt: skip
 """Its script has not been started, or Slurm has put it back into the queue."""
+ON_ITS_WAY = frozenset(("CONFIGURING", "POWER_UP_NODE"))
+"""Of these: it has its nodes, which are made ready for it."""
 OVER: dict[str, Kind] = {
     "BOOT_FAIL": "boot_fail",
     "CANCELLED": "cancelled",
@@ -58,7 +60,7 @@ UNSEEN = Signaled(53)
 """Of a batch script whose output could not be opened: its node does not see the directory."""
 
 FIELDS = (
-    "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "Name",
+    "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "PreemptTime", "Name",
 )  # fmt: skip
 RETRYING = b"retrying"
 """`sbatch` says so before it sleeps for a second or more; it has not been given a job then."""
@@ -96,7 +98,8 @@ class Row:
     left of tasks that ended without having started: they were all cancelled.
     `reason` is Slurm's word for why it waits or ended. `status` is how the script ended, None
     while it has not; 0 says nothing by itself (NODE_FAIL has it too). `restarts` counts how often
-    Slurm started it again. `node` is empty until it has one.
+    Slurm started it again. `node` is empty until it has one. `preempted`: it makes room for
+    another, now or when its grace is over; Slurm has forgotten that once it waits again.
     """
 
     id: str
@@ -108,6 +111,7 @@ class Row:
     status: Status | None = None
     restarts: int = 0
     node: str = ""
+    preempted: bool = False
 
     @property
     def phase(self) -> Phase:
@@ -115,6 +119,11 @@ class Row:
         if self.state in QUEUED:
             return "queued"
         return "over" if self.state in OVER else "running"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no node: what it began before, if anything, is not Slurm's any more."""
+        return self.phase == "queued" and self.state not in ON_ITS_WAY
 
     @property
     def kind(self) -> Kind:
@@ -155,9 +164,9 @@ def read_queue(text: str, separator: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _row(id: str, state: str, reason: str, code: str, restarts: str, node: str, name: str) -> (
-    Row | None
-):  # fmt: skip
+def _row(
+    id: str, state: str, reason: str, code: str, restarts: str, node: str, preempted: str, name: str
+) -> Row | None:
     # Whatever was printed before this row, ends with a line break.
     found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[(.*?)\]?)?", id.rpartition("\n")[2].strip())
     if not found:
@@ -176,6 +185,7 @@ def _row(id: str, state: str, reason: str, code: str, restarts: str, node: str, 
         status=read_status(code) if known in OVER else None,
         restarts=int(restarts) if restarts.isdigit() else 0,
         node="" if node in ("n/a", "(null)") else node,
+        preempted=preempted[:1].isdigit(),
     )
 
 

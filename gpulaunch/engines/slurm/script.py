@@ -30,8 +30,10 @@ FIXED = (
     # All of an environment that holds just what is meant to go along (`environment`). With a list
     # of names Slurm would add the login environment, fetched on the node, to it.
     "--export=ALL",
-    # Each attempt is submitted by itself, with a number and a log of its own.
-    "--no-requeue",
+    # Each attempt is submitted by itself, with a number and a log of its own; one that Slurm begins
+    # anew finds its claim taken, and gives the cards back. But where Slurm may not requeue, it
+    # cancels: a whole array for one task that it could not start.
+    "--requeue",
     "--open-mode=append",
     "--chdir=/",
     f"--signal=B:TERM@{WARNING}",

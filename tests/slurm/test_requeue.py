@@ -1,0 +1,252 @@
+"""What Slurm does to jobs by itself: preempts, requeues, holds and forgets them.
+
+Whatever it is, each job is run to its end, no attempt is begun twice, and no retry is spent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import Ended
+from gpulaunch.core.model import Lost
+from tests.cli.launcher import Launcher
+from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE, Cluster
+from tests.slurm.conftest import MakeCluster, launcher_on
+from tests.slurm.test_kills import IMPATIENT
+from tests.slurm.test_runs import SLURM, left, lines, places
+
+pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
+
+PREEMPTING = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
+# Writes down what it is told, and goes on when it may; a card each, of which there are two.
+JOBS = """
+    jobs:
+      - name: j-{{n}}
+        matrix: {n: [1, 2, 3]}
+        grace: 30
+        run: |
+          trap 'echo told; exit 5' TERM
+          echo "{{job}}.{{attempt}} begins" >> ran
+          until [ -e go ]; do sleep 0.1; done
+          echo "{{job}}.{{attempt}} ends" >> ran
+      - {name: then, gpus: 0, needs: ['j-1'], run: 'echo "then.{{attempt}} begins" >> ran'}
+"""
+
+
+@pytest.fixture(scope="module")
+def _made(slurm_here: None) -> Iterator[Cluster]:
+    with Cluster(nodes=2, gpus=1, settings=PREEMPTING) as made:
+        made.command("scontrol", "create", "partitionname=high", "nodes=ALL", "prioritytier=10")
+        yield made
+
+
+@pytest.fixture
+def busy(_made: Cluster) -> Iterator[Cluster]:
+    """Two nodes with a card each; jobs of its partition `high` put others off."""
+    yield _made
+    _made.command("scancel", "--me")
+    wait_until(lambda: not _made.command("squeue", "-h"), PATIENCE, "no job is left")
+
+
+@pytest.fixture
+def launcher(busy: Cluster, tmp_path: Path) -> Launcher:
+    made = launcher_on(busy, tmp_path, IMPATIENT)
+    made.file("jobs.yaml", JOBS)
+    return made
+
+
+def ends_of(launcher: Launcher, kind: str = "") -> dict[str, str]:
+    """Why the attempts of the jobs with cards ended, so far; without the node's name."""
+    found = {}
+    for event in launcher.events("attempt_ended"):
+        outcome = event["outcome"]
+        if event["job"].startswith("j-") and kind in ("", outcome["kind"]):
+            why = outcome.get("by") or outcome.get("why") or outcome["kind"]
+            found[f"{event['job']}.{event['attempt']}"] = why.partition(" (")[0]
+    return found
+
+
+def await_ends(launcher: Launcher, count: int) -> None:
+    wait_until(lambda: len(ends_of(launcher)) >= count, PATIENCE, f"{count} attempts have ended")
+
+
+def check_each_was_run(launcher: Launcher, interrupted: Sequence[str], why: str) -> None:
+    """Those named were interrupted once, for that reason, and begun again; nobody else was."""
+    jobs = launcher.jobs()
+    assert {job["state"] for job in jobs.values()} == {"succeeded"}, jobs
+    assert ends_of(launcher, "interrupted") == {f"{name}.1": why for name in interrupted}
+    check_begun_once(launcher)
+    tries = {name: len(job["attempts"]) for name, job in jobs.items() if name != "then"}
+    assert tries == {name: 1 + (name in interrupted) for name in tries}
+    assert not left(launcher)
+
+
+def check_begun_once(launcher: Launcher) -> None:
+    ran = Counter(lines(launcher.path / "ran"))
+    assert set(ran.values()) == {1}, ran
+    whole = {line.partition(".")[0] for line in ran if line.endswith("ends")}
+    assert whole == {"j-1", "j-2", "j-3"}
+    assert not [e for e in launcher.events("attempt_ended") if e["charged"]]
+
+
+def running(launcher: Launcher) -> list[str]:
+    return sorted(name for name, state in launcher.states().items() if state == "running")
+
+
+def ids_of(launcher: Launcher, names: Sequence[str]) -> list[str]:
+    jobs = launcher.jobs()
+    return [jobs[n]["attempts"][-1]["queue_id"].removeprefix("Slurm job ") for n in names]
+
+
+# ── Preemption ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("mode", "grace"), [("requeue", 0), ("cancel", 0), ("requeue", 3)])
+def test_a_preempted_job_is_told_and_runs_again_when_the_cards_are_free(
+    busy: Cluster, launcher: Launcher, mode: str, grace: int
+) -> None:
+    partition = ("scontrol", "update", "partitionname=main")
+    busy.command(*partition, f"preemptmode={mode}", f"gracetime={grace}")
+    free = launcher.path / "free"
+    more = f"--wrap=until [ -e '{free}' ]; do sleep 0.1; done"
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_started", 2)
+        put_off = running(launcher)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        busy.command("sbatch", "--partition=high", "--gpus=2", "--output=/dev/null", more)
+        await_ends(launcher, 2)
+        logs = {name: (launcher.run / f"logs/{name}.1.log").read_text() for name in put_off}
+        assert all("told" in text for text in logs.values())
+        free.touch()
+        launcher.file("go", "")
+        assert process.wait(120) == 0, busy.log()
+    check_each_was_run(launcher, put_off, "preempted by Slurm")
+    for name, text in logs.items():
+        assert (launcher.run / f"logs/{name}.1.log").read_text() == text
+        assert launcher.log(name, 2) == ""
+
+
+# ── Requeued ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", [("requeue",), ("requeuehold",)])
+def test_what_a_person_requeues_runs_again_at_once(
+    busy: Cluster, launcher: Launcher, how: tuple[str, ...]
+) -> None:
+    """Slurm itself would wait two minutes, or for ever."""
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_started", 2)
+        again = running(launcher)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        busy.command("scontrol", *how, *ids_of(launcher, again))
+        await_ends(launcher, 2)
+        launcher.file("go", "")
+        assert process.wait(120) == 0, busy.log()
+    check_each_was_run(launcher, again, "requeued by Slurm")
+    # Nothing of them is left in the queue, to be begun in vain.
+    assert not busy.command("squeue", "-h")
+
+
+def test_what_is_begun_anew_while_no_launcher_lives_finds_its_claim_taken(
+    busy: Cluster, launcher: Launcher
+) -> None:
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_started", 2)
+        again = running(launcher)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        process.kill()
+        process.wait()
+    ids = ids_of(launcher, again)
+    busy.command("scontrol", "requeue", *ids)
+    wait_until(lambda: "RUNNING" not in states(busy, ids), PATIENCE)
+    for id in ids:  # at once, instead of in two minutes
+        wait_until(lambda id=id: "PENDING" in states(busy, [id]), PATIENCE)  # type: ignore[misc]
+        busy.command("scontrol", "update", f"jobid={id}", "starttime=now")
+    wait_until(lambda: states(busy, ids) == ["FAILED"] * 2, PATIENCE)
+    launcher.file("go", "")
+    result = launcher("resume", "--quiet")
+    assert result.status == 0, result.err
+    check_each_was_run(launcher, again, "requeued by Slurm")
+
+
+def states(cluster: Cluster, ids: Sequence[str]) -> list[str]:
+    said = cluster.command("squeue", "-h", "-t", "all", f"--jobs={','.join(ids)}", "-o", "%T")
+    return said.split()
+
+
+# ── The controller's memory ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_controller_that_forgot_what_it_started_costs_no_job_and_no_retry(
+    busy: Cluster, launcher: Launcher
+) -> None:
+    """It was killed before it had written that; the nodes then kill what it knows nothing of."""
+    main = ("scontrol", "update", "partitionname=main")
+    busy.command(*main, "state=down")
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        wait_until(lambda: len(list(launcher.run.glob("slurm/batches/*.id"))) == 2)
+        handed_over = time.time()
+        written = busy.dir / "state/job_state"
+        wait_until(lambda: written.exists() and written.stat().st_mtime > handed_over, PATIENCE)
+        known = busy.known()
+        busy.command(*main, "state=up")
+        launcher.wait_for("attempt_started", 2)
+        forgotten = running(launcher)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        busy.forget_since(known)
+        await_ends(launcher, 2)
+        launcher.file("go", "")
+        assert process.wait(120) == 0, busy.log()
+    check_each_was_run(launcher, forgotten, "requeued by Slurm")
+
+
+# ── Nodes ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_job_that_lives_on_where_slurm_takes_it_for_dead_is_ended_before_it_runs_again(
+    busy: Cluster, launcher: Launcher
+) -> None:
+    """Its node's daemon is gone, and the node declared dead: only the shared disk reaches it."""
+    with launcher.begun("run", "jobs.yaml", *SLURM) as process:
+        launcher.wait_for("attempt_started", 2)
+        wait_until(lambda: len(lines(launcher.path / "ran")) == 2)
+        jobs = launcher.jobs()
+        (there,) = (name for name in running(launcher) if places(jobs[name])[0][0] == "n2")
+        busy.kill_slurmd(2)
+        busy.command("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        await_ends(launcher, 1)
+        assert "told" in launcher.log(there)
+        launcher.file("go", "")
+        assert process.wait(120) == 0, busy.log()
+    check_each_was_run(launcher, [there], "requeued by Slurm")
+    busy.command("scontrol", "update", "nodename=n2", "state=resume")
+    busy.start_node(2)
+
+
+# ── Held ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
+    own_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """Slurm holds it, and would for ever."""
+    cluster = own_cluster(nodes=1, settings={"Prolog": "/bin/false"})
+    bench = SlurmBench(cluster, run_directory(tmp_path / "run"), fresh_pool())
+    try:
+        (bench.run.path / "slurm/seen").touch()  # the probe is not what this is about
+        bench.close()
+        bench = SlurmBench(cluster, bench.run, fresh_pool(), 2)
+        bench.launch(sh("true"), bench.gpus[0])
+        outcome = bench.expect(Ended).outcome
+        assert isinstance(outcome, Lost)
+        assert "could not begin it, and holds it: launch" in outcome.why
+        wait_until(lambda: not cluster.command("squeue", "-h"), PATIENCE)
+    finally:
+        bench.close()
