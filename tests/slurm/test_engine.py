@@ -393,6 +393,30 @@ def test_what_needs_another_follows_it_into_the_queue_and_starts_without_its_lau
     assert {e.outcome for e in ends(second, 3).values()} == {Exited(0)}
 
 
+@pytest.mark.slow
+def test_what_needs_one_that_slurm_has_forgotten_since_it_succeeded_is_run(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    cluster = own_cluster(settings={"MinJobAge": "2"})
+    first = make(cluster)
+    gate = first.run.path / "go"
+    one = first.launch(sh(f"until [ -e '{gate}' ]; do sleep 0.1; done"))
+    two = after(first, sh("true", "b"), one)
+    for _ in range(2):
+        first.expect(Queued)
+    first.engine.close()
+    # As if it had been killed before it handed the second over.
+    done, lost = batches.read_all(first.run)
+    cluster.command("scancel", lost.id)
+    first.run.batch_id(lost.name).unlink()
+    gate.touch()
+    for batch in (done, lost):
+        cluster.forget(batch.id)
+    second = make(cluster)
+    second.engine.adopt([one, two])
+    assert {e.outcome for e in ends(second, 2).values()} == {Exited(0)}
+
+
 def test_what_needs_one_that_fails_is_interrupted_by_slurm_itself(bench: SlurmBench) -> None:
     one = bench.launch(sh("sleep 0.5; exit 3"))
     two = after(bench, sh("true", "b"), one)

@@ -203,6 +203,9 @@ class SlurmEngine:
         held = self._held.get(attempt)
         return None if held is None else held.id
 
+    def numbers(self) -> set[str]:
+        return {held.id for held in self._held.values()}
+
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         for place, attempt in enumerate(batch.attempts):
