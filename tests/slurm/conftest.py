@@ -38,7 +38,7 @@ def _shared(slurm_here: None) -> Iterator[Cluster]:
 def cluster(_shared: Cluster) -> Iterator[Cluster]:
     """Two nodes with two cards each, shared by tests that do it no harm; without a job."""
     yield _shared
-    _shared.command("scancel", "--me")
+    _shared.command("scancel", f"--user={os.getuid()}")
     wait_until(lambda: not _shared.command("squeue", "-h"), PATIENCE, "no job is left")
 
 

@@ -208,7 +208,7 @@ def test_one_that_is_stopped_while_it_is_handed_over_never_runs_on(bench: SlurmB
 
 def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster) -> None:
     begun(bench, sh("exec sleep 100"))
-    cluster.command("scancel", "--me")
+    cluster.command("scancel", f"--user={os.getuid()}")
     assert isinstance(bench.expect(Ended).outcome, Cancelled)
 
 
@@ -397,6 +397,30 @@ def test_what_needs_another_follows_it_into_the_queue_and_starts_without_its_lau
     assert {e.outcome for e in ends(second, 3).values()} == {Exited(0)}
 
 
+@pytest.mark.slow
+def test_what_needs_one_that_slurm_has_forgotten_since_it_succeeded_is_run(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    cluster = own_cluster(settings={"MinJobAge": "2"})
+    first = make(cluster)
+    gate = first.run.path / "go"
+    one = first.launch(sh(f"until [ -e '{gate}' ]; do sleep 0.1; done"))
+    two = after(first, sh("true", "b"), one)
+    for _ in range(2):
+        first.expect(Queued)
+    first.engine.close()
+    # As if it had been killed before it handed the second over.
+    done, lost = batches.read_all(first.run)
+    cluster.command("scancel", lost.id)
+    first.run.batch_id(lost.name).unlink()
+    gate.touch()
+    for batch in (done, lost):
+        cluster.forget(batch.id)
+    second = make(cluster)
+    second.engine.adopt([one, two])
+    assert {e.outcome for e in ends(second, 2).values()} == {Exited(0)}
+
+
 def test_what_needs_one_that_fails_is_interrupted_by_slurm_itself(bench: SlurmBench) -> None:
     one = bench.launch(sh("sleep 0.5; exit 3"))
     two = after(bench, sh("true", "b"), one)
@@ -432,6 +456,42 @@ def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", asked.why))
     assert isinstance(bench.expect(Ended).outcome, Interrupted)
     assert not bench.run.log(attempt).exists()
+
+
+def test_a_node_that_cannot_run_jobs_stops_the_run_with_its_own_words(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PATIENCE", 1e9)
+    bench = make(own_cluster(nodes=1))
+    bench.run.batch_script.write_text("#!/bin/sh\necho no such thing >&2\nexit 78\n")
+    bench.launch(sh("true"))
+    asked = bench.expect(Asked).request
+    assert isinstance(asked, Stop)
+    assert asked.why == "node n1 cannot run jobs of this run: no such thing"
+
+
+def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer versions make a missing directory on the node, and what is said there is not seen."""
+    monkeypatch.setattr(probe, "PATIENCE", 1e9)
+    bench = make(own_cluster(nodes=1))
+    script = bench.run.batch_script.read_text()
+    bench.run.batch_script.write_text("#!/bin/sh\nexit 78\n")
+    job = sh("true")
+    bench.launch(job)
+    assert isinstance(bench.expect(Ended).outcome, Interrupted)
+    bench.launch(job, number=2)
+    several_looks: list[bool] = []
+    bench.loop.call_after("several looks", 2.0, lambda: several_looks.append(True))
+    while not several_looks:
+        bench.loop.turn()
+    assert submissions(bench) == 1
+    # It was late, that is all.
+    bench.run.batch_script.write_text(script)
+    bench.run.seen.touch()
+    assert bench.expect(Ended).outcome == Exited(0)
+    assert submissions(bench) == 2
 
 
 def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.model import Demand, Job, Signaled
+from gpulaunch.core.model import Demand, Job
 from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.commands import without_slurm
-from gpulaunch.engines.slurm.reading import UNSEEN
+from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.journal.rundir import RunDir
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -207,8 +207,8 @@ def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path,
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")
     if "\\" in name:
-        assert len((run.said / "all").read_text().splitlines()) == 6
         assert script.said(run, lone) == ""
+        assert list(tmp_path.iterdir()) == [run.path]  # nor anywhere else
         return
     assert script.said(run, lone).endswith(f"; task {lone}")
     for task in (0, 1):
@@ -222,7 +222,7 @@ def test_a_node_that_cannot_write_there_ends_the_job_in_a_way_that_is_known(
     run = RunDir(tmp_path)
     run.slurm.mkdir()
     script.lay_out(run)
-    id = submit(run, Job("a", "true"), "--output=/no/such/directory/%j")
+    (tmp_path / "file").write_text("no directory")  # a missing one newer versions would make
+    id = submit(run, Job("a", "true"), f"--output={tmp_path}/file/%j")
     (code,) = re.findall(r" ExitCode=(\S+)", cluster.command("scontrol", "-o", "show", "job", id))
-    assert code == f"0:{UNSEEN.signal}"
-    assert Signaled(53) == UNSEEN
+    assert read_status(code) in UNSEEN

@@ -218,6 +218,9 @@ class SlurmEngine:
         # Slurm would cancel at once what needs one that it takes for failed; again and again.
         return "" if held.doubtful else held.id
 
+    def numbers(self) -> set[str]:
+        return {held.id for held in self._held.values()}
+
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         withdrawn = []

@@ -31,10 +31,11 @@ AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
 class Sent(Protocol):
     """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
     Slurm's number of one, empty while it is on its way, or while Slurm has done with it and it is
-    not known how it ended; None once it is over."""
+    not known how it ended; None once it is over. `numbers` are those of all that are not over."""
 
     def wanted(self, attempt: AttemptId) -> bool: ...
     def id_of(self, attempt: AttemptId) -> str | None: ...
+    def numbers(self) -> set[str]: ...
     def sent(self, batch: Batch) -> None: ...
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
@@ -69,6 +70,7 @@ class Outbox:
         self._sending: Batch | None = None
         self._doubted = False
         self._unconfirmed: set[str] = set()
+        self._behind_nothing: set[str] = set()
         self._count = 0
         self._most: int | None = None
         self._sharing: dict[str, Batch] = {}
@@ -203,7 +205,9 @@ class Outbox:
                 self._too_many(batch, text)
             case commands.Refused(text) if "dependency" in text.lower():
                 # What it needs has failed just now, which we are to hear: it is not wanted then.
+                # Or it has succeeded, and newer versions no longer know it.
                 self._sending = None
+                self._behind_nothing.add(batch.name)
                 self._loop.call_after("slurm:send", AGAIN, self._send)
             case commands.Refused(text):
                 self._done(batch)
@@ -249,13 +253,20 @@ class Outbox:
         self._batches.remove(batch)
 
     def _dependency(self, batch: Batch) -> tuple[str, ...]:
-        needed = ":".join(filter(None, (self._probe.id, *batch.terms.after)))
+        needed = ":".join(filter(None, (self._probe.id, *self._needs(batch))))
         conditions = [f"afterok:{needed}"] if needed else []
         if last := self._shares_with(batch):
             conditions.append(f"afterany:{last.id}")
         if not conditions:
             return ()
         return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
+
+    def _needs(self, batch: Batch) -> Sequence[str]:
+        """Slurm's numbers. Once they were refused, those alone of which more is to be heard."""
+        if batch.name not in self._behind_nothing:
+            return batch.terms.after
+        numbers = self._to.numbers()
+        return [number for number in batch.terms.after if number in numbers]
 
     def _shares_with(self, batch: Batch) -> Batch | None:
         """The batch that is under way with the same token. One array alone keeps to its number of

@@ -3,7 +3,7 @@
     first batch ─▶ probe ─▶ sbatch ─▶ `id`, which all that is handed over needs ─▶ seen | failed
 
 What is handed over meanwhile keeps its turn in the queue, and is cancelled by Slurm where the probe
-fails: nothing of it would have found its ticket.
+fails: nothing of it would have found its ticket. Once it seems to have failed, nothing more is.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ class Probe:
         self._failed = failed
         self._note = note
         self._over_at: float | None = None
+        self._then: Callable[[], None] = lambda: None
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
 
     def comes_first(self, options: Sequence[str], then: Callable[[], None]) -> bool:
-        """Whether its number is not known yet. It is handed over, as the options say where, and
-        `then` is called once it is known."""
+        """Whether its number is not known yet, or it seems to have failed. It is handed over, as
+        the options say where, and `then` is called once that has changed."""
         if self._asked:
-            return not (self.id or self.settled)
-        self._asked = True
+            return not self.settled and (not self.id or self._over_at is not None)
+        self._asked, self._then = True, then
         kept = [word for word in options if not word.startswith(_ITS_OWN)]
 
         def answered(answer: commands.SubmitAnswer) -> None:
@@ -84,15 +85,22 @@ class Probe:
             return
         if self._run.seen.exists():
             self._settle()
+            self._then()
             return
         row = next((row for row in rows if row.id == self.id), None)
         if row is not None and row.phase != "over":
             return
         self._over_at = self._over_at or time.monotonic()
-        if time.monotonic() - self._over_at >= PATIENCE or (row and row.status == UNSEEN):
+        if self._has_failed(row) or time.monotonic() - self._over_at >= PATIENCE:
             why = self._why(row)
             self._settle()
             self._failed(why)
+
+    def _has_failed(self, row: Row | None) -> bool:
+        """Without waiting for what may yet come to be seen here."""
+        if row is None or row.kind != "failed":
+            return False
+        return row.status in UNSEEN or bool(script.said(self._run, self.id))
 
     def _settle(self) -> None:
         self.settled, self.id = True, ""

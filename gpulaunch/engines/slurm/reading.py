@@ -56,8 +56,9 @@ OVER: dict[str, Kind] = {
 NEVER_MET = "DependencyNeverSatisfied"
 """The reason of a job that Slurm cancelled because one that it needed failed."""
 
-UNSEEN = Signaled(53)
-"""Of a batch script whose output could not be opened: its node does not see the directory."""
+UNSEEN = frozenset((Signaled(53), Exited(1)))
+"""Of a batch script whose output could not be opened (1 up to 21.08): its node does not see the
+directory. From 23.02 on, where it may, Slurm makes a directory of that name there instead."""
 
 FIELDS = (
     "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "PreemptTime", "Name",

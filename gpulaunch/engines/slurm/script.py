@@ -136,12 +136,11 @@ def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:
 def _output(said: Path) -> str:
     """A file for each job and task: `12_3`; of a job without tasks Slurm makes up a number.
 
-    A backslash anywhere makes Slurm take all of a file's name as it is: one file for all, then.
+    A backslash anywhere makes Slurm take all of a file's name as it is, or leave the backslash out
+    (25.11): nowhere, then.
     """
     text = str(said)
-    if "\\" in text:
-        return text.replace("\\", "\\\\") + "/all"
-    return text.replace("%", "%%") + "/%A_%a"
+    return "/dev/null" if "\\" in text else text.replace("%", "%%") + "/%A_%a"
 
 
 def said(run: RunDir, id: str) -> str:
