@@ -151,6 +151,20 @@ def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
     assert table.run.finished
 
 
+def test_a_job_in_the_queue_ahead_of_its_needs_says_which_they_are() -> None:
+    table = queue(ahead=True)
+    table.submit(*jobs("a", "b"), job("c", needs=("a", "b")))
+    assert table.run.in_queue("c") == attempt("c.1")
+    assert table.run.why_waiting("c") == "needs a, which is in the queue (and 1 more)"
+    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs a, b; in the queue"
+    table.started("b.1", on("n1", 0), node="n1")
+    table.ended("a.1")
+    assert table.run.why_waiting("c") == "needs b, which is running"
+    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs b; in the queue"
+    table.ended("b.1")
+    assert table.run.why_waiting("c") == ""
+
+
 def test_what_is_told_twice_or_too_late_is_recorded_once() -> None:
     table = queue()
     table.submit(job("a"))

@@ -107,7 +107,7 @@ def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench)
 
     def says_why() -> bool:
         bench.loop.turn()
-        return bench.engine.why(waiting).endswith(": Resources")
+        return bench.engine.why(waiting).endswith(": what it asks for is not free yet (Resources)")
 
     wait_until(says_why)
 

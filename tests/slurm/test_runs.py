@@ -314,10 +314,11 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
         assert on_slurm.states()["bad"] == "failed"
         wait_until(lambda: lines(on_slurm.run / "logs/talks.1.log"), what="talks talks")
         wait_until(lambda: on_slurm.jobs()["long"]["state"] == "running", what="long runs")
+        wait_until(lambda: "(Dependency)" in on_slurm.jobs()["blocked"]["reason"])
         told = json.loads(on_slurm("status", "--json").out)
         jobs = {job["name"]: job for job in told["jobs"]}
         assert told["run"]["state"] == "running"
-        assert "Dependency" in jobs["blocked"]["reason"]
+        assert "needs long, which is running; in Slurm's queue as" in jobs["blocked"]["reason"]
         assert {gpu["node"] for gpu in told["gpus"]} <= {"n1", "n2"}
         assert on_slurm("logs", "talks").out == "one\n"
         runs = {run["dir"]: run for run in json.loads(on_slurm("ps", "--json").out)["runs"]}

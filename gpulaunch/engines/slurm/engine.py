@@ -47,6 +47,7 @@ from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
@@ -165,9 +166,18 @@ class SlurmEngine:
             return ""
         if not held.id:
             return self._waits or self._away or "is being handed to Slurm"
-        queued = held.row is not None and held.row.phase == "queued"
-        reason = self._away or (held.row.reason if held.row is not None and queued else "")
-        return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
+        place = f"in Slurm's queue as {held.id}"
+        if self._away or held.row is None or held.row.phase != "queued":
+            return place + (f": {self._away}" if self._away else "")
+        return place + in_words(held.row.reason, self._needed(held, held.row.reason))
+
+    def _needed(self, held: Held, reason: str) -> str:
+        """What only we know of a dependency; which jobs it needs is the core's to say."""
+        if reason != DEPENDENCY:
+            return ""
+        if self._probe.id:
+            return f"the probe of the run directory, {self._probe.id}, goes first"
+        return f"others with a token of {held.token} go first" if held.token else ""
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
 
@@ -211,6 +221,7 @@ class SlurmEngine:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
             held.title = batch.title
+            held.token = batch.terms.share[0] if batch.terms.share else ""
             self._post(Queued(attempt, f"Slurm job {held.id}"))
             if held.wish is not None:
                 self._ending.ask(held)

@@ -16,15 +16,17 @@ class Held:
     """An attempt that was launched and has not ended.
 
     `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
-    its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
-    seen to be over, or unknown; `end_at`, when the record of its end was first seen. `adopted`: an
-    earlier launcher handed it over.
+    its queue showed; `token` the one of which it shares the count with others in Slurm's hands.
+    Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first seen to be over, or
+    unknown; `end_at`, when the record of its end was first seen. `adopted`: an earlier launcher
+    handed it over.
     """
 
     attempt: AttemptId
     job: Job
     id: str = ""
     title: str = ""
+    token: str = ""
     row: Row | None = None
     start: Start | None = None
     known_at: float = 0.0
