@@ -260,13 +260,14 @@ def test_a_stop_ends_what_runs_and_what_is_in_the_queue() -> None:
     assert set(table.states().values()) == {"waiting"}
 
 
-def test_while_paused_nothing_is_handed_over_and_the_queue_stays() -> None:
+def test_while_paused_nothing_is_handed_over_and_the_queue_is_held() -> None:
     table = queue(1)
     table.submit(*jobs("a", "b"))
-    assert table.asked(Pause("the disk is full")) == []
+    assert table.asked(Pause("the disk is full")) == ["hold"]
+    assert table.run.why_waiting("a") == "paused: the disk is full"
     table.started("a.1", on("n1", 0))
     assert table.ended("a.1") == []
-    assert table.asked(Pause("", off=True)) == ["launch b.1 on none"]
+    assert table.asked(Pause("", off=True)) == ["release", "launch b.1 on none"]
 
 
 def test_the_first_failure_takes_the_others_out_of_the_queue() -> None:
@@ -286,11 +287,12 @@ def test_many_alike_failures_take_the_rest_out_of_the_queue_until_somebody_says_
     table = queue(3, breaker=2, patient=True)
     table.submit(*jobs("a", "b", "c", "d"))
     assert table.ended("a.1", Exited(1)) == ["launch d.1 on none"]
-    assert table.ended("b.1", Exited(1)) == ["stop c.1 interrupted", "stop d.1 interrupted"]
+    stops = ["stop c.1 interrupted", "stop d.1 interrupted"]
+    assert table.ended("b.1", Exited(1)) == ["hold", *stops]
     table.ended("c.1", Interrupted("2 jobs in a row"))
     table.ended("d.1", Interrupted("2 jobs in a row"))
     assert not table.run.finished
-    assert table.asked(GoOn()) == ["launch c.2 on none", "launch d.2 on none"]
+    assert table.asked(GoOn()) == ["release", "launch c.2 on none", "launch d.2 on none"]
 
 
 def test_what_failed_is_handed_over_again_when_somebody_asks() -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Asked, Ended, Launch, Queued, Started, Stop, StopAttempt
+from gpulaunch.core.events import (
+    Asked,
+    Ended,
+    HoldQueue,
+    Launch,
+    Queued,
+    Started,
+    Stop,
+    StopAttempt,
+)
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -210,6 +219,103 @@ def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster) ->
     begun(bench, sh("exec sleep 100"))
     cluster.command("scancel", "--me")
     assert isinstance(bench.expect(Ended).outcome, Cancelled)
+
+
+# ── A paused run ────────────────────────────────────────────────────────────────────────────────
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    """Slurm's, for each job and task that waits."""
+    return cluster.command("squeue", "-h", "-r", "-t", "PD", "-o", "%r").split()
+
+
+def held(cluster: Cluster) -> int:
+    return sum(reason.startswith("JobHeld") for reason in reasons(cluster))
+
+
+def turns_until(bench: SlurmBench, condition: Callable[[], bool]) -> None:
+    def met() -> bool:
+        bench.loop.turn()
+        return condition()
+
+    wait_until(met)
+
+
+def waiting_for(bench: SlurmBench, *names: str) -> list[AttemptId]:
+    """All cards are taken by jobs that end when `go` is there; behind them these wait."""
+    gate = bench.run.path / "go"
+    for number in range(4):
+        begun(bench, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done", f"a{number}"))
+    attempts = [bench.launch(sh("true", name), bench.gpus[0]) for name in names]
+    assert [bench.expect(Queued).attempt for _ in names] == attempts
+    return attempts
+
+
+def passes_by(cluster: Cluster) -> None:
+    """A job of somebody else's is done: what could have started by now has started."""
+    cluster.command("sbatch", "--wait", "--output=/dev/null", "--gpus=1", "--wrap=true")
+
+
+def test_while_paused_what_waits_in_slurm_does_not_start_and_what_runs_goes_on(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    one, _ = waiting_for(bench, "one", "two")
+    lone = bench.launch(sh("true", "lone", env={"OWN": "x"}), *bench.gpus)
+    bench.expect(Queued)
+    bench.engine.carry_out(HoldQueue(True))
+    turns_until(bench, lambda: held(cluster) == 3)
+    turns_until(bench, lambda: ": held until the run goes on (JobHeld" in bench.engine.why(one))
+    submitted = submissions(bench)
+    late = bench.launch(sh("true", "late"))
+    (bench.run.path / "go").touch()
+    assert {e.outcome for e in ends(bench, 4).values()} == {Exited(0)}
+    passes_by(cluster)
+    assert (held(cluster), submissions(bench)) == (3, submitted)
+    assert bench.engine.why(late) == "not yet handed to Slurm"
+    bench.engine.carry_out(HoldQueue(False))
+    assert set(ends(bench, 4)) == {"one.1", "two.1", "late.1", str(lone)}
+    assert not bench.run.held.exists()
+
+
+def test_what_was_held_when_its_launcher_died_is_released_by_the_next(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    attempts = waiting_for(first, "one", "two")
+    first.engine.carry_out(HoldQueue(True))
+    turns_until(first, lambda: held(cluster) == 2)
+    second = make(cluster)
+    (second.run.path / "go").touch()
+    passes_by(cluster)
+    assert held(cluster) == 2
+    second.engine.adopt(attempts)
+    assert {e.outcome for e in ends(second, 2).values()} == {Exited(0)}
+
+
+def test_a_pause_that_is_over_at_once_holds_nothing(bench: SlurmBench, cluster: Cluster) -> None:
+    waiting_for(bench, "one", "two")
+    for on in (True, False, True, False):
+        bench.engine.carry_out(HoldQueue(on))
+        bench.loop.turn()
+    (bench.run.path / "go").touch()
+    assert {e.outcome for e in ends(bench, 6).values()} == {Exited(0)}
+
+
+def test_what_a_person_held_in_slurm_stays_held_when_the_run_goes_on(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    waiting_for(bench, "theirs")
+    (number,) = cluster.command("squeue", "-h", "-t", "PD", "-o", "%i").split()
+    cluster.command("scontrol", "hold", number)
+    bench.launch(sh("true", "ours", timeout=600.0), bench.gpus[0])
+    bench.expect(Queued)
+    turns_until(bench, lambda: "JobHeld" in bench.engine.why(AttemptId("theirs", 1)))
+    bench.engine.carry_out(HoldQueue(True))
+    turns_until(bench, lambda: held(cluster) == 2)
+    bench.engine.carry_out(HoldQueue(False))
+    (bench.run.path / "go").touch()
+    assert set(ends(bench, 5)) == {"ours.1", *(f"a{n}.1" for n in range(4))}
+    assert held(cluster) == 1
 
 
 # ── Taken up by a later launcher ────────────────────────────────────────────────────────────────

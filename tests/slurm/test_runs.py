@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.control import call
+from gpulaunch.core.events import Pause
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -343,6 +345,32 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
         "blocked": "skipped",
     }  # fmt: skip
     assert not left(on_slurm)
+
+
+def test_a_paused_run_whose_launcher_is_killed_goes_on_when_it_is_resumed(
+    on_slurm: Launcher,
+) -> None:
+    waits = "until [ -e go ]; do sleep 0.1; done"
+    on_slurm.file(
+        "jobs.yaml",
+        f"jobs: [{{name: 'j-{{{{n}}}}', matrix: {{n: [1, 2, 3, 4, 5]}}, run: '{waits}'}}]",
+    )
+    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
+        on_slurm.wait_for("attempt_started", 4)
+        call(on_slurm.status()["run"]["id"], Pause("tea"))
+
+        def reason() -> str:
+            (waiting,) = (j for j in on_slurm.jobs().values() if j["state"] == "waiting")
+            return str(waiting["reason"])
+
+        wait_until(lambda: ": held until the run goes on (JobHeld" in reason(), what="it is held")
+        assert reason().startswith("paused: tea; in Slurm's queue as ")
+        process.kill()
+        process.wait()
+    on_slurm.file("go", "")
+    again = on_slurm("resume", "--quiet")
+    assert again.status == 0, again.err
+    assert set(on_slurm.states().values()) == {"succeeded"}
 
 
 def test_a_finished_run_is_gone_on_with(on_slurm: Launcher) -> None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from gpulaunch.core.events import (
     Asked,
     Ended,
+    HoldQueue,
     Instruction,
     Launch,
     Queued,
@@ -43,6 +44,7 @@ from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
+from gpulaunch.engines.slurm.holding import Holding
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
@@ -88,6 +90,9 @@ class SlurmEngine:
             self._slurm, context.run, title, context.epoch, environ, loop, self, self._probe
         )
         self._ending = Ending(self._slurm, context.run, loop)
+        self._holding = Holding(
+            self._slurm, context.run, loop, self._held.values, lambda text: context.warn(None, text)
+        )
         self._witness = Witness.afar(context.run, context.warn)
         self._waits = ""
         self._away = ""
@@ -106,6 +111,9 @@ class SlurmEngine:
                 self._launch(instruction)
             case StopAttempt():
                 self._stop(instruction)
+            case HoldQueue(on):
+                self._outbox.pause(on)
+                self._holding.want(on)
             case _:
                 raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
 
@@ -165,14 +173,17 @@ class SlurmEngine:
         if held is None:
             return ""
         if not held.id:
-            return self._waits or self._away or "is being handed to Slurm"
+            handed = "not yet" if self._holding.on else "is being"
+            return self._waits or self._away or f"{handed} handed to Slurm"
         place = f"in Slurm's queue as {held.id}"
         if self._away or held.row is None or held.row.phase != "queued":
             return place + (f": {self._away}" if self._away else "")
         return place + in_words(held.row.reason, self._needed(held, held.row.reason))
 
     def _needed(self, held: Held, reason: str) -> str:
-        """What only we know of a dependency; which jobs it needs is the core's to say."""
+        """What only we know of it. Which jobs it needs is the core's to say."""
+        if self._holding.holds(held):
+            return "held until the run goes on"
         if reason != DEPENDENCY:
             return ""
         if self._probe.id:
@@ -284,6 +295,7 @@ class SlurmEngine:
             self._outbox.look_up(answer.rows)
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
+            self._holding.look()
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
         else:

@@ -71,6 +71,7 @@ class Outbox:
         self._count = 0
         self._most: int | None = None
         self._sharing: dict[str, Batch] = {}
+        self._paused = False
 
     @property
     def in_doubt(self) -> bool:
@@ -94,6 +95,12 @@ class Outbox:
             return True
         waiting = [batch for batch in self._batches if batch is not self._sending]
         return any(attempt in batch.attempts for batch in waiting)
+
+    def pause(self, on: bool) -> None:
+        """Hand nothing over until that is taken back; what is on its way goes on."""
+        self._paused = on
+        if not on:
+            self._send()
 
     def look_up(self, rows: Sequence[Row]) -> None:
         """What Slurm has, asked after the doubt arose: it settles it."""
@@ -147,6 +154,8 @@ class Outbox:
             if batch.name in self._unconfirmed:
                 self._unconfirmed.remove(batch.name)
                 self._doubt(batch)
+                return
+            if self._paused:
                 return
             wanted = tuple(attempt for attempt in batch.attempts if self._to.wanted(attempt))
             if not wanted:

@@ -224,7 +224,9 @@ POLICY = re.compile(r"violates accounting/qos policy", re.I)
 LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
 """The limit's own name, which newer versions say beside that a policy was violated."""
 OVER_ALREADY = re.compile(
-    r"invalid job id|already (completing or )?(completed|finished)|already done", re.I
+    r"invalid job id|already (completing or )?(completed|finished)|already done|: no error$"
+    r"|no longer pending",
+    re.I,
 )
 
 
@@ -260,7 +262,8 @@ def is_full(text: str) -> bool:
 
 
 def is_over_already(text: str) -> bool:
-    """Whether all that a cancellation met with is that there was nothing left to cancel."""
+    """Whether all that a cancellation met with is that there was nothing left to cancel; or to
+    hold, where of tasks of one array each is spoken of."""
     lines = [line for line in text.splitlines() if line.strip()]
     return all(OVER_ALREADY.search(line) for line in lines)
 
