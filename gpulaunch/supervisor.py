@@ -139,10 +139,12 @@ class Supervisor:
 
     def why_waiting(self, job: str) -> str:
         """One line; empty for a job that does not wait. Of what is in a queue the engine knows."""
+        own = self._run.why_waiting(job, self._clock())
         attempt = self._run.in_queue(job)
-        if attempt is not None:
-            return self._engine.why(attempt) or self.ledger.jobs[job].reason
-        return self._run.why_waiting(job, self._clock())
+        if attempt is None:
+            return own
+        place = self._engine.why(attempt) or self.ledger.jobs[job].reason
+        return f"{own}; {place}" if own else place
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────
 

@@ -40,11 +40,15 @@ class Found:
         jobs = self.ledger.jobs.values()
         waiting = [job.name for job in jobs if job.state == "waiting" and job.reason != CUT_OFF]
         if self.state != "running":
-            why = self.ledger.reason or f"the run was {self.state}"
-            idle = (name for name in waiting if not self.ledger.jobs[name].in_queue)
-            return dict.fromkeys(idle, f"not started: {why}")
+            why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
+            known = {name: self.ledger.jobs[name] for name in waiting}
+            return {
+                name: self.ledger.reason_of(job) if job.in_queue else why
+                for name, job in known.items()
+            }
         if not self.here:
-            return {}
+            known = {name: self.ledger.jobs[name] for name in waiting}
+            return {name: self.ledger.reason_of(job) for name, job in known.items()}
         try:
             told: dict[str, str] = call(self.id, Reasons(), PATIENCE)["reasons"]
         except NoAnswerError as error:

@@ -228,7 +228,7 @@ class DrainGpus:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is launched until `off`. What an engine has in its queue may still start."""
+    """Nothing is launched until `off`, nor started that an engine has in its queue."""
 
     why: str
     off: bool = False
@@ -338,6 +338,16 @@ class StopAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldQueue:
+    """What is in the queue of an engine that queues is not to start (`on`), or may again.
+
+    Not answered; what starts before the engine's word has reached its queue goes on.
+    """
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndWorker:
     """End an idle worker: its input, TERM, KILL (`now`: KILL at once). Answered by WorkerEnded.
 
@@ -364,5 +374,5 @@ class SetTimer:
 
 
 Instruction: TypeAlias = (
-    Acquire | Release | Gather | Launch | StopAttempt | EndWorker | Drain | SetTimer
+    Acquire | Release | Gather | Launch | HoldQueue | StopAttempt | EndWorker | Drain | SetTimer
 )

@@ -275,6 +275,17 @@ class Ledger:
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
+    def reason_of(self, job: JobRecord) -> str:
+        """Its reason; of one in the queue ahead of what it needs, also what that is."""
+        needs = self.needs_of(job.attempts[-1]) if job.in_queue else ""
+        return f"{needs}; {job.reason}" if needs else job.reason
+
+    def needs_of(self, attempt: AttemptRecord) -> str:
+        """`needs a, b`: what of that is under way, which it was handed over ahead of."""
+        names = [need.job for need in attempt.after if self.attempt(need).is_open]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        return f"needs {', '.join(names[:3])}{more}" if names else ""
+
     def open_attempts(self) -> list[AttemptRecord]:
         """Attempts whose end is not recorded: those that run, and those in the engine's queue."""
         begun = (job for job in self.jobs.values() if job.attempts and job.state in _UNSETTLED)

@@ -32,6 +32,7 @@ from gpulaunch.core.events import (
     GoOn,
     GpuEvent,
     Granted,
+    HoldQueue,
     Instruction,
     Misplaced,
     OutOfReach,
@@ -408,20 +409,32 @@ class Run:
         """Wait for a person, where there is more to start."""
         left = (node for node in self._jobs if node.place != "settled")
         if any(self._jobs.record(node).state == "waiting" for node in left):
-            self._desk.fact(AdmissionPaused(self._breaker.waits))
+            self._close(self._breaker.waits)
         else:
             self._breaker.reset()
 
     def _go_on(self) -> None:
         if self._breaker.tripped and self.ledger.paused == self._breaker.waits:
-            self._desk.fact(AdmissionContinued())
+            self._open()
         self._breaker.reset()
 
     def _pause(self, why: str, off: bool) -> None:
         if off and self.ledger.paused is not None:
-            self._desk.fact(AdmissionContinued())
+            self._open()
         elif not off:
-            self._desk.fact(AdmissionPaused(why))
+            self._close(why)
+
+    def _close(self, why: str) -> None:
+        self._desk.fact(AdmissionPaused(why))
+        self._hold_queue(True)
+
+    def _open(self) -> None:
+        self._desk.fact(AdmissionContinued())
+        self._hold_queue(False)
+
+    def _hold_queue(self, on: bool) -> None:
+        if isinstance(self._admission, Queueing):
+            self._desk.tell(HoldQueue(on))
 
     def _stop(self, why: str, now: bool) -> None:
         self._killing = self._killing or now

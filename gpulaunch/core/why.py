@@ -39,13 +39,16 @@ class Why:
         self._cpus = cpus
 
     def of(self, name: str, closed: str, now: Instant) -> str:
-        """One line for a waiting job; empty for one that does not wait. `closed` goes first."""
+        """One line for a waiting job; empty for one that does not wait. `closed` goes first.
+
+        Of what the engine has in its queue, no more than the engine does not know.
+        """
         node = self._jobs.nodes.get(name)
         if node is None:
             known = name in self._desk.ledger.jobs
             return "no longer in the job file" if known else ""
         if node.place == "running":
-            return ""
+            return self._queued(node, closed) if self._jobs.record(node).in_queue else ""
         if node.left and self._jobs.record(node).state == "waiting":
             return "left as it is this time"
         if node.place == "settled":
@@ -64,6 +67,15 @@ class Why:
                 names = [service.name for service in node.services if not service.ready]
                 return f"waits for its service {', '.join(names)} to be ready"
         return self._ready(node, now)
+
+    def _queued(self, node: Node, closed: str) -> str:
+        """It was handed over ahead of what it needs."""
+        live = self._attempts.get(node.attempt) if node.attempt else None
+        after = live.after if live is not None else ()
+        open_needs = [n for n in node.needs if n.attempt in after and n.place == "running"]
+        if closed or not open_needs:
+            return closed
+        return f"needs {self._others(open_needs)}"
 
     def _blocked(self, node: Node) -> str:
         open_needs = [need for need in node.needs if need.place != "settled"]

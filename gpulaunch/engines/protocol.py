@@ -33,7 +33,8 @@ Attempts in a queue
   other, with `Started` told (again) of those that run. `StopAttempt` of one of them may come before
   `adopt` does. An attempt launched `after` others starts once they have succeeded; where one of
   them ends otherwise, or had ended before, it is `Interrupted`, and `StopAttempt` may come for it
-  as well.
+  as well. `HoldQueue` keeps what waits from starting; should this supervisor die, `adopt` by the
+  next one takes that back.
 
   `StopAttempt` does not depend on who keeps the queue: where that does not answer, an attempt that
   has not begun is withdrawn, so that it never will, and is `Ended` as wished; one that runs is told

@@ -6,7 +6,7 @@
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
-        slurm/{node.py,keeper.py,batch.sh}  slurm/batches/BATCH.json  slurm/said/
+        slurm/{node.py,keeper.py,batch.sh,held}  slurm/batches/BATCH.json  slurm/said/
         slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
@@ -184,6 +184,11 @@ class RunDir:
     def seen(self) -> Path:
         """Made by a node: it sees the directory, and can write there."""
         return self.slurm / "seen"
+
+    @property
+    def held(self) -> Path:
+        """Attempts that are held in Slurm's queue, since the run was paused."""
+        return self.slurm / "held"
 
     def batch_list(self, batch: str) -> Path:
         """Which attempts a batch is of, in the order of the array."""

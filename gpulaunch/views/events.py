@@ -15,7 +15,7 @@ from gpulaunch.views import words
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 
-BURST = 3
+BURST, QUEUED = 3, "queued"
 DRAINING = 2.0
 """Seconds that a card's memory may take to be given back before it is worth a word."""
 _OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
@@ -75,7 +75,8 @@ class Teller:
             return burst
         first = burst[0]
         jobs = words.several(len(burst), "job")
-        return [Line(first.utc, first.tone, first.verb, jobs, first.detail)]
+        detail = first.detail if len({line.detail for line in burst}) == 1 else ""
+        return [Line(first.utc, first.tone, first.verb, jobs, detail)]
 
     def waits(self, now: Instant, ledger: Ledger) -> list[Line]:
         """Said once of each card whose memory is all that the run waits for."""
@@ -109,7 +110,8 @@ class Teller:
             case f.JobRequeued(name, why):
                 return _line(at, "calm", "requeued", name, why)
             case f.AttemptQueued(attempt):
-                return _line(at, "start", "queued", attempt.job, "")
+                needs = ledger.needs_of(ledger.attempt(attempt))
+                return _line(at, "start", QUEUED, attempt.job, needs)
             case f.AttemptStarted(attempt):
                 return _started(ledger.attempt(attempt), at, ledger)
             case f.ServiceReady(attempt):
@@ -167,7 +169,8 @@ def _line(
 
 
 def _alike(one: Line, other: Line) -> bool:
-    return (one.verb, one.detail) == (other.verb, other.detail)
+    """What is queued has needs of its own, job by job."""
+    return one.verb == other.verb and (one.detail == other.detail or one.verb == QUEUED)
 
 
 def _opened(fact: f.RunOpened, at: Instant) -> Line:

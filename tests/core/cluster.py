@@ -23,6 +23,7 @@ from gpulaunch.core.events import (
     GatherGranted,
     GoOn,
     Granted,
+    HoldQueue,
     Instruction,
     Launch,
     Misplaced,
@@ -107,7 +108,7 @@ class Cluster:
         self.ends: dict[AttemptId, Ended] = {}
         self.inbox: deque[Event] = deque()
         self.timers: dict[str, float] = {}
-        self.stopped = self.paused = False
+        self.stopped = self.paused = self.held = False
         self.begun: Counter[AttemptId] = Counter()
         self.misplaced: set[AttemptId] = set()
         self.done: set[str] = set()
@@ -173,6 +174,9 @@ class Cluster:
                 assert reason in ("cancelled", "interrupted")
                 if entry is not None:
                     entry.asked, entry.by = reason, by
+            case HoldQueue(on):
+                assert on == (self.run.ledger.paused is not None), f"{instruction!r}"
+                self.held = on
             case SetTimer(key, at):
                 assert at > self.now, f"SetTimer({key}) in the past"
                 self.timers[key] = at
@@ -259,7 +263,7 @@ class Cluster:
             self._record(facts[: self.rng.randint(0, len(facts))])
         self.inbox.clear()
         self.timers.clear()
-        self.stopped = self.paused = False
+        self.stopped = self.paused = self.held = False
         self.crashes += 1
         self.jobs = tuple(jobs)
         self.log.append(f"{self.now:9.3f} -- the client is killed")
@@ -318,14 +322,14 @@ class Cluster:
         elif not self.calm and self.rng.random() < 0.05:
             lost: list[Outcome] = [Cancelled(), Lost("forgotten"), Interrupted("held, removed")]
             self._end(entry, self.rng.choice(lost))
-        else:
+        elif not self.held:
             room = self._room(entry)
             if room is not None:
                 self._begin(entry, room)
 
     def _held(self, entry: Entry) -> bool:
-        """What it comes after is still under way."""
-        return any(other in self.entries for other in entry.after)
+        """What it comes after is still under way, or the whole queue is held."""
+        return self.held or any(other in self.entries for other in entry.after)
 
     def _in_vain(self, entry: Entry) -> bool:
         ends = [self.ends.get(other) for other in entry.after]
@@ -355,6 +359,7 @@ class Cluster:
         return None
 
     def _begin(self, entry: Entry, cards: tuple[Gpu, ...]) -> None:
+        assert self.run.ledger.paused is None or not self.held, f"{entry.attempt} began while held"
         self.begun[entry.attempt] += 1
         ends = [self.ends[other].outcome for other in entry.after]
         assert all(end == Exited(0) for end in ends), f"{entry.attempt} began after {ends}"

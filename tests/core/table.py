@@ -19,6 +19,7 @@ from gpulaunch.core.events import (
     Freed,
     Gather,
     Granted,
+    HoldQueue,
     Instruction,
     Launch,
     Occupied,
@@ -108,6 +109,8 @@ class Table:
                 return f"stop {what} {reason}" + (" now" if now else "")
             case SetTimer(key, at):
                 return f"at {at - self.now:.3g} {key.replace('GPU-', '')}"
+            case HoldQueue(on):
+                return "hold" if on else "release"
             case Gather(on):
                 return f"gather {on}"
 

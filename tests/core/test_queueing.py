@@ -151,6 +151,20 @@ def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
     assert table.run.finished
 
 
+def test_a_job_in_the_queue_ahead_of_its_needs_says_which_they_are() -> None:
+    table = queue(ahead=True)
+    table.submit(*jobs("a", "b"), job("c", needs=("a", "b")))
+    assert table.run.in_queue("c") == attempt("c.1")
+    assert table.run.why_waiting("c") == "needs a, which is in the queue (and 1 more)"
+    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs a, b; in the queue"
+    table.started("b.1", on("n1", 0), node="n1")
+    table.ended("a.1")
+    assert table.run.why_waiting("c") == "needs b, which is running"
+    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs b; in the queue"
+    table.ended("b.1")
+    assert table.run.why_waiting("c") == ""
+
+
 def test_what_is_told_twice_or_too_late_is_recorded_once() -> None:
     table = queue()
     table.submit(job("a"))
@@ -267,13 +281,14 @@ def test_what_is_out_of_reach_is_left_only_where_it_is_to_end_at_once() -> None:
     assert table.run.outcome() == ("stopped", "Ctrl-C")
 
 
-def test_while_paused_nothing_is_handed_over_and_the_queue_stays() -> None:
+def test_while_paused_nothing_is_handed_over_and_the_queue_is_held() -> None:
     table = queue(1)
     table.submit(*jobs("a", "b"))
-    assert table.asked(Pause("the disk is full")) == []
+    assert table.asked(Pause("the disk is full")) == ["hold"]
+    assert table.run.why_waiting("a") == "paused: the disk is full"
     table.started("a.1", on("n1", 0))
     assert table.ended("a.1") == []
-    assert table.asked(Pause("", off=True)) == ["launch b.1 on none"]
+    assert table.asked(Pause("", off=True)) == ["release", "launch b.1 on none"]
 
 
 def test_the_first_failure_takes_the_others_out_of_the_queue() -> None:
@@ -293,11 +308,12 @@ def test_many_alike_failures_take_the_rest_out_of_the_queue_until_somebody_says_
     table = queue(3, breaker=2, patient=True)
     table.submit(*jobs("a", "b", "c", "d"))
     assert table.ended("a.1", Exited(1)) == ["launch d.1 on none"]
-    assert table.ended("b.1", Exited(1)) == ["stop c.1 interrupted", "stop d.1 interrupted"]
+    stops = ["stop c.1 interrupted", "stop d.1 interrupted"]
+    assert table.ended("b.1", Exited(1)) == ["hold", *stops]
     table.ended("c.1", Interrupted("2 jobs in a row"))
     table.ended("d.1", Interrupted("2 jobs in a row"))
     assert not table.run.finished
-    assert table.asked(GoOn()) == ["launch c.2 on none", "launch d.2 on none"]
+    assert table.asked(GoOn()) == ["release", "launch c.2 on none", "launch d.2 on none"]
 
 
 def test_what_failed_is_handed_over_again_when_somebody_asks() -> None:

@@ -160,3 +160,23 @@ def test_of_a_job_in_the_queue_the_engine_says_why_it_waits() -> None:
     ]
     assert supervisor.ledger.state == "succeeded"
     assert supervisor.why_waiting("a") == ""
+
+
+def test_of_a_job_in_the_queue_ahead_of_its_needs_it_is_said_which_they_are() -> None:
+    ledger = Ledger()
+    ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (), engine="slurm"), Instant(0, 0))
+    loop, record = Loop(), FakeRecord()
+    run = Run((), queue=9, ahead=True, ledger=ledger)
+    supervisor = Supervisor(run, record, FakeView(), loop, now)
+    engine = FakeQueue(supervisor.post, last="c")
+    engine.said = "in Slurm's queue as 2 (Dependency)"
+    told: list[str] = []
+
+    def look() -> None:
+        told.append(supervisor.why_waiting("b"))
+        engine.run_all()
+
+    loop.call_after("test", 0.0, look)
+    supervisor.serve(engine, Submitted((Job("a", "true"), Job("b", "true", needs=("a",)))))
+    loop.close()
+    assert told == ["needs a, which is in the queue; in Slurm's queue as 2 (Dependency)"]

@@ -167,6 +167,25 @@ def test_what_waits_is_cancelled_alone_and_never_starts(
     assert said.read_text().split() == ["0", "1"]
 
 
+def test_what_waits_is_held_and_released_and_what_is_over_is_no_mistake(
+    client: Client, cluster: Cluster, script: Write
+) -> None:
+    id = client.submitted(script("exec sleep 600"), "--array=0-5%1")
+    client.reaches("running", id, 0)
+    over = client.submitted(script("true"))
+    client.reaches("over", over)
+    terms = [f"{id}_[1-3]", f"{id}_5", over, "4000000"]
+    assert client.ask(lambda done: client.slurm.hold(terms, done)) == Done()
+
+    def reasons() -> list[str]:
+        shown = cluster.command("squeue", "-h", "-r", "-j", id, "-t", "PD", "-o", "%K %r")
+        return [line.split()[0] for line in shown.splitlines() if "JobHeld" in line]
+
+    assert sorted(reasons()) == ["1", "2", "3", "5"]
+    assert client.ask(lambda done: client.slurm.release(terms, done)) == Done()
+    assert not reasons()
+
+
 def test_a_signal_goes_to_the_batch_script_alone(
     client: Client, script: Write, tmp_path: Path
 ) -> None:
@@ -277,6 +296,7 @@ def test_while_the_controller_is_away_nothing_is_said_of_any_job(
                 hurried.ask(lambda done: slurm.show("4000000", done)),
                 hurried.ask(lambda done: slurm.cancel([id], done)),
                 hurried.ask(lambda done: slurm.signal([id], "TERM", done)),
+                hurried.ask(lambda done: slurm.hold([id], done)),
                 hurried.ask(slurm.ask),
             ]
         assert [type(answer) for answer in answers] == [Unreachable] * len(answers), answers
@@ -310,6 +330,7 @@ def test_a_program_that_says_itself_that_nobody_answers_says_nothing_of_any_job(
             client.ask(lambda done: slurm.show("7", done)),
             client.ask(lambda done: slurm.cancel(["7"], done)),
             client.ask(lambda done: slurm.signal(["7"], "TERM", done)),
+            client.ask(lambda done: slurm.release(["7"], done)),
             client.ask(slurm.ask),
         ]
     assert [type(answer) for answer in answers] == [Unreachable] * len(answers), answers

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Asked, Ended, Launch, Queued, Started, Stop, StopAttempt
+from gpulaunch.core.events import (
+    Asked,
+    Ended,
+    GoOn,
+    HoldQueue,
+    Launch,
+    Queued,
+    Started,
+    Stop,
+    StopAttempt,
+)
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -107,7 +117,7 @@ def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench)
 
     def says_why() -> bool:
         bench.loop.turn()
-        return bench.engine.why(waiting).endswith(": Resources")
+        return bench.engine.why(waiting).endswith(": what it asks for is not free yet (Resources)")
 
     wait_until(says_why)
 
@@ -210,6 +220,103 @@ def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster) ->
     begun(bench, sh("exec sleep 100"))
     cluster.command("scancel", f"--user={os.getuid()}")
     assert isinstance(bench.expect(Ended).outcome, Cancelled)
+
+
+# ── A paused run ────────────────────────────────────────────────────────────────────────────────
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    """Slurm's, for each job and task that waits."""
+    return cluster.command("squeue", "-h", "-r", "-t", "PD", "-o", "%r").split()
+
+
+def held(cluster: Cluster) -> int:
+    return sum(reason.startswith("JobHeld") for reason in reasons(cluster))
+
+
+def turns_until(bench: SlurmBench, condition: Callable[[], bool]) -> None:
+    def met() -> bool:
+        bench.loop.turn()
+        return condition()
+
+    wait_until(met)
+
+
+def waiting_for(bench: SlurmBench, *names: str) -> list[AttemptId]:
+    """All cards are taken by jobs that end when `go` is there; behind them these wait."""
+    gate = bench.run.path / "go"
+    for number in range(4):
+        begun(bench, sh(f"until [ -e '{gate}' ]; do sleep 0.1; done", f"a{number}"))
+    attempts = [bench.launch(sh("true", name), bench.gpus[0]) for name in names]
+    assert [bench.expect(Queued).attempt for _ in names] == attempts
+    return attempts
+
+
+def passes_by(cluster: Cluster) -> None:
+    """A job of somebody else's is done: what could have started by now has started."""
+    cluster.command("sbatch", "--wait", "--output=/dev/null", "--gpus=1", "--wrap=true")
+
+
+def test_while_paused_what_waits_in_slurm_does_not_start_and_what_runs_goes_on(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    one, _ = waiting_for(bench, "one", "two")
+    lone = bench.launch(sh("true", "lone", env={"OWN": "x"}), *bench.gpus)
+    bench.expect(Queued)
+    bench.engine.carry_out(HoldQueue(True))
+    turns_until(bench, lambda: held(cluster) == 3)
+    turns_until(bench, lambda: ": held until the run goes on (JobHeld" in bench.engine.why(one))
+    submitted = submissions(bench)
+    late = bench.launch(sh("true", "late"))
+    (bench.run.path / "go").touch()
+    assert {e.outcome for e in ends(bench, 4).values()} == {Exited(0)}
+    passes_by(cluster)
+    assert (held(cluster), submissions(bench)) == (3, submitted)
+    assert bench.engine.why(late) == "not yet handed to Slurm"
+    bench.engine.carry_out(HoldQueue(False))
+    assert set(ends(bench, 4)) == {"one.1", "two.1", "late.1", str(lone)}
+    assert not bench.run.held.exists()
+
+
+def test_what_was_held_when_its_launcher_died_is_released_by_the_next(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    attempts = waiting_for(first, "one", "two")
+    first.engine.carry_out(HoldQueue(True))
+    turns_until(first, lambda: held(cluster) == 2)
+    second = make(cluster)
+    (second.run.path / "go").touch()
+    passes_by(cluster)
+    assert held(cluster) == 2
+    second.engine.adopt(attempts)
+    assert {e.outcome for e in ends(second, 2).values()} == {Exited(0)}
+
+
+def test_a_pause_that_is_over_at_once_holds_nothing(bench: SlurmBench, cluster: Cluster) -> None:
+    waiting_for(bench, "one", "two")
+    for on in (True, False, True, False):
+        bench.engine.carry_out(HoldQueue(on))
+        bench.loop.turn()
+    (bench.run.path / "go").touch()
+    assert {e.outcome for e in ends(bench, 6).values()} == {Exited(0)}
+
+
+def test_what_a_person_held_in_slurm_stays_held_when_the_run_goes_on(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    waiting_for(bench, "theirs")
+    (number,) = cluster.command("squeue", "-h", "-t", "PD", "-o", "%i").split()
+    cluster.command("scontrol", "hold", number)
+    bench.launch(sh("true", "ours", timeout=600.0), bench.gpus[0])
+    bench.expect(Queued)
+    turns_until(bench, lambda: "JobHeld" in bench.engine.why(AttemptId("theirs", 1)))
+    bench.engine.carry_out(HoldQueue(True))
+    turns_until(bench, lambda: held(cluster) == 2)
+    bench.engine.carry_out(HoldQueue(False))
+    (bench.run.path / "go").touch()
+    assert set(ends(bench, 5)) == {"ours.1", *(f"a{n}.1" for n in range(4))}
+    assert held(cluster) == 1
 
 
 # ── Taken up by a later launcher ────────────────────────────────────────────────────────────────
@@ -437,6 +544,151 @@ def test_what_another_is_to_make_is_waited_for(bench: SlurmBench) -> None:
     assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
 
 
+# ── Item by item ────────────────────────────────────────────────────────────────────────────────
+
+
+def gated(bench: SlurmBench, number: int, code: int = 0) -> Job:
+    """Ends with that code when `go-NUMBER` is there, or `go`."""
+    go = bench.run.path / "go"
+    return sh(f"until [ -e '{go}-{number}' -o -e '{go}' ]; do sleep 0.1; done; exit {code}",
+              f"a{number}")  # fmt: skip
+
+
+def pairs(bench: SlurmBench, *which: int, bad: int = -1) -> tuple[list[AttemptId], list[AttemptId]]:
+    """Six jobs that wait for `go`; behind those which are told, another each. `bad` is to fail."""
+    firsts = [bench.launch(gated(bench, n, 3 if n == bad else 0)) for n in range(6)]
+    return firsts, [after(bench, sh(f"echo {n}", f"b{n}"), firsts[n]) for n in which]
+
+
+def all_queued(bench: SlurmBench, *attempts: AttemptId) -> None:
+    assert {bench.expect(Queued).attempt for _ in attempts} == set(attempts)
+
+
+def outcomes(bench: SlurmBench, count: int) -> dict[str, object]:
+    return {name: ended.outcome for name, ended in ends(bench, count).items()}
+
+
+def good(*names: str) -> dict[str, object]:
+    return dict.fromkeys(names, Exited(0))
+
+
+def test_what_follows_item_by_item_goes_as_an_array_and_each_waits_for_its_own_alone(
+    bench: SlurmBench,
+) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds)
+    assert submissions(bench) == 2
+    (bench.run.path / "go-4").touch()
+    assert outcomes(bench, 2) == good("a4.1", "b4.1")
+    (bench.run.path / "go").touch()
+    left = [f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 4]
+    assert outcomes(bench, 10) == good(*left)
+    assert [bench.run.log(a).read_text() for a in seconds] == [f"{n}\n" for n in range(6)]
+
+
+def test_of_items_one_that_fails_keeps_its_own_successor_alone_from_running(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    firsts, seconds = pairs(bench, *range(6), bad=2)
+    all_queued(bench, *firsts, *seconds)
+    (bench.run.path / "go").touch()
+    found = outcomes(bench, 12)
+    assert (found.pop("a2.1"), found.pop("b2.1")) == (
+        Exited(3),
+        Interrupted("what it needs did not succeed"),
+    )
+    assert found == good(*(f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 2))
+    assert not bench.run.log(seconds[2]).exists()
+    assert not cluster.command("squeue", "-h")
+
+
+def test_items_may_be_missing_and_their_launcher_may_die(make: Make, cluster: Cluster) -> None:
+    first = make(cluster)
+    firsts, seconds = pairs(first, 1, 3, 4)
+    all_queued(first, *firsts, *seconds)
+    (last,) = (b for b in batches.read_all(first.run) if b.terms.each)
+    shown = cluster.command("squeue", "-h", "-r", "-j", last.id, "-o", "%K").split()
+    assert (sorted(shown), submissions(first)) == (["1", "3", "4"], 2)
+    second = make(cluster)
+    second.engine.adopt([*firsts, *seconds])
+    (second.run.path / "go").touch()
+    assert outcomes(second, 9) == good(*map(str, (*firsts, *seconds)))
+    assert [second.run.log(a).read_text() for a in seconds] == ["1\n", "3\n", "4\n"]
+
+
+def test_an_array_behind_an_array_that_is_not_known_to_be_handed_over_is_looked_up(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    firsts, seconds = pairs(first, 2, 5)
+    all_queued(first, *firsts, *seconds)
+    (last,) = (b for b in batches.read_all(first.run) if b.terms.each)
+    first.run.batch_id(last.name).unlink()
+    second = make(cluster)
+    second.engine.adopt([*firsts, *seconds])
+    all_queued(second, *firsts, *seconds)
+    (second.run.path / "go").touch()
+    assert outcomes(second, 8) == good(*map(str, (*firsts, *seconds)))
+    assert [second.run.log(a).read_text() for a in seconds] == ["2\n", "5\n"]
+
+
+def test_several_may_follow_each_item(bench: SlurmBench) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    thirds = [after(bench, sh(f"echo {n}", f"c{n}"), firsts[n]) for n in range(6)]
+    all_queued(bench, *firsts, *seconds, *thirds)
+    assert submissions(bench) == 3
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 18) == good(*map(str, (*firsts, *seconds, *thirds)))
+
+
+@pytest.mark.parametrize("by", ["us", "a person in Slurm"])
+def test_of_what_follows_item_by_item_one_can_be_cancelled_while_it_waits(
+    bench: SlurmBench, cluster: Cluster, by: str
+) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds)
+    if by == "us":
+        bench.engine.carry_out(StopAttempt(seconds[3], "cancelled", "a test"))
+    else:
+        (last,) = (b for b in batches.read_all(bench.run) if b.terms.each)
+        cluster.command("scancel", f"{last.id}_3")
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (seconds[3], Cancelled())
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 11) == good(*map(str, (*firsts, *seconds[:3], *seconds[4:])))
+
+
+def test_what_an_item_needs_may_be_over_when_the_others_are_handed_over(bench: SlurmBench) -> None:
+    firsts, _ = pairs(bench)
+    for _ in firsts:
+        bench.expect(Started)
+    bench.engine.carry_out(HoldQueue(True))
+    seconds = [after(bench, sh(f"echo {n}", f"b{n}"), firsts[n]) for n in (0, 1, 2)]
+    bench.loop.call_after(
+        "gathered", 2 * outbox.GATHERED, lambda: bench.events.append(Asked(GoOn()))
+    )
+    bench.expect(Asked)
+    (bench.run.path / "go-0").touch()
+    assert outcomes(bench, 1) == good("a0.1")
+    bench.engine.carry_out(HoldQueue(False))
+    assert outcomes(bench, 1) == good("b0.1")
+    assert submissions(bench) == 3
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 7) == good(*map(str, (*firsts[1:], *seconds[1:])))
+
+
+@pytest.mark.slow
+def test_of_items_that_are_too_many_at_once_some_follow_later(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FULL_AGAIN", 0.5)
+    bench = make(own_cluster(settings={"MaxJobCount": "10", "MinJobAge": "2"}))
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds[:3])
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 12) == good(*map(str, (*firsts, *seconds)))
+
+
 # ── What the nodes see ──────────────────────────────────────────────────────────────────────────
 
 
@@ -501,6 +753,42 @@ def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> 
         assert bench.expect(Ended).outcome == Exited(0)
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
     assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1
+
+
+def most_time(cluster: Cluster, minutes: str) -> None:
+    cluster.command("scontrol", "update", "PartitionName=main", f"MaxTime={minutes}")
+
+
+def test_the_nodes_are_looked_at_where_a_job_is_given_no_more_than_a_minute(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    cluster = own_cluster(nodes=1)
+    most_time(cluster, "1")
+    bench = make(cluster)
+    attempt = bench.launch(sh("true"))
+    late = bench.launch(sh("true", "late", timeout=60.0))
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (attempt, Exited(0))
+    words = "asks for more time than its partition gives: a shorter timeout:, or another partition"
+    turns_until(bench, lambda: f"{words} (PartitionTimeLimit)" in bench.engine.why(late))
+
+
+def test_a_probe_that_can_never_start_is_said_and_what_waits_for_it_says_so(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TIME", "5")
+    cluster = own_cluster(nodes=1)
+    most_time(cluster, "2")
+    bench = make(cluster)
+    attempt = bench.launch(sh("true"))
+    turns_until(bench, lambda: " (PartitionTimeLimit)" in bench.engine.why(attempt))
+    why = bench.engine.why(attempt)
+    assert why.endswith(" (Dependency)")
+    assert "the probe of the run directory, 1, goes first; it waits: asks for more time" in why
+    assert len(bench.warned) == 1
+    said = "the probe of the run directory, Slurm job 1, cannot start, and nothing of the run"
+    assert bench.warned[0].startswith(said)
+    assert bench.warned[0].endswith(" (PartitionTimeLimit)")
 
 
 # ── A token that Slurm keeps count of ───────────────────────────────────────────────────────────

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.control import call
+from gpulaunch.core.events import Pause
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -235,6 +237,36 @@ def test_items_follow_each_other_one_by_one(on_slurm: Launcher) -> None:
         assert made.read_text().strip() == name.replace("-", "")
 
 
+def test_an_item_that_fails_once_is_followed_by_its_own_successor_alone_and_later(
+    on_slurm: Launcher,
+) -> None:
+    result = run(
+        on_slurm,
+        """
+        defaults: {gpus: 0}
+        jobs:
+          - name: fold-{{n}}
+            matrix: {n: [0, 1, 2, 3, 4, 5]}
+            retries: 1
+            run: '[ {{n}} != 5 ] && [ {{n}}.{{attempt}} != 2.1 ] && echo {{n}} > {{out}}/it'
+          - name: score-{{n}}
+            matrix: {n: [0, 1, 2, 3, 4, 5]}
+            needs: ['fold-{{n}}']
+            run: cp {{run_dir}}/results/fold-{{n}}/it {{out}}/it
+        """,
+    )
+    assert result.status == 1, result.err
+    states = on_slurm.states()
+    assert (states.pop("fold-5"), states.pop("score-5")) == ("failed", "skipped")
+    assert set(states.values()) == {"succeeded"}
+    attempts = {name: len(job["attempts"]) for name, job in on_slurm.jobs().items()}
+    assert (attempts["fold-2"], attempts["score-2"], attempts["score-1"]) == (2, 2, 1)
+    lists = [
+        json.loads(path.read_text()) for path in (on_slurm.run / "slurm/batches").glob("*.json")
+    ]
+    assert any(listed["each"] for listed in lists)
+
+
 def test_tokens_are_held_by_one_job_at_a_time(on_slurm: Launcher) -> None:
     result = run(
         on_slurm,
@@ -314,10 +346,11 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
         assert on_slurm.states()["bad"] == "failed"
         wait_until(lambda: lines(on_slurm.run / "logs/talks.1.log"), what="talks talks")
         wait_until(lambda: on_slurm.jobs()["long"]["state"] == "running", what="long runs")
+        wait_until(lambda: "(Dependency)" in on_slurm.jobs()["blocked"]["reason"])
         told = json.loads(on_slurm("status", "--json").out)
         jobs = {job["name"]: job for job in told["jobs"]}
         assert told["run"]["state"] == "running"
-        assert "Dependency" in jobs["blocked"]["reason"]
+        assert "needs long, which is running; in Slurm's queue as" in jobs["blocked"]["reason"]
         assert {gpu["node"] for gpu in told["gpus"]} <= {"n1", "n2"}
         assert on_slurm("logs", "talks").out == "one\n"
         runs = {run["dir"]: run for run in json.loads(on_slurm("ps", "--json").out)["runs"]}
@@ -342,6 +375,32 @@ def test_other_terminals_see_and_change_a_live_run(on_slurm: Launcher) -> None:
         "blocked": "skipped",
     }  # fmt: skip
     assert not left(on_slurm)
+
+
+def test_a_paused_run_whose_launcher_is_killed_goes_on_when_it_is_resumed(
+    on_slurm: Launcher,
+) -> None:
+    waits = "until [ -e go ]; do sleep 0.1; done"
+    on_slurm.file(
+        "jobs.yaml",
+        f"jobs: [{{name: 'j-{{{{n}}}}', matrix: {{n: [1, 2, 3, 4, 5]}}, run: '{waits}'}}]",
+    )
+    with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
+        on_slurm.wait_for("attempt_started", 4)
+        call(on_slurm.status()["run"]["id"], Pause("tea"))
+
+        def reason() -> str:
+            (waiting,) = (j for j in on_slurm.jobs().values() if j["state"] == "waiting")
+            return str(waiting["reason"])
+
+        wait_until(lambda: ": held until the run goes on (JobHeld" in reason(), what="it is held")
+        assert reason().startswith("paused: tea; in Slurm's queue as ")
+        process.kill()
+        process.wait()
+    on_slurm.file("go", "")
+    again = on_slurm("resume", "--quiet")
+    assert again.status == 0, again.err
+    assert set(on_slurm.states().values()) == {"succeeded"}
 
 
 def test_a_finished_run_is_gone_on_with(on_slurm: Launcher) -> None:

@@ -125,6 +125,27 @@ def test_what_was_taken_back_before_it_began_is_no_try_of_its_job() -> None:
     assert "attempt 2" not in status(run)
 
 
+def test_what_is_queued_ahead_of_its_needs_is_told_with_them() -> None:
+    run, stream = watched(0)
+    run.open(engine="slurm").jobs("a", "b", "c").hand_over("a")
+    needs = (AttemptId("a", 1),)
+    for name in "bc":
+        attempt = AttemptId(name, 1)
+        run.add(f.AttemptLaunched(attempt, (), queued=True, after=needs))
+        run.add(f.AttemptQueued(attempt, "Slurm job 9"))
+    run.start_there("a", "n1", 0)
+    assert text(run, stream)[2:-1] == [
+        "queued                a",
+        "queued                b  needs a",
+        "queued                c  needs a",
+    ]
+    board = Board()
+    board.ledger = run.ledger
+    assert board.reason(run.ledger.jobs["b"]) == "needs a; in the queue (Slurm job 9)"
+    run.succeed("a")
+    assert board.reason(run.ledger.jobs["b"]) == "in the queue (Slurm job 9)"
+
+
 def test_the_live_view_has_a_row_for_each_card_in_use() -> None:
     w = Watched(0)
     w.run.open(engine="slurm").jobs("a", "b", "c", "d").hand_over("a", "b", "c")

@@ -5,6 +5,7 @@
     show   -> Queue | Unknown | Unreachable                   squeue, one job
     cancel -> Done | Refused | Unreachable                    scancel
     signal -> Done | Refused | Unreachable                    scancel
+    hold, release -> Done | Refused | Unreachable             scontrol
     ask    -> Config | Unreachable                            scontrol
 
 An answer comes from a later turn of the loop, never from within the call. `Unreachable` says
@@ -199,6 +200,24 @@ class Slurm:
         """
         argv = ["--ctld", "--batch", f"--signal={name}", *ids]
         self._call("scancel", argv, self._environ, lambda end: done(_cancelled(end)))
+
+    def hold(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
+        """They are not to start: jobs (`12`), tasks (`12_3`) and ranges of them (`12_[3-7]`), of
+        those that wait. One that runs would go on, and be held should Slurm put it back."""
+        self._held("hold", ids, done)
+
+    def release(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
+        """They may start again."""
+        self._held("release", ids, done)
+
+    def _held(self, verb: str, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
+        def read(end: _End) -> CancelAnswer:
+            if end.late or is_unreachable(end.said):
+                return Unreachable(end.text)
+            over = is_over_already(end.out + end.said)
+            return Done() if end.code == 0 or over else Refused(end.text)
+
+        self._call("scontrol", [verb, ",".join(ids)], self._environ, lambda end: done(read(end)))
 
     def ask(self, done: Callable[[ConfigAnswer], object]) -> None:
         """What of the cluster's configuration matters here."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from gpulaunch.core.events import (
     Asked,
     Ended,
+    HoldQueue,
     Instruction,
     Launch,
     OutOfReach,
@@ -45,11 +46,13 @@ from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
+from gpulaunch.engines.slurm.holding import Holding
 from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge, to_recall
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.slurm.silence import Silence
 from gpulaunch.engines.witness import Witness
@@ -92,6 +95,9 @@ class SlurmEngine:
         )
         self._ending = Ending(self._slurm, context.run, loop, self)
         self._leaving = Leaving(self._slurm, loop, self._left, self.away)
+        self._holding = Holding(
+            self._slurm, context.run, loop, self._held.values, lambda text: context.warn(None, text)
+        )
         self._witness = Witness.afar(context.run, context.warn)
         self._waits = ""
         self._silence = Silence(lambda text: context.warn(None, text))
@@ -111,6 +117,9 @@ class SlurmEngine:
                 self._launch(instruction)
             case StopAttempt():
                 self._stop(instruction)
+            case HoldQueue(on):
+                self._outbox.pause(on)
+                self._holding.want(on)
             case _:
                 raise NotImplementedError(f"no engine of a cluster is told to {instruction}")
 
@@ -172,10 +181,22 @@ class SlurmEngine:
         if held is None:
             return ""
         if not held.id:
-            return self._waits or self._silence.why or "is being handed to Slurm"
-        queued = held.row is not None and held.row.phase == "queued"
-        reason = self._silence.why or (held.row.reason if held.row is not None and queued else "")
-        return f"in Slurm's queue as {held.id}" + (f": {reason}" if reason else "")
+            handed = "not yet" if self._holding.on else "is being"
+            return self._waits or self._silence.why or f"{handed} handed to Slurm"
+        place = f"in Slurm's queue as {held.id}"
+        if self._silence.why or held.row is None or held.row.phase != "queued":
+            return place + (f": {self._silence.why}" if self._silence.why else "")
+        return place + in_words(held.row.reason, self._needed(held, held.row.reason))
+
+    def _needed(self, held: Held, reason: str) -> str:
+        """What only we know of it. Which jobs it needs is the core's to say."""
+        if self._holding.holds(held):
+            return "held until the run goes on"
+        if reason != DEPENDENCY:
+            return ""
+        if self._probe.id:
+            return self._probe.why
+        return f"others with a token of {held.token} go first" if held.token else ""
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
 
@@ -224,12 +245,14 @@ class SlurmEngine:
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         withdrawn = []
-        for place, attempt in enumerate(batch.attempts):
+        for place, attempt in batch.members:
             held = self._held.get(attempt) or self._leaving.get(attempt)
             if held is None:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
             held.title = batch.title
+            held.need = batch.terms.needs_at(place)[0] if batch.terms.each else ""
+            held.token = batch.terms.share[0] if batch.terms.share else ""
             self._post(Queued(attempt, f"Slurm job {held.id}"))
             if held.withdrawn is not None:
                 withdrawn.append(held)
@@ -301,6 +324,7 @@ class SlurmEngine:
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
             self._recall()
+            self._holding.look()
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
         else:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import NEVER_MET, Row, spans
 from gpulaunch.process.nodeside import Start, Withdrawn
 
 AT_ONCE = 200
-"""Numbers on one command line."""
+"""Numbers, or ranges of an array's tasks, on one command line."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,18 +19,22 @@ class Held:
     """An attempt that was launched and has not ended.
 
     `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
-    its queue showed. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
-    seen to be over, or unknown, or back in the queue; `start_at` and `end_at`, when the records of
-    its start and its end were first seen. `adopted`: an earlier launcher handed it over. `asked`:
-    Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
-    yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
-    where nobody wished that. `preempted`: Slurm said once that it makes room for another.
+    its queue showed. `need` is the task that it follows, item by item; `token` the one of which it
+    shares the count with others in Slurm's hands. Monotonic times: `known_at`, when Slurm had it;
+    `over_at`, when it was first seen to be over, or unknown, or back in the queue; `start_at` and
+    `end_at`, when the records of its start and its end were first seen. `adopted`: an earlier
+    launcher handed it over. `asked`: Slurm was asked for it. `begun`: a node has claimed it,
+    although `start` may not be to be seen yet; `withdrawn`: a launcher did, and why. `recalled`:
+    why it is taken out of Slurm's queue, where nobody wished that. `preempted`: Slurm said once
+    that it makes room for another.
     """
 
     attempt: AttemptId
     job: Job
     id: str = ""
     title: str = ""
+    need: str = ""
+    token: str = ""
     row: Row | None = None
     start: Start | None = None
     known_at: float = 0.0
@@ -88,23 +92,52 @@ class Queue:
 
     def _numbered(self, held: Held) -> Row | None:
         number, _, task = held.id.partition("_")
-        if not task:
-            return self._single.get(number)
-        if (row := self._single.get(held.id)) is not None:
+        row = self._find(held.id)
+        if row is not None or not task:
             return row
-        for row in self._alike:
-            if row.is_about(number, int(task)):
-                return row
         if number in self._single:
             return self._single[number]
         waited = held.row is None or held.row.phase == "queued"
         if number in self._arrays and waited and held.start is None:
-            # A task that is cancelled while it waits goes without a trace; its array is there.
-            return Row(number, int(task), name=self._arrays[number], state="CANCELLED")
+            # A task that is cancelled while it waits goes without a trace; its array is there. One
+            # that follows another goes so only until that is over, but for Slurm's memory.
+            reason = NEVER_MET if held.need and not self._is_under_way(held.need) else ""
+            name = self._arrays[number]
+            return Row(number, int(task), name=name, state="CANCELLED", reason=reason)
         return None
+
+    def _find(self, id: str) -> Row | None:
+        """A job's, or a task's, by itself or among those that wait together."""
+        number, _, task = id.partition("_")
+        if (row := self._single.get(id)) is not None or not task:
+            return row
+        return next((row for row in self._alike if row.is_about(number, int(task))), None)
+
+    def _is_under_way(self, id: str) -> bool:
+        row = self._find(id)
+        return row is not None and row.phase != "over"
 
 
 def in_parts(some: Sequence[Held]) -> Iterator[Sequence[Held]]:
     """As many as may stand on one command line."""
     for start in range(0, len(some), AT_ONCE):
         yield some[start : start + AT_ONCE]
+
+
+def ranges(ids: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """`12`, `13_[0-7]`, `13_9`: what Slurm is told, and which numbers each of them is of."""
+    found: list[tuple[str, list[str]]] = []
+    arrays: dict[str, list[int]] = {}
+    for id in ids:
+        number, _, task = id.partition("_")
+        if task:
+            arrays.setdefault(number, []).append(int(task))
+        else:
+            found.append((number, [id]))
+    for number, tasks in arrays.items():
+        for span in spans(sorted(tasks)):
+            first, _, last = span.partition("-")
+            members = range(int(first), int(last or first) + 1)
+            term = f"{number}_[{span}]" if last else f"{number}_{span}"
+            found.append((term, [f"{number}_{task}" for task in members]))
+    return found

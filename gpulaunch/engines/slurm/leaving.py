@@ -15,7 +15,7 @@ from itertools import count
 
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm import batches, commands
-from gpulaunch.engines.slurm.held import Held, Queue, in_parts
+from gpulaunch.engines.slurm.held import Held, Queue, in_parts, ranges
 from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -109,7 +109,7 @@ class Leaving:
     def removed_by(self) -> str:
         """What a person may type to have Slurm forget those that wait for its answer."""
         waiting = self._waiting.values()
-        words = _ranges([held.id for held in waiting if held.id])
+        words = [term for term, _ in ranges(held.id for held in waiting if held.id)]
         if len(words) > SHOWN:
             words[SHOWN:] = ["..."]
         titles = dict.fromkeys(held.title for held in waiting if not held.id and held.title)
@@ -134,7 +134,7 @@ def left_over(rows: Sequence[Row], run: RunDir, ours: Container[AttemptId]) -> I
     titled = {batch.title: batch for batch in (batches.read_all(run) if queued else ())}
     for row in queued:
         batch = titled.get(row.name)
-        for place, attempt in enumerate(batch.attempts if batch else ()):
+        for place, attempt in batch.members if batch else ():
             alone = row.task is None and not row.tasks
             if attempt in ours or not (alone or row.is_about(row.id, place)):
                 continue
@@ -143,23 +143,4 @@ def left_over(rows: Sequence[Row], run: RunDir, ours: Container[AttemptId]) -> I
                 if isinstance(why, Withdrawn):
                     id = row.id if alone else f"{row.id}_{place}"
                     job = Job(attempt.job, ())
-                    yield Held(attempt, job, id, row.name, row, withdrawn=why)
-
-
-def _ranges(ids: Sequence[str]) -> list[str]:
-    """`12_0 12_1 12_2 12_5 14` as `12_[0-2,5]` and `14`."""
-    tasks: dict[str, list[int]] = {}
-    for id in ids:
-        number, _, task = id.partition("_")
-        tasks.setdefault(number, []).extend([int(task)] if task else [])
-    return [f"{number}_[{_spans(some)}]" if some else number for number, some in tasks.items()]
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1][1:] = [number]
-        else:
-            spans.append([number])
-    return ",".join("-".join(map(str, span)) for span in spans)
+                    yield Held(attempt, job, id, row.name, row=row, withdrawn=why)

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.engines.slurm import commands, script
 from gpulaunch.engines.slurm.reading import UNSEEN, Row
+from gpulaunch.engines.slurm.reasons import in_words, is_hopeless
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
 AGAIN = 5.0
 PATIENCE = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
+TIME = "1"
+"""Minutes, the fewest that Slurm counts: no partition gives less."""
 _ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal", "--requeue")
 
 
@@ -44,6 +47,7 @@ class Probe:
         self._note = note
         self._over_at: float | None = None
         self._then: Callable[[], None] = lambda: None
+        self._reason = ""
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
@@ -71,7 +75,7 @@ class Probe:
 
         self._slurm.submit(
             # Where it cannot be begun that is the answer; requeued, it would be held for ever.
-            (*kept, "--no-requeue", "--time=2", f"--job-name={self._title}"),
+            (*kept, "--no-requeue", f"--time={TIME}", f"--job-name={self._title}"),
             self._run.batch_script,
             self._environ,
             answered,
@@ -89,6 +93,7 @@ class Probe:
             return
         row = next((row for row in rows if row.id == self.id), None)
         if row is not None and row.phase != "over":
+            self._waits(row.reason if row.phase == "queued" else "")
             return
         self._over_at = self._over_at or time.monotonic()
         if self._has_failed(row) or time.monotonic() - self._over_at >= PATIENCE:
@@ -101,6 +106,20 @@ class Probe:
         if row is None or row.kind != "failed":
             return False
         return row.status in UNSEEN or bool(script.said(self._run, self.id))
+
+    @property
+    def why(self) -> str:
+        """What is to be said of what waits for it."""
+        waits = f"; it waits{in_words(self._reason)}" if self._reason else ""
+        return f"the probe of the run directory, {self.id}, goes first{waits}"
+
+    def _waits(self, reason: str) -> None:
+        if is_hopeless(reason) and reason != self._reason:
+            self._note(
+                f"the probe of the run directory, Slurm job {self.id}, cannot start, and nothing"
+                f" of the run before it: it{in_words(reason).removeprefix(':')}"
+            )
+        self._reason = reason
 
     def _settle(self) -> None:
         self.settled, self.id = True, ""

@@ -10,7 +10,7 @@ whatever it holds, can pass for a field or for a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -203,6 +203,17 @@ def read_tasks(text: str) -> Tasks:
     return Tasks(tuple(ranges), cut)
 
 
+def spans(numbers: Sequence[int]) -> list[str]:
+    """As Slurm is told them: `0-7`, `9`. In rising order."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, ends)) for ends in found]
+
+
 def read_status(text: str) -> Status | None:
     """A wait status as one number (`768`), or as Slurm writes it elsewhere (`3:0`, `0:9`)."""
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
@@ -235,7 +246,9 @@ POLICY = re.compile(r"violates accounting/qos policy", re.I)
 LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
 """The limit's own name, which newer versions say beside that a policy was violated."""
 OVER_ALREADY = re.compile(
-    r"invalid job id|already (completing or )?(completed|finished)|already done", re.I
+    r"invalid job id|already (completing or )?(completed|finished)|already done|: no error$"
+    r"|no longer pending",
+    re.I,
 )
 
 
@@ -271,7 +284,8 @@ def is_full(text: str) -> bool:
 
 
 def is_over_already(text: str) -> bool:
-    """Whether all that a cancellation met with is that there was nothing left to cancel."""
+    """Whether all that a cancellation met with is that there was nothing left to cancel; or to
+    hold, where of tasks of one array each is spoken of."""
     lines = [line for line in text.splitlines() if line.strip()]
     return all(OVER_ALREADY.search(line) for line in lines)
 

@@ -106,10 +106,10 @@ class Board:
             if job.vanished:
                 return "no longer in the job file, not run"
             if self.past:
-                return job.reason
+                return self.ledger.reason_of(job)
             if self.state != "running" and not job.in_queue:
                 return f"not started: {self.ledger.reason or f'the run was {self.state}'}"
-            return self.reasons(job.name) or job.reason
+            return self.reasons(job.name) or self.ledger.reason_of(job)
         if job.state == "failed" and not job.reason and job.attempts:
             return words.ending(job.attempts[-1])
         return job.reason
