@@ -112,6 +112,23 @@ def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench)
     wait_until(says_why)
 
 
+def test_one_with_two_cards_waits_until_both_of_a_node_are_free(bench: SlurmBench) -> None:
+    for node in ("n1", "n2"):
+        wait = f"until [ -e '{bench.run.path / node}' ]; do sleep 0.1; done"
+        there = {"slurm": {"extra": (f"--nodelist={node}",)}}
+        begun(bench, sh(wait, node, engine=there))
+    wide = bench.launch(sh("true", "wide"), *bench.gpus[:2])
+    bench.expect(Queued)
+    why = ("squeue", "-h", "--states=PENDING", "-o", "%r")
+    wait_until(lambda: bench.cluster.command(*why).strip() == "Resources")
+    (bench.run.path / "n2").touch()
+    started = bench.expect(Started)
+    assert (started.attempt, {gpu.node for gpu in started.gpus}) == (wide, {"n2"})
+    assert len(started.gpus) == 2
+    (bench.run.path / "n1").touch()
+    assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
+
+
 def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> None:
     bench.launch(sh("true"), *bench.gpus * 4)
     ended = bench.expect(Ended)
