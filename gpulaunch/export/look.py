@@ -250,7 +250,7 @@ def _in_shell(job: Job) -> Iterator[tuple[str, str]]:
 
 def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:
     if job.demand.gpu_memory:
-        yield "gpu_memory", "Slurm is not told: ask for a type of card (sbatch --gpus=TYPE:N)"
+        yield "gpu_memory", "Slurm is not told: ask for a type of card (--gpus-per-node=TYPE:N)"
     if job.demand.gpus and job.demand.per_gpu > 1:
         yield "per_gpu", "each job has its card alone"
     if job.priority:

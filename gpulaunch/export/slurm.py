@@ -121,7 +121,7 @@ def _options(job: Job) -> Iterator[str]:
     yield "#SBATCH --nodes=1"
     yield "#SBATCH --ntasks=1"
     if job.demand.gpus:
-        yield f"#SBATCH --gpus={job.demand.gpus}"
+        yield f"#SBATCH --gpus-per-node={job.demand.gpus}"
     if job.demand.cpus is not None:
         yield f"#SBATCH --cpus-per-task={job.demand.cpus}"
     if (seconds := longest(job)) is not None:

@@ -53,7 +53,7 @@ def test_fields_are_sbatch_options(launcher: Launcher) -> None:
         "array=0-4%2",
         "nodes=1",
         "ntasks=1",
-        "gpus=2",
+        "gpus-per-node=2",
         "cpus-per-task=8",
         "time=5",  # 2 x (90 + 10) + 5 + 60 seconds
         "open-mode=append",
@@ -140,8 +140,8 @@ def test_jobs_of_an_entry_that_ask_for_different_things_are_arrays_apart(
         """,
     )
     directory = export(launcher)
-    assert "gpus=1" in options(directory / "n.sh")
-    assert "gpus=2" in options(directory / "n-2.sh")
+    assert "gpus-per-node=1" in options(directory / "n.sh")
+    assert "gpus-per-node=2" in options(directory / "n-2.sh")
     assert (directory / "n.tasks").read_text().count("n-1-") == 2
 
 

@@ -48,7 +48,6 @@ SlurmdPidFile={dir}/slurmd.%n.pid
 SlurmctldLogFile={dir}/log/slurmctld
 SlurmdLogFile={dir}/log/slurmd.%n
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 MpiDefault=none
 ReturnToService=2
 SchedulerType=sched/backfill
@@ -66,15 +65,26 @@ QUICK = {
     "MinJobAge": "300",
     "SelectTypeParameters": "CR_CPU",
     "JobAcctGatherType": "jobacct_gather/none",
+    "TaskPlugin": "task/none",
 }
 """Settings of slurm.conf that a test may change. In seconds: how long a job has after SIGTERM, when
 a silent node counts as down, how long a finished job is known."""
+LIMITED = {"TaskPlugin": "task/cgroup", "SelectTypeParameters": "CR_CPU_Memory"}
+"""Of these, what the limiting of memory takes."""
+MEMORY = Path("/sys/fs/cgroup/memory")
 
 
 def missing() -> str:
     """What keeps a cluster from being had here, in words; empty: nothing."""
     absent = [name for name in PROGRAMS if not shutil.which(name, path=SEARCHED)]
     return f"Slurm's {', '.join(absent)} not found" if absent else ""
+
+
+def unlimited() -> str:
+    """What keeps a cluster here from limiting its jobs' memory, in words; empty: nothing."""
+    if (MEMORY / "memory.limit_in_bytes").exists() and os.access(MEMORY, os.W_OK):
+        return ""
+    return "Slurm limits memory where it may make cgroups: as root, with cgroup v1"
 
 
 def release() -> tuple[int, int]:
@@ -113,18 +123,25 @@ class Nest:
 class Cluster:
     """`nodes` nodes n1, n2, ... with `gpus` cards each; `settings` are more lines of slurm.conf.
 
-    With the environment `environ` Slurm's programs speak to it. Use as a context manager.
+    With `memory` the kernel kills what uses more of it than its --mem, where that can be had
+    (`unlimited`). With the environment `environ` Slurm's programs speak to it. Use as a context
+    manager.
     """
 
     def __init__(
-        self, nodes: int = 2, gpus: int = 2, settings: Mapping[str, str] | None = None
+        self,
+        nodes: int = 2,
+        gpus: int = 2,
+        settings: Mapping[str, str] | None = None,
+        memory: bool = False,
     ) -> None:
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.gpus = gpus
         # Short: the path of munge's socket has 107 bytes at most.
         self.dir = Path(tempfile.mkdtemp(prefix="gl-slurm-", dir="/tmp"))
         self.environ = _environ(self.dir)
-        self._settings = QUICK | dict(settings or {})
+        self._settings = QUICK | (LIMITED if memory else {}) | dict(settings or {})
+        self._memory = memory
         self._ports: dict[str, int] = {}
         self._daemons: dict[str, Nest] = {}
 
@@ -153,6 +170,9 @@ class Cluster:
         """End everything, jobs included, and leave nothing behind. May be called twice."""
         while self._daemons:
             self._daemons.popitem()[1].kill()
+        if self._memory:
+            for name in self.nodes:
+                remove_cgroups(MEMORY / f"slurm_{name}")
         shutil.rmtree(self.dir, ignore_errors=True)
 
     # ── What may happen to it ────────────────────────────────────────────────────────────────
@@ -251,9 +271,10 @@ class Cluster:
             (self.dir / f"dev/nvidia{index}").symlink_to("/dev/null")
         cards = f"Name=gpu File={self.dir}/dev/nvidia[0-{self.gpus - 1}]\n"
         (self.dir / "gres.conf").write_text(cards if self.gpus else "")
-        # None is used; yet from 21.08 on the daemons end where the one that they guess is not had.
+        # As a rule none is used; yet from 21.08 on the daemons end where their guess is not had.
         plugin = "CgroupPlugin=cgroup/v1\n" if release() >= (21, 8) else ""
-        (self.dir / "cgroup.conf").write_text(plugin)
+        limits = "ConstrainRAMSpace=yes\n" if self._memory else ""
+        (self.dir / "cgroup.conf").write_text(plugin + limits)
 
     def _start_munge(self) -> None:
         key, at = self.dir / "key/key", self.dir / "munge"
@@ -302,6 +323,12 @@ class Cluster:
             wait_until(condition, PATIENCE, what)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.log()}") from None
+
+
+def remove_cgroups(at: Path) -> None:
+    """The deepest first; their files are the kernel's, and go with them."""
+    for path, _, _ in os.walk(at, topdown=False):
+        os.rmdir(path)
 
 
 def processes_told_of(path: Path) -> list[int]:

@@ -48,9 +48,12 @@ def own_cluster(slurm_here: None) -> Iterator[MakeCluster]:
     with ExitStack() as stack:
 
         def make(
-            nodes: int = 2, gpus: int = 2, settings: Mapping[str, str] | None = None
+            nodes: int = 2,
+            gpus: int = 2,
+            settings: Mapping[str, str] | None = None,
+            memory: bool = False,
         ) -> Cluster:
-            return stack.enter_context(Cluster(nodes, gpus, settings))
+            return stack.enter_context(Cluster(nodes, gpus, settings, memory))
 
         yield make
 

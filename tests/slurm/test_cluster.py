@@ -43,7 +43,7 @@ def test_a_job_is_given_as_many_cards_as_it_asked_for(cluster: Cluster, tmp_path
     for count in (1, 2):
         said = tmp_path / f"said-{count}"
         submit(
-            cluster, f"--gpus={count}", "--nodes=1",
+            cluster, f"--gpus-per-node={count}", "--nodes=1",
             "--wrap", f"echo $CUDA_VISIBLE_DEVICES > {said}.new; mv {said}.new {said}",
         )  # fmt: skip
         wait_until(said.exists, PATIENCE)

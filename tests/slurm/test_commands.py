@@ -139,7 +139,7 @@ def test_the_tasks_of_an_array_are_told_apart(client: Client, script: Write) -> 
     for task, kind in enumerate(("completed", "failed", "failed")):
         row = client.reaches("over", id, task)
         assert (row.kind, row.status, str(row)) == (kind, Exited(task), f"{id}_{task}")
-    id = client.submitted(script(SLEEPS), "--array=0-999%2", "--gpus=2", "--nodes=1")
+    id = client.submitted(script(SLEEPS), "--array=0-999%2", "--gpus-per-node=2", "--nodes=1")
     client.reaches("running", id, 1)
     assert client.row(id, 999).tasks == Tasks((range(2, 1000),))
 

@@ -36,12 +36,14 @@ from gpulaunch.engines.slurm import batches, engine, outbox, probe
 from gpulaunch.process.ends import read_end
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import Cluster, unlimited
 from tests.slurm.conftest import MakeCluster
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
 Make = Callable[[Cluster], SlurmBench]
+NO_ROOM = ("Resources", "InvalidAccount")
+"""Why a job waits for cards; 23.11.4 without accounting says the latter of all that wait."""
 
 
 @pytest.fixture
@@ -117,9 +119,26 @@ def test_what_waits_says_for_what_and_what_runs_on_which_card(bench: SlurmBench)
 
     def says_why() -> bool:
         bench.loop.turn()
-        return bench.engine.why(waiting).endswith(": what it asks for is not free yet (Resources)")
+        return bench.engine.why(waiting).endswith(tuple(f"({reason})" for reason in NO_ROOM))
 
     wait_until(says_why)
+
+
+def test_one_with_two_cards_waits_until_both_of_a_node_are_free(bench: SlurmBench) -> None:
+    for node in ("n1", "n2"):
+        wait = f"until [ -e '{bench.run.path / node}' ]; do sleep 0.1; done"
+        there = {"slurm": {"extra": (f"--nodelist={node}",)}}
+        begun(bench, sh(wait, node, engine=there))
+    wide = bench.launch(sh("true", "wide"), *bench.gpus[:2])
+    bench.expect(Queued)
+    why = ("squeue", "-h", "--states=PENDING", "-o", "%r")
+    wait_until(lambda: bench.cluster.command(*why).strip() in NO_ROOM)
+    (bench.run.path / "n2").touch()
+    started = bench.expect(Started)
+    assert (started.attempt, {gpu.node for gpu in started.gpus}) == (wide, {"n2"})
+    assert len(started.gpus) == 2
+    (bench.run.path / "n1").touch()
+    assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
 
 
 def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> None:
@@ -848,6 +867,18 @@ def test_what_slurm_kills_for_its_memory_has_failed_so(
         "JobAcctGatherParams": "OverMemoryKill",
     }
     bench = make(own_cluster(nodes=1, settings=settings))
+    hungry = f"exec {sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
+    bench.launch(sh(hungry, engine={"slurm": {"extra": ("--mem=200M",)}}))
+    ended = bench.expect(Ended)
+    assert ended.failure is not None
+    assert (ended.outcome, ended.failure.kind) == (Signaled(9), "host_oom")
+
+
+@pytest.mark.skipif(bool(unlimited()), reason=unlimited())
+def test_what_the_kernel_kills_for_its_memory_has_failed_so(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    bench = make(own_cluster(nodes=1, memory=True))
     hungry = f"exec {sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
     bench.launch(sh(hungry, engine={"slurm": {"extra": ("--mem=200M",)}}))
     ended = bench.expect(Ended)

@@ -188,7 +188,9 @@ def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
     "said",
     [
         "slurmstepd-n1: error: Exceeded job memory limit",
-        "slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch.",
+        # 20.11 and 22.05, then 26.05
+        "slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=12.batch cgroup.",
+        "[2026-11-22T10:18:47.445] error: Detected 1 oom_kill event in StepId=12.batch.",
     ],
 )
 def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(said: str) -> None:

@@ -9,6 +9,7 @@ from gpulaunch.engines.slurm.reading import (
     FIELDS,
     OVER,
     QUEUED,
+    UNSEEN,
     Row,
     Tasks,
     is_full,
@@ -25,7 +26,7 @@ from gpulaunch.engines.slurm.reading import (
 
 SEPARATOR = "|5f0c|"
 EVERY_STATE = {
-    # state: (phase, kind), as `squeue.1` lists them, 20.11 to 25.05
+    # state: (phase, kind), as `squeue.1` lists them, 20.11 to 26.05
     "BOOT_FAIL": ("over", "boot_fail"),
     "CANCELLED": ("over", "cancelled"),
     "COMPLETED": ("over", "completed"),
@@ -86,6 +87,38 @@ def test_what_makes_room_for_another_is_known(said: str, preempted: bool) -> Non
     text = "".join(f"{field}{SEPARATOR}" for field in fields)
     (row,) = read_queue(text, SEPARATOR)
     assert row.preempted == preempted
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "reason", "code", "kind", "status"),
+    [
+        ("20.11", "FAILED", "NonZeroExitCode", "768", "failed", Exited(3)),
+        ("26.05", "FAILED", "NonZeroExitCode", "3:0", "failed", Exited(3)),
+        ("20.11", "FAILED", "JobLaunchFailure", "9", "failed", Signaled(9)),
+        ("26.05", "FAILED", "RaisedSignal:9(Killed)", "0:9", "failed", Signaled(9)),
+        ("20.11", "CANCELLED", "None", "36608", "cancelled", Exited(143)),
+        ("24.11", "CANCELLED", "None", "143:0", "cancelled", Exited(143)),
+        ("20.11", "CANCELLED", "DependencyNeverSatisfied", "0", "dependency", Exited(0)),
+        ("26.05", "CANCELLED", "DependencyNeverSatisfied", "0:0", "dependency", Exited(0)),
+        ("20.11", "OUT_OF_MEMORY", "OutOfMemory", "253", "out_of_memory", Signaled(125)),
+        ("26.05", "OUT_OF_MEMORY", "OutOfMemory", "0:125", "out_of_memory", Signaled(125)),
+        ("20.11", "FAILED", "BadConstraints", "1", "failed", Signaled(1)),  # and sbatch refused it
+        ("26.05", "FAILED", "BadConstraints", "0:1", "failed", Signaled(1)),
+    ],
+)
+def test_the_oldest_and_the_newest_say_the_same_in_their_own_ways(
+    version: str, state: str, reason: str, code: str, kind: str, status: Status
+) -> None:
+    (row,) = read_queue(printed(("7", state, reason, code, "0", "n1", "a")), SEPARATOR)
+    assert (row.phase, row.kind, row.status) == ("over", kind, status), version
+
+
+@pytest.mark.parametrize(
+    "status", ["256", "1:0", "53", "0:53"], ids=["21.08", "21.08 scontrol", "22.05", "23.11"]
+)
+def test_a_script_whose_output_could_not_be_opened_is_told_by_its_status(status: str) -> None:
+    assert read_status(status) in UNSEEN
+    assert read_status("78:0") not in UNSEEN
 
 
 def test_a_queue_is_read_row_by_row() -> None:

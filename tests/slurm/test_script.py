@@ -34,9 +34,9 @@ def options(job: Job, run: str = "/run") -> tuple[str, ...]:
 
 def test_cards_are_asked_for_on_one_node() -> None:
     asked = options(Job("a", "true", demand=Demand(gpus=4)))
-    assert {"--gpus=4", "--nodes=1", "--ntasks=1"} <= set(asked)
+    assert {"--gpus-per-node=4", "--nodes=1", "--ntasks=1"} <= set(asked)
     typed = Job("a", "true", demand=Demand(gpus=2), engine={"slurm": {"gres": ("a100",)}})
-    assert "--gpus=a100:2" in options(typed)
+    assert "--gpus-per-node=a100:2" in options(typed)
     none = replace(typed, demand=Demand(gpus=0))
     assert not [word for word in options(none) if "gpus" in word or "a100" in word]
 

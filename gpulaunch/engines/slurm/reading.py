@@ -1,7 +1,7 @@
 """What Slurm's programs print, read into values. Pure: runs nothing.
 
 Text and not `--json`, whose shape changes from version to version. The forms here are those of
-Slurm 20.11 to 25.05 (`squeue.1`, `src/squeue/opts.c`, `src/common/slurm_errno.c`).
+Slurm 20.11 to 26.05 (`squeue.1`, `src/squeue/opts.c`, `src/common/slurm_errno.c`).
 
 The queue is printed with a separator that is made up anew for every call, so that no job's name,
 whatever it holds, can pass for a field or for a row.

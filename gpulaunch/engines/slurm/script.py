@@ -129,8 +129,8 @@ def options(job: Job, run: RunDir) -> tuple[str, ...]:
 
 def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:
     if job.demand.gpus:
-        # With one node (above): else four cards may come from two.
-        yield f"--gpus={':'.join((*kind, str(job.demand.gpus)))}"
+        # Of the one node (above). For `--gpus` 26.05 gives fewer where others are in use.
+        yield f"--gpus-per-node={':'.join((*kind, str(job.demand.gpus)))}"
     if job.demand.cpus is not None:
         yield f"--cpus-per-task={job.demand.cpus}"
     if job.timeout is not None:
