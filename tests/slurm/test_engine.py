@@ -618,7 +618,7 @@ def test_of_items_one_that_fails_keeps_its_own_successor_alone_from_running(
     )
     assert found == good(*(f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 2))
     assert not bench.run.log(seconds[2]).exists()
-    wait_until(lambda: not cluster.command("squeue", "-h"), PATIENCE, "nothing is left to run")
+    wait_until(lambda: not cluster.command("squeue", "-h"))
 
 
 def test_items_may_be_missing_and_their_launcher_may_die(make: Make, cluster: Cluster) -> None:
