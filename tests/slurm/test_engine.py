@@ -13,6 +13,7 @@ import pytest
 from gpulaunch.core.events import (
     Asked,
     Ended,
+    GoOn,
     HoldQueue,
     Launch,
     Queued,
@@ -513,6 +514,151 @@ def test_what_another_is_to_make_is_waited_for(bench: SlurmBench) -> None:
     one = bench.launch(sh(f"sleep 0.5; mkdir '{made}'"))
     after(bench, sh("pwd", "b", cwd=str(made)), one)
     assert {e.outcome for e in ends(bench, 2).values()} == {Exited(0)}
+
+
+# ── Item by item ────────────────────────────────────────────────────────────────────────────────
+
+
+def gated(bench: SlurmBench, number: int, code: int = 0) -> Job:
+    """Ends with that code when `go-NUMBER` is there, or `go`."""
+    go = bench.run.path / "go"
+    return sh(f"until [ -e '{go}-{number}' -o -e '{go}' ]; do sleep 0.1; done; exit {code}",
+              f"a{number}")  # fmt: skip
+
+
+def pairs(bench: SlurmBench, *which: int, bad: int = -1) -> tuple[list[AttemptId], list[AttemptId]]:
+    """Six jobs that wait for `go`; behind those which are told, another each. `bad` is to fail."""
+    firsts = [bench.launch(gated(bench, n, 3 if n == bad else 0)) for n in range(6)]
+    return firsts, [after(bench, sh(f"echo {n}", f"b{n}"), firsts[n]) for n in which]
+
+
+def all_queued(bench: SlurmBench, *attempts: AttemptId) -> None:
+    assert {bench.expect(Queued).attempt for _ in attempts} == set(attempts)
+
+
+def outcomes(bench: SlurmBench, count: int) -> dict[str, object]:
+    return {name: ended.outcome for name, ended in ends(bench, count).items()}
+
+
+def good(*names: str) -> dict[str, object]:
+    return dict.fromkeys(names, Exited(0))
+
+
+def test_what_follows_item_by_item_goes_as_an_array_and_each_waits_for_its_own_alone(
+    bench: SlurmBench,
+) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds)
+    assert submissions(bench) == 2
+    (bench.run.path / "go-4").touch()
+    assert outcomes(bench, 2) == good("a4.1", "b4.1")
+    (bench.run.path / "go").touch()
+    left = [f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 4]
+    assert outcomes(bench, 10) == good(*left)
+    assert [bench.run.log(a).read_text() for a in seconds] == [f"{n}\n" for n in range(6)]
+
+
+def test_of_items_one_that_fails_keeps_its_own_successor_alone_from_running(
+    bench: SlurmBench, cluster: Cluster
+) -> None:
+    firsts, seconds = pairs(bench, *range(6), bad=2)
+    all_queued(bench, *firsts, *seconds)
+    (bench.run.path / "go").touch()
+    found = outcomes(bench, 12)
+    assert (found.pop("a2.1"), found.pop("b2.1")) == (
+        Exited(3),
+        Interrupted("what it needs did not succeed"),
+    )
+    assert found == good(*(f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 2))
+    assert not bench.run.log(seconds[2]).exists()
+    assert not cluster.command("squeue", "-h", "-t", "PD")
+
+
+def test_items_may_be_missing_and_their_launcher_may_die(make: Make, cluster: Cluster) -> None:
+    first = make(cluster)
+    firsts, seconds = pairs(first, 1, 3, 4)
+    all_queued(first, *firsts, *seconds)
+    (last,) = (b for b in batches.read_all(first.run) if b.terms.each)
+    shown = cluster.command("squeue", "-h", "-r", "-j", last.id, "-o", "%K").split()
+    assert (sorted(shown), submissions(first)) == (["1", "3", "4"], 2)
+    second = make(cluster)
+    second.engine.adopt([*firsts, *seconds])
+    (second.run.path / "go").touch()
+    assert outcomes(second, 9) == good(*map(str, (*firsts, *seconds)))
+    assert [second.run.log(a).read_text() for a in seconds] == ["1\n", "3\n", "4\n"]
+
+
+def test_an_array_behind_an_array_that_is_not_known_to_be_handed_over_is_looked_up(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    firsts, seconds = pairs(first, 2, 5)
+    all_queued(first, *firsts, *seconds)
+    (last,) = (b for b in batches.read_all(first.run) if b.terms.each)
+    first.run.batch_id(last.name).unlink()
+    second = make(cluster)
+    second.engine.adopt([*firsts, *seconds])
+    all_queued(second, *firsts, *seconds)
+    (second.run.path / "go").touch()
+    assert outcomes(second, 8) == good(*map(str, (*firsts, *seconds)))
+    assert [second.run.log(a).read_text() for a in seconds] == ["2\n", "5\n"]
+
+
+def test_several_may_follow_each_item(bench: SlurmBench) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    thirds = [after(bench, sh(f"echo {n}", f"c{n}"), firsts[n]) for n in range(6)]
+    all_queued(bench, *firsts, *seconds, *thirds)
+    assert submissions(bench) == 3
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 18) == good(*map(str, (*firsts, *seconds, *thirds)))
+
+
+@pytest.mark.parametrize("by", ["us", "a person in Slurm"])
+def test_of_what_follows_item_by_item_one_can_be_cancelled_while_it_waits(
+    bench: SlurmBench, cluster: Cluster, by: str
+) -> None:
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds)
+    if by == "us":
+        bench.engine.carry_out(StopAttempt(seconds[3], "cancelled", "a test"))
+    else:
+        (last,) = (b for b in batches.read_all(bench.run) if b.terms.each)
+        cluster.command("scancel", f"{last.id}_3")
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (seconds[3], Cancelled())
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 11) == good(*map(str, (*firsts, *seconds[:3], *seconds[4:])))
+
+
+def test_what_an_item_needs_may_be_over_when_the_others_are_handed_over(bench: SlurmBench) -> None:
+    firsts, _ = pairs(bench)
+    for _ in firsts:
+        bench.expect(Started)
+    bench.engine.carry_out(HoldQueue(True))
+    seconds = [after(bench, sh(f"echo {n}", f"b{n}"), firsts[n]) for n in (0, 1, 2)]
+    bench.loop.call_after(
+        "gathered", 2 * outbox.GATHERED, lambda: bench.events.append(Asked(GoOn()))
+    )
+    bench.expect(Asked)
+    (bench.run.path / "go-0").touch()
+    assert outcomes(bench, 1) == good("a0.1")
+    bench.engine.carry_out(HoldQueue(False))
+    assert outcomes(bench, 1) == good("b0.1")
+    assert submissions(bench) == 3
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 7) == good(*map(str, (*firsts[1:], *seconds[1:])))
+
+
+@pytest.mark.slow
+def test_of_items_that_are_too_many_at_once_some_follow_later(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FULL_AGAIN", 0.5)
+    bench = make(own_cluster(settings={"MaxJobCount": "10", "MinJobAge": "2"}))
+    firsts, seconds = pairs(bench, *range(6))
+    all_queued(bench, *firsts, *seconds[:3])
+    (bench.run.path / "go").touch()
+    assert outcomes(bench, 12) == good(*map(str, (*firsts, *seconds)))
 
 
 # ── What the nodes see ──────────────────────────────────────────────────────────────────────────

@@ -237,6 +237,36 @@ def test_items_follow_each_other_one_by_one(on_slurm: Launcher) -> None:
         assert made.read_text().strip() == name.replace("-", "")
 
 
+def test_an_item_that_fails_once_is_followed_by_its_own_successor_alone_and_later(
+    on_slurm: Launcher,
+) -> None:
+    result = run(
+        on_slurm,
+        """
+        defaults: {gpus: 0}
+        jobs:
+          - name: fold-{{n}}
+            matrix: {n: [0, 1, 2, 3, 4, 5]}
+            retries: 1
+            run: '[ {{n}} != 5 ] && [ {{n}}.{{attempt}} != 2.1 ] && echo {{n}} > {{out}}/it'
+          - name: score-{{n}}
+            matrix: {n: [0, 1, 2, 3, 4, 5]}
+            needs: ['fold-{{n}}']
+            run: cp {{run_dir}}/results/fold-{{n}}/it {{out}}/it
+        """,
+    )
+    assert result.status == 1, result.err
+    states = on_slurm.states()
+    assert (states.pop("fold-5"), states.pop("score-5")) == ("failed", "skipped")
+    assert set(states.values()) == {"succeeded"}
+    attempts = {name: len(job["attempts"]) for name, job in on_slurm.jobs().items()}
+    assert (attempts["fold-2"], attempts["score-2"], attempts["score-1"]) == (2, 2, 1)
+    lists = [
+        json.loads(path.read_text()) for path in (on_slurm.run / "slurm/batches").glob("*.json")
+    ]
+    assert any(listed["each"] for listed in lists)
+
+
 def test_tokens_are_held_by_one_job_at_a_time(on_slurm: Launcher) -> None:
     result = run(
         on_slurm,

@@ -1,6 +1,6 @@
 """What was handed to Slurm together, and what is known of it: files of the run directory.
 
-    BATCH.json   the intent, before sbatch is called: the attempts in order, the options
+    BATCH.json   the intent, before sbatch is called: the attempts by place, the options
     BATCH.id     Slurm's number of it, once that is known
 
 A launcher that was killed in between finds the intent without the number: Slurm is asked for a job
@@ -26,19 +26,26 @@ from gpulaunch.process.nodeside import put
 class Terms:
     """On what terms attempts are handed over; those that have them in common go together.
 
-    `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first; `share` is the
+    `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first. With `each`
+    that is one array, and each attempt needs but the task whose place is its own. `share` is the
     token of which they may not take more together than its number of tasks at a time does.
     """
 
     options: tuple[str, ...]
     after: tuple[str, ...] = ()
     share: tuple[str, int] | None = None
+    each: bool = False
+
+    def needs_at(self, place: int) -> tuple[str, ...]:
+        """Slurm's numbers of what the attempt at that place needs."""
+        return (f"{self.after[0]}_{place}",) if self.each else self.after
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
     """Attempts that go to Slurm as one job or one array, in which each has its place as number.
 
+    Places are 0, 1, ..., but for `terms.each`: there may be gaps then.
     `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
     number, empty while it is not known.
     """
@@ -47,7 +54,13 @@ class Batch:
     title: str
     attempts: tuple[AttemptId, ...]
     terms: Terms
+    places: tuple[int, ...]
     id: str = ""
+
+    @property
+    def members(self) -> list[tuple[int, AttemptId]]:
+        """Each attempt with its place."""
+        return list(zip(self.places, self.attempts, strict=True))
 
     def task_of(self, place: int) -> str:
         """Slurm's number of the attempt at that place: `12`, or `12_3` of an array."""
@@ -56,12 +69,16 @@ class Batch:
 
 def write(batch: Batch, run: RunDir) -> None:
     """Lay the intent down, for good; `process/node.py` finds its attempt there. Raises OSError."""
+    listed = [""] * (batch.places[-1] + 1)
+    for place, attempt in batch.members:
+        listed[place] = code(str(attempt))
     intent = {
         "title": batch.title,
-        "attempts": [code(str(attempt)) for attempt in batch.attempts],
+        "attempts": listed,
         "options": [code(option) for option in batch.terms.options],
         "after": batch.terms.after,
         "share": batch.terms.share,
+        "each": batch.terms.each,
     }
     put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
@@ -86,10 +103,12 @@ def read_all(run: RunDir) -> list[Batch]:
 
 def _read(path: Path, run: RunDir) -> Batch:
     intent = json.loads(path.read_bytes())
-    attempts = tuple(_attempt(_decoded(text)) for text in intent["attempts"])
+    listed = {place: text for place, text in enumerate(intent["attempts"]) if text}
+    attempts = tuple(_attempt(_decoded(text)) for text in listed.values())
     share = tuple(intent["share"]) if intent["share"] else None
-    terms = Terms(tuple(map(_decoded, intent["options"])), tuple(intent["after"]), share)
-    batch = Batch(path.stem, intent["title"], attempts, terms)
+    options, after = tuple(map(_decoded, intent["options"])), tuple(intent["after"])
+    terms = Terms(options, after, share, intent["each"])
+    batch = Batch(path.stem, intent["title"], attempts, terms, tuple(listed))
     with suppress(FileNotFoundError):
         batch.id = run.batch_id(batch.name).read_text().strip()
     return batch

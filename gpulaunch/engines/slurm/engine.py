@@ -224,14 +224,18 @@ class SlurmEngine:
         held = self._held.get(attempt)
         return None if held is None else held.id
 
+    def numbers(self) -> set[str]:
+        return {held.id for held in self._held.values()}
+
     def sent(self, batch: Batch) -> None:
         self._waits = ""
-        for place, attempt in enumerate(batch.attempts):
+        for place, attempt in batch.members:
             held = self._held.get(attempt)
             if held is None:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
             held.title = batch.title
+            held.need = batch.terms.needs_at(place)[0] if batch.terms.each else ""
             held.token = batch.terms.share[0] if batch.terms.share else ""
             self._post(Queued(attempt, f"Slurm job {held.id}"))
             if held.wish is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import NEVER_MET, Row
 from gpulaunch.process.nodeside import Start
 
 
@@ -16,16 +16,17 @@ class Held:
     """An attempt that was launched and has not ended.
 
     `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
-    its queue showed; `token` the one of which it shares the count with others in Slurm's hands.
-    Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first seen to be over, or
-    unknown; `end_at`, when the record of its end was first seen. `adopted`: an earlier launcher
-    handed it over.
+    its queue showed. `need` is the task that it follows, item by item; `token` the one of which it
+    shares the count with others in Slurm's hands. Monotonic times: `known_at`, when Slurm had it;
+    `over_at`, when it was first seen to be over, or unknown; `end_at`, when the record of its end
+    was first seen. `adopted`: an earlier launcher handed it over.
     """
 
     attempt: AttemptId
     job: Job
     id: str = ""
     title: str = ""
+    need: str = ""
     token: str = ""
     row: Row | None = None
     start: Start | None = None
@@ -66,17 +67,27 @@ class Queue:
 
     def _numbered(self, held: Held) -> Row | None:
         number, _, task = held.id.partition("_")
-        if not task:
-            return self._single.get(number)
-        if (row := self._single.get(held.id)) is not None:
+        row = self._find(held.id)
+        if row is not None or not task:
             return row
-        for row in self._alike:
-            if row.is_about(number, int(task)):
-                return row
         if number in self._single:
             return self._single[number]
         waited = held.row is None or held.row.phase == "queued"
         if number in self._arrays and waited and held.start is None:
-            # A task that is cancelled while it waits goes without a trace; its array is there.
-            return Row(number, int(task), name=self._arrays[number], state="CANCELLED")
+            # A task that is cancelled while it waits goes without a trace; its array is there. One
+            # that follows another goes so only until that is over, but for Slurm's memory.
+            reason = NEVER_MET if held.need and not self._is_under_way(held.need) else ""
+            name = self._arrays[number]
+            return Row(number, int(task), name=name, state="CANCELLED", reason=reason)
         return None
+
+    def _find(self, id: str) -> Row | None:
+        """A job's, or a task's, by itself or among those that wait together."""
+        number, _, task = id.partition("_")
+        if (row := self._single.get(id)) is not None or not task:
+            return row
+        return next((row for row in self._alike if row.is_about(number, int(task))), None)
+
+    def _is_under_way(self, id: str) -> bool:
+        row = self._find(id)
+        return row is not None and row.phase != "over"

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.reading import spans
 from gpulaunch.engines.slurm.reasons import HELD
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -145,20 +146,11 @@ def ranges(ids: Iterable[str]) -> list[tuple[str, list[str]]]:
         else:
             found.append((number, [id]))
     for number, tasks in arrays.items():
-        for run in _runs(sorted(tasks)):
-            span = str(run[0]) if len(run) == 1 else f"[{run[0]}-{run[-1]}]"
-            found.append((f"{number}_{span}", [f"{number}_{task}" for task in run]))
-    return found
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """Those that follow each other, together."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1].append(number)
-        else:
-            found.append([number])
+        for span in spans(sorted(tasks)):
+            first, _, last = span.partition("-")
+            members = range(int(first), int(last or first) + 1)
+            term = f"{number}_[{span}]" if last else f"{number}_{span}"
+            found.append((term, [f"{number}_{task}" for task in members]))
     return found
 
 

@@ -3,21 +3,24 @@
     add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
                                              ▲ half of it ◀─ too many ┘ └ no answer: looked up
 
+Where each of several needs but one task of an array that Slurm has, they go as an array as well,
+each with the number of what it needs (`aftercorr`).
+
 Knows nothing of what becomes of a batch after that.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.probe import Probe
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import Row, spans
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
@@ -25,15 +28,19 @@ GATHERED = 0.05
 """Seconds for which attempts are gathered: those of one turn come as one array."""
 MOST = 1000
 """Tasks of an array, where the cluster allows as many."""
+_Member: TypeAlias = tuple[int, AttemptId]
+"""An attempt, and its place; where its batch has no gaps, that is made up anew."""
 AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
 
 
 class Sent(Protocol):
     """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
-    Slurm's number of one, empty while it is on its way, None once it is over."""
+    Slurm's number of one, empty while it is on its way, None once it is over; `numbers` are those
+    of all that are not."""
 
     def wanted(self, attempt: AttemptId) -> bool: ...
     def id_of(self, attempt: AttemptId) -> str | None: ...
+    def numbers(self) -> set[str]: ...
     def sent(self, batch: Batch) -> None: ...
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
@@ -121,16 +128,17 @@ class Outbox:
         if self._most is None:
             self._slurm.ask(self._configured)
             return
-        alike: dict[Terms, list[AttemptId]] = {}
+        alike: dict[Terms, list[_Member]] = {}
         for attempt, (terms, after) in list(self._fresh.items()):
             numbers = [self._to.id_of(need) for need in after]
             if "" not in numbers:  # else it comes when what it needs has been handed over
                 del self._fresh[attempt]
-                terms = replace(terms, after=tuple(filter(None, numbers)))
-                alike.setdefault(terms, []).append(attempt)
-        for terms, attempts in alike.items():
-            for start in range(0, len(attempts), self._most):
-                self._batches.append(self._batch(attempts[start : start + self._most], terms))
+                terms, place = _behind(terms, tuple(filter(None, numbers)))
+                alike.setdefault(terms, []).append((place, attempt))
+        for terms, members in alike.items():
+            for layer in _layers(members) if terms.each else (members,):
+                for start in range(0, len(layer), self._most):
+                    self._batches.extend(self._made(layer[start : start + self._most], terms))
         self._send()
 
     def _configured(self, answer: commands.ConfigAnswer) -> None:
@@ -141,11 +149,28 @@ class Outbox:
             self._to.away(answer.text)
             self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
 
-    def _batch(self, attempts: Sequence[AttemptId], terms: Terms) -> Batch:
+    def _made(self, members: Sequence[_Member], terms: Terms) -> list[Batch]:
+        """One, as a rule. A task that is over Slurm may have forgotten, of an array that it knows:
+        what would follow it, would wait for the whole array, and for nothing."""
+        if not terms.each:
+            return [self._batch(members, terms)] if members else []
+        numbers = self._to.numbers()
+        joint = [member for member in members if numbers.issuperset(terms.needs_at(member[0]))]
+        made = [self._batch(joint, terms)] if len(joint) > 1 else []
+        done = set(joint) if made else set()
+        for member in members:
+            if member not in done:
+                alone = replace(terms, after=terms.needs_at(member[0]), each=False)
+                made.append(self._batch([member], alone))
+        return made
+
+    def _batch(self, members: Sequence[_Member], terms: Terms) -> Batch:
         self._count += 1
         name = f"{self._epoch}-{self._count}"
+        attempts = tuple(attempt for _, attempt in members)
+        places = tuple(place for place, _ in members) if terms.each else range(len(members))
         title = f"{self._prefix}{name}:{batches.names(attempts)}"[:120]
-        return Batch(name, title, tuple(attempts), terms)
+        return Batch(name, title, attempts, terms, tuple(places))
 
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
@@ -157,15 +182,11 @@ class Outbox:
                 return
             if self._paused:
                 return
-            wanted = tuple(attempt for attempt in batch.attempts if self._to.wanted(attempt))
-            if not wanted:
-                self._batches.popleft()
-                batches.forget(batch, self._run)
+            parts = self._left_of(batch)
+            if parts != [batch]:
+                # Under new names: what an earlier launcher may have handed over is another.
+                self._replace(batch, parts)
                 continue
-            if wanted != batch.attempts:
-                # Under a new name: what an earlier launcher may have handed over is another.
-                batches.forget(batch, self._run)
-                batch = self._batches[0] = self._batch(wanted, batch.terms)
             try:
                 batches.write(batch, self._run)
             except OSError as error:
@@ -175,6 +196,21 @@ class Outbox:
             if self._probe.comes_first(batch.terms.options, self._send):
                 return
             self._hand_over(batch)
+
+    def _left_of(self, batch: Batch) -> list[Batch]:
+        """What of it is to be handed over now: itself, as a rule."""
+        wanted = [member for member in batch.members if self._to.wanted(member[1])]
+        if wanted == batch.members:
+            needs = (need for place in batch.places for need in batch.terms.needs_at(place))
+            if not batch.terms.each or self._to.numbers().issuperset(needs):
+                return [batch]
+        return self._made(wanted, batch.terms)
+
+    def _replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """The first in line."""
+        self._batches.popleft()
+        batches.forget(batch, self._run)
+        self._batches.extendleft(reversed(parts))
 
     def _hand_over(self, batch: Batch) -> None:
         self._sending = batch
@@ -231,11 +267,9 @@ class Outbox:
             self._to.waits(why)
             self._loop.call_after("slurm:send", FULL_AGAIN, self._send)
             return
-        self._batches.popleft()
-        batches.forget(batch, self._run)
         middle = (len(batch.attempts) + 1) // 2
-        for part in (batch.attempts[middle:], batch.attempts[:middle]):
-            self._batches.appendleft(self._batch(part, batch.terms))
+        halves = (batch.members[:middle], batch.members[middle:])
+        self._replace(batch, [part for half in halves for part in self._made(half, batch.terms)])
         self._send()
 
     def _doubt(self, batch: Batch) -> None:
@@ -247,8 +281,11 @@ class Outbox:
         self._batches.remove(batch)
 
     def _dependency(self, batch: Batch) -> tuple[str, ...]:
-        needed = ":".join(filter(None, (self._probe.id, *batch.terms.after)))
+        each, after = batch.terms.each, batch.terms.after
+        needed = ":".join(filter(None, (self._probe.id, *(() if each else after))))
         conditions = [f"afterok:{needed}"] if needed else []
+        if each:
+            conditions.append(f"aftercorr:{after[0]}")
         if last := self._shares_with(batch):
             conditions.append(f"afterany:{last.id}")
         if not conditions:
@@ -269,4 +306,23 @@ def _array(batch: Batch) -> tuple[str, ...]:
     if len(batch.attempts) == 1:
         return ()
     at_once = f"%{batch.terms.share[1]}" if batch.terms.share else ""
-    return (f"--array=0-{len(batch.attempts) - 1}{at_once}",)
+    return (f"--array={','.join(spans(batch.places))}{at_once}",)
+
+
+def _behind(terms: Terms, numbers: tuple[str, ...]) -> tuple[Terms, int]:
+    """The terms of what needs these, and its place where it follows one task of an array."""
+    array, _, task = numbers[0].partition("_") if len(numbers) == 1 else ("", "", "")
+    if task:
+        return replace(terms, after=(array,), each=True), int(task)
+    return replace(terms, after=numbers), 0
+
+
+def _layers(members: Iterable[_Member]) -> list[list[_Member]]:
+    """By place. Of several that need the same task, one each."""
+    layers: list[dict[int, AttemptId]] = []
+    for place, attempt in members:
+        layer = next((layer for layer in layers if place not in layer), None)
+        if layer is None:
+            layers.append(layer := {})
+        layer[place] = attempt
+    return [sorted(layer.items()) for layer in layers]

@@ -10,7 +10,7 @@ whatever it holds, can pass for a field or for a row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -190,6 +190,17 @@ def read_tasks(text: str) -> Tasks:
         else:
             cut = cut or bool(part)
     return Tasks(tuple(ranges), cut)
+
+
+def spans(numbers: Sequence[int]) -> list[str]:
+    """As Slurm is told them: `0-7`, `9`. In rising order."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, ends)) for ends in found]
 
 
 def read_status(text: str) -> Status | None:
