@@ -34,6 +34,7 @@ class Bench:
         self.run = run
         self.run_id = f"{pool}-{run.path.name}"
         self.events: list[Event] = []
+        self.warned: list[str] = []
         environ = {**os.environ, "GPULAUNCH_SIM_POOL": pool}
         environ.pop("GPULAUNCH_LEASED", None)
         self.environ = environ
@@ -51,6 +52,7 @@ class Bench:
             epoch=self.epoch,
             machine=self.pool.machine,
             base=self.environ,
+            warn=lambda job, text: self.warned.append(text),
         )
 
     @property

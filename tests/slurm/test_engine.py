@@ -691,6 +691,42 @@ def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> 
     assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1
 
 
+def most_time(cluster: Cluster, minutes: str) -> None:
+    cluster.command("scontrol", "update", "PartitionName=main", f"MaxTime={minutes}")
+
+
+def test_the_nodes_are_looked_at_where_a_job_is_given_no_more_than_a_minute(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    cluster = own_cluster(nodes=1)
+    most_time(cluster, "1")
+    bench = make(cluster)
+    attempt = bench.launch(sh("true"))
+    late = bench.launch(sh("true", "late", timeout=60.0))
+    ended = bench.expect(Ended)
+    assert (ended.attempt, ended.outcome) == (attempt, Exited(0))
+    words = "asks for more time than its partition gives: a shorter timeout:, or another partition"
+    turns_until(bench, lambda: f"{words} (PartitionTimeLimit)" in bench.engine.why(late))
+
+
+def test_a_probe_that_can_never_start_is_said_and_what_waits_for_it_says_so(
+    make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TIME", "5")
+    cluster = own_cluster(nodes=1)
+    most_time(cluster, "2")
+    bench = make(cluster)
+    attempt = bench.launch(sh("true"))
+    turns_until(bench, lambda: " (PartitionTimeLimit)" in bench.engine.why(attempt))
+    why = bench.engine.why(attempt)
+    assert why.endswith(" (Dependency)")
+    assert "the probe of the run directory, 1, goes first; it waits: asks for more time" in why
+    assert len(bench.warned) == 1
+    said = "the probe of the run directory, Slurm job 1, cannot start, and nothing of the run"
+    assert bench.warned[0].startswith(said)
+    assert bench.warned[0].endswith(" (PartitionTimeLimit)")
+
+
 # ── A token that Slurm keeps count of ───────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.engines.slurm.reasons import in_words
+from gpulaunch.engines.slurm.reasons import in_words, is_hopeless
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,14 @@ def test_a_reason_that_is_not_known_here_is_shown_as_it_is() -> None:
 
 def test_of_tasks_that_are_shown_together_the_first_reason_with_words_is_told() -> None:
     assert in_words("None,JobHeldUser") == ": held; scontrol release lets it go (None,JobHeldUser)"
+
+
+def test_what_waiting_cannot_help_is_known() -> None:
+    never = [
+        "PartitionTimeLimit",
+        "QOSMaxWallDurationPerJobLimit",
+        "QOSMaxGRESPerJob",
+        "InvalidQOS",
+    ]
+    assert all(map(is_hopeless, never))
+    assert not any(map(is_hopeless, ["", "Priority", "QOSMaxJobsPerUserLimit", "PartitionDown"]))

@@ -187,7 +187,7 @@ class SlurmEngine:
         if reason != DEPENDENCY:
             return ""
         if self._probe.id:
-            return f"the probe of the run directory, {self._probe.id}, goes first"
+            return self._probe.why
         return f"others with a token of {held.token} go first" if held.token else ""
 
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.engines.slurm import commands, script
 from gpulaunch.engines.slurm.reading import UNSEEN, Row
+from gpulaunch.engines.slurm.reasons import in_words, is_hopeless
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
 AGAIN = 5.0
 PATIENCE = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
+TIME = "1"
+"""Minutes, the fewest that Slurm counts: no partition gives less."""
 _ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal")
 
 
@@ -43,6 +46,7 @@ class Probe:
         self._failed = failed
         self._note = note
         self._over_at: float | None = None
+        self._reason = ""
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
@@ -69,7 +73,7 @@ class Probe:
             then()
 
         self._slurm.submit(
-            (*kept, "--time=2", f"--job-name={self._title}"),
+            (*kept, f"--time={TIME}", f"--job-name={self._title}"),
             self._run.batch_script,
             self._environ,
             answered,
@@ -86,12 +90,27 @@ class Probe:
             return
         row = next((row for row in rows if row.id == self.id), None)
         if row is not None and row.phase != "over":
+            self._waits(row.reason if row.phase == "queued" else "")
             return
         self._over_at = self._over_at or time.monotonic()
         if time.monotonic() - self._over_at >= PATIENCE or (row and row.status == UNSEEN):
             why = self._why(row)
             self._settle()
             self._failed(why)
+
+    @property
+    def why(self) -> str:
+        """What is to be said of what waits for it."""
+        waits = f"; it waits{in_words(self._reason)}" if self._reason else ""
+        return f"the probe of the run directory, {self.id}, goes first{waits}"
+
+    def _waits(self, reason: str) -> None:
+        if is_hopeless(reason) and reason != self._reason:
+            self._note(
+                f"the probe of the run directory, Slurm job {self.id}, cannot start, and nothing"
+                f" of the run before it: it{in_words(reason).removeprefix(':')}"
+            )
+        self._reason = reason
 
     def _settle(self) -> None:
         self.settled, self.id = True, ""

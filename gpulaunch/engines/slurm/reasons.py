@@ -10,8 +10,11 @@ import re
 
 DEPENDENCY = "Dependency"
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
-TOO_LONG = frozenset({"PartitionTimeLimit"})
-"""It asks for more time than it can ever be given there."""
+_NEVER = re.compile(
+    r"Partition(Time|Node)Limit|\w*WallDuration\w*|\w*Max\w*PerJob\w*|Invalid(Account|QOS)"
+    r"|BadConstraints"
+)
+"""It asks for what it cannot be given there, however long it waits."""
 
 _SHORTER = "a shorter timeout:, or another"
 _WORDS = (
@@ -23,10 +26,12 @@ _WORDS = (
     ("JobArrayTaskLimit", "as many of these run as limits: lets"),
     ("PartitionTimeLimit", f"asks for more time than its partition gives: {_SHORTER} partition"),
     ("PartitionNodeLimit", "asks for more nodes than its partition gives: choose another"),
+    ("PartitionConfig", "its partition does not give what it asks for, as things are"),
     ("PartitionDown|PartitionInactive", "its partition starts no jobs now"),
     ("ReqNodeNotAvail", "nodes that it could run on are down, drained or reserved"),
     ("NodeDown", "a node that it could run on is down"),
     ("Reservation", "its reservation has not begun"),
+    ("BadConstraints", "no node has what it asks for"),
     ("Licenses", "a licence that it asks for is not free"),
     ("InvalidAccount", "its account may not be used any more: choose another"),
     ("InvalidQOS", "its QOS may not be used any more: choose another"),
@@ -51,6 +56,11 @@ def in_words(reason: str, instead: str = "") -> str:
     codes = re.findall(r"\w+", reason)
     words = instead or next(filter(None, map(_words_for, codes)), "")
     return f": {words} ({reason})" if words else f" ({reason})"
+
+
+def is_hopeless(reason: str) -> bool:
+    """Whether waiting will not help, but a change of what is asked for."""
+    return any(map(_NEVER.fullmatch, re.findall(r"\w+", reason)))
 
 
 def _words_for(code: str) -> str:

@@ -25,6 +25,9 @@ than it was asked to (`--signal` in sbatch.1), and a minute for its beginning.""
 PATIENCE = 60
 """Seconds for which a node that does not see the run directory yet looks again."""
 
+PROBE_PATIENCE = 40
+"""The same of the probe, which is given a minute of Slurm's time."""
+
 FIXED = (
     "--parsable",
     # All of an environment that holds just what is meant to go along (`environment`). With a list
@@ -79,8 +82,10 @@ run={run}
 
 # A shared file system may show late what was written elsewhere; looking makes it look.
 looks=0
+patience={patience}
+[ "$1" != {probe} ] || patience={brief}
 until [ -r "$run/slurm/node.py" ]; do
-    if [ "$looks" -ge {patience} ]; then
+    if [ "$looks" -ge "$patience" ]; then
         echo "gpulaunch: $run/slurm/node.py cannot be read on $(uname -n):" \\
             "the run directory must be on a file system that the nodes share" >&2
         exit 78
@@ -180,5 +185,6 @@ def text(run: str, pythons: Sequence[str], patience: int = PATIENCE) -> str:
         run=shlex.quote(run),
         pythons=" ".join(map(shlex.quote, tried)),
         patience=patience,
+        brief=min(patience, PROBE_PATIENCE),
         probe=PROBE,
     )
