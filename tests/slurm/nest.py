@@ -14,20 +14,30 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def children() -> list[int]:
-    """Of this process, those included that were left to it."""
-    found = []
+def below() -> list[int]:
+    """All that came of this process, those included that were left to it; parents come first."""
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         with suppress(OSError, ValueError), open(f"/proc/{int(name)}/stat") as file:
             # The program's name, in parentheses, may hold anything; the parent is two fields on.
-            if int(file.read().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(name))
-    return found
+            parent = int(file.read().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def reap(number: int = 0, frame: object = None) -> None:
@@ -40,12 +50,18 @@ def reap(number: int = 0, frame: object = None) -> None:
 
 
 def end() -> None:
-    """What the killed leave behind comes here in turn, so this goes on until there is no child."""
+    """As when the power fails: nothing is to see something else go, and to act on it.
+
+    So all are stopped first, and the youngest killed first: what stops, and has lost its parent,
+    would be woken (SIGHUP, SIGCONT). What the killed leave behind comes here in turn.
+    """
+    stopped: set[int] = set()
+    while new := set(below()) - stopped:
+        send(signal.SIGSTOP, new)
+        stopped |= new
     with suppress(ChildProcessError):
         while True:
-            for pid in children():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            send(signal.SIGKILL, reversed(below()))
             os.waitpid(-1, 0)
 
 

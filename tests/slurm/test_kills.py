@@ -221,7 +221,7 @@ def test_cancel_leaves_no_process_however_a_job_hides(on_slurm: Launcher, cluste
     )
     with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
         on_slurm.wait_for("attempt_started", 4)
-        assert len(left(on_slurm)) > 8
+        wait_until(lambda: len(left(on_slurm)) > 8)  # their programs, too
         for name in ("deaf", "apart", "bare", "asleep"):
             assert on_slurm("cancel", "-r", on_slurm.run, name).status == 0
         assert process.wait(60) == 1

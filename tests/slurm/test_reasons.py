@@ -37,6 +37,7 @@ def test_a_reason_is_told_in_words_with_slurms_own_behind_them(reason: str, word
 def test_a_reason_that_is_not_known_here_is_shown_as_it_is() -> None:
     assert in_words("NewInSlurm99") == " (NewInSlurm99)"
     assert in_words("Dependency") == " (Dependency)"
+    assert in_words("InvalidAccount") == " (InvalidAccount)"  # 23.11.4, of whatever waits
     assert in_words("") == ""
 
 

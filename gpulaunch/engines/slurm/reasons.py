@@ -1,7 +1,8 @@
 """Why Slurm lets a job wait, in words; its own code follows in brackets, for looking it up.
 
 Codes are those of `squeue.1` (JOB REASON CODES) and `src/common/slurm_protocol_defs.c`, 20.11 to
-25.05. One without words here is shown as it is.
+25.05. One without words here is shown as it is: so is InvalidAccount, which 23.11.4 says of all
+that waits where nothing keeps accounts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _WORDS = (
     ("Reservation", "its reservation has not begun"),
     ("BadConstraints", "no node has what it asks for"),
     ("Licenses", "a licence that it asks for is not free"),
-    ("InvalidAccount", "its account may not be used any more: choose another"),
     ("InvalidQOS", "its QOS may not be used any more: choose another"),
     (r"\w*WallDuration\w*", f"asks for more time than it may have: {_SHORTER} qos"),
     (r"\w*(Minutes|RunMin)\w*", "the time granted to its account or QOS is used up or spoken for"),
