@@ -242,9 +242,6 @@ class SlurmEngine:
     def numbers(self) -> set[str]:
         return {held.id for held in self._held.values()}
 
-    def numbers(self) -> set[str]:
-        return {held.id for held in self._held.values()}
-
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         withdrawn = []
