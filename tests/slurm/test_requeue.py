@@ -37,7 +37,7 @@ JOBS = """
           echo "{{job}}.{{attempt}} begins" >> ran
           until [ -e go ]; do sleep 0.1; done
           echo "{{job}}.{{attempt}} ends" >> ran
-      - {name: then, gpus: 0, needs: ['j-1'], run: 'echo "then.{{attempt}} begins" >> ran'}
+      - {name: then, gpus: 0, needs: [j-1, j-2, j-3], run: 'echo "then.{{attempt}} begins" >> ran'}
 """
 
 
@@ -173,6 +173,7 @@ def test_what_is_begun_anew_while_no_launcher_lives_finds_its_claim_taken(
         wait_until(lambda id=id: "PENDING" in states(busy, [id]), PATIENCE)  # type: ignore[misc]
         busy.command("scontrol", "update", f"jobid={id}", "starttime=now")
     wait_until(lambda: states(busy, ids) == ["FAILED"] * 2, PATIENCE)
+    (launcher.run / f"ends/{again[0]}.1").unlink()  # as if it had been killed at once
     launcher.file("go", "")
     result = launcher("resume", "--quiet")
     assert result.status == 0, result.err
