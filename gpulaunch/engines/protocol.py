@@ -27,14 +27,15 @@ Attempts in a queue
   while it waits there, `why` says for what. `Started` tells the cards and the node. An attempt is
   run once at most: after the death of a supervisor at any moment, `adopt` finds out whether it was
   submitted. Whatever has become of it, exactly one `Ended` comes, `Interrupted` for what was never
-  submitted or was preempted. What the engine cannot find out (it does not answer, a file system
-  shows a record late) ends no attempt; one of which nothing can be known any more is `Lost`. Such
-  attempts go on without a supervisor; `adopt` takes them up to be told, stopped and ended as any
-  other, with `Started` told (again) of those that run. `StopAttempt` of one of them may come before
-  `adopt` does. An attempt launched `after` others starts once they have succeeded; where one of
-  them ends otherwise, or had ended before, it is `Interrupted`, and `StopAttempt` may come for it
-  as well. `HoldQueue` keeps what waits from starting; should this supervisor die, `adopt` by the
-  next one takes that back.
+  submitted, for what the queue ended by itself (preempted, requeued) and for what it forgot before
+  it began; should the queue begin it once more, that is not an attempt's beginning. What the engine
+  cannot find out (it does not answer, a file system shows a record late) ends no attempt; one of
+  which nothing can be known any more is `Lost`. Such attempts go on without a supervisor; `adopt`
+  takes them up to be told, stopped and ended as any other, with `Started` told (again) of those
+  that run. `StopAttempt` of one of them may come before `adopt` does. An attempt launched `after`
+  others starts once they have succeeded; where one of them ends otherwise, or had ended before, it
+  is `Interrupted`, and `StopAttempt` may come for it as well. `HoldQueue` keeps what waits from
+  starting; should this supervisor die, `adopt` by the next one takes that back.
 
   `StopAttempt` does not depend on who keeps the queue: where that does not answer, an attempt that
   has not begun is withdrawn, so that it never will, and is `Ended` as wished; one that runs is told

@@ -63,9 +63,6 @@ class Ending:
 
     def recall(self, held: Sequence[Held]) -> None:
         """Take out of the queue what Slurm has put back there: it would not be begun again."""
-        for each in held:
-            if each.start is not None and each.wish is None:
-                self.leave_word(each)
         self._cancel(held)
 
     def leave_word(self, held: Held) -> None:

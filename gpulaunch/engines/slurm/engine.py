@@ -47,7 +47,15 @@ from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.ending import Ending
 from gpulaunch.engines.slurm.held import Held, Queue
 from gpulaunch.engines.slurm.holding import Holding
-from gpulaunch.engines.slurm.judge import PATIENCE, Over, Sight, judge, to_recall
+from gpulaunch.engines.slurm.judge import (
+    FORGOTTEN,
+    PATIENCE,
+    Over,
+    Sight,
+    found_its_claim,
+    judge,
+    to_recall,
+)
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
@@ -59,7 +67,7 @@ from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import Withdrawn, read_start
+from gpulaunch.process.nodeside import Withdrawn, read_start, withdraw
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
@@ -105,6 +113,8 @@ class SlurmEngine:
         self._killed_at: float | None = None
         self._planned: set[str] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
+        self._forgotten: list[Held] = []
+        self._trailing: dict[AttemptId, Held] = {}
         self._adopted = self._looked = False
         tickets.lay_out(context.run)
         script.lay_out(context.run)
@@ -352,11 +362,29 @@ class SlurmEngine:
             back = bool(held.recalled) and held.start is not None
             over = row is None or row.phase == "over" or (back and row.waits)
             held.over_at = (held.over_at or now) if over else None
+        for held in list(self._trailing.values()):
+            if held.known_at >= asked_at:
+                continue
+            held.row = sight.row_of(held)
+            if held.row is None or held.row.phase == "over":
+                del self._trailing[held.attempt]
+            elif (held.end_at or 0.0) < asked_at:
+                held.recalled = to_recall(held.row, held.start)
 
     def _recall(self) -> None:
-        """What Slurm would begin anew, or never."""
-        back = [held for held in self._held.values() if held.recalled]
-        self._ending.recall([held for held in back if held.row and held.row.waits])
+        """What Slurm would begin anew, or never; should the first start live, it is to end.
+
+        It may begin one anew whose end is known: the message of that had not reached it. What needs
+        that one would wait for it.
+        """
+        known = [*self._held.values(), *self._trailing.values()]
+        back = [held for held in known if held.recalled and held.row and held.row.waits]
+        self._ending.recall(back)
+        for held in self._held.values():
+            anew = held.recalled or (held.row is not None and found_its_claim(held.row))
+            if anew and held.start is not None and not (held.wish or held.told_to_end):
+                held.told_to_end = True
+                self._ending.leave_word(held)
 
     def _glance(self) -> None:
         """See from the records, and from Slurm's last word, what became of each attempt."""
@@ -366,6 +394,7 @@ class SlurmEngine:
             if held.start is None and held.withdrawn is None and name in started:
                 self._begun(held)
             self._consider(held, name in ended)
+        self._give_up()
         self._leave()
         self._plan()
 
@@ -417,12 +446,17 @@ class SlurmEngine:
             if end is not None:
                 self._hurry()
             return
+        if end is None and held.start is None and held.row is None:
+            self._forgotten.append(held)
+            return
         outcome = _as_wished(verdict.outcome, held.wish)
         ended = Ended(held.attempt, outcome, failure=verdict.failure)
         if end is not None:
             ended = Ended(
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
+        if held.id and (held.row.phase != "over" if held.row else not held.asked):
+            self._trailing[held.attempt] = held
         if held.is_to_begin_anew:
             self._ending.recall([held])
         self._gone(held)
@@ -432,6 +466,19 @@ class SlurmEngine:
             self._witness.examine(ended, held.job, (), self._post)
         else:
             self._post(ended)
+
+    def _give_up(self) -> None:
+        """What Slurm knows no longer and no node has begun: none is to, although Slurm may remember
+        it, or the shared disk show a start late."""
+        some, self._forgotten = self._forgotten, []
+        with suppress(OSError):  # else after the next look
+            starts = [self._run.start(held.attempt) for held in some]
+            won = withdraw(starts, "interrupted", FORGOTTEN) if starts else []
+            for held, ours in zip(some, won, strict=True):
+                if ours:
+                    self._over(held, Interrupted(FORGOTTEN))
+                else:
+                    self.begun(held)
 
     def _over(self, held: Held, outcome: Outcome, failure: Failure | None = None) -> None:
         """It never came to Slurm."""

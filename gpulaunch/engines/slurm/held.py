@@ -27,6 +27,7 @@ class Held:
     although `start` may not be to be seen yet; `withdrawn`: a launcher did, and why. `recalled`:
     why it is taken out of Slurm's queue, where nobody wished that. `preempted`: Slurm said once
     that it makes room for another.
+    `told_to_end`: the start of which Slurm knows nothing any more was left word.
     """
 
     attempt: AttemptId
@@ -46,6 +47,7 @@ class Held:
     asked: bool = False
     recalled: str = ""
     preempted: bool = False
+    told_to_end: bool = False
     begun: bool = False
     withdrawn: Withdrawn | None = None
 

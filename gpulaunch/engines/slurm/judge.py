@@ -47,6 +47,7 @@ LOST, STARTED_BEFORE, UNFIT = 70, 75, 78
 """What the node's side exits with: nobody saw how it ended; another start counts; it could not be
 started."""
 REQUEUED = "requeued by Slurm"
+FORGOTTEN = "Slurm forgot it before it began"
 TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` says where it kills, or sees killed, for want of memory (its source)."""
@@ -169,7 +170,12 @@ def _began_anew(sight: Sight) -> bool:
     if row.restarts > start.restart:
         return True
     its_own = sight.end is not None and status_of(sight.end.outcome) == row.status
-    return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE)) and not its_own
+    return found_its_claim(row) and not its_own
+
+
+def found_its_claim(row: Row) -> bool:
+    """A second start of the job exited, as the attempt had been begun before."""
+    return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE))
 
 
 def _before_that(outcome: Exited | Signaled | Interrupted, sight: Sight) -> Over:
@@ -219,8 +225,8 @@ def _never_began(row: Row, recalled: str) -> Verdict:
 def _unrecorded(sight: Sight) -> Over:
     """It left no record of its end: Slurm's word counts, where it has one."""
     row, where = sight.row, ""
-    if row is None and sight.start is None and sight.wished:
-        return Over(Cancelled())
+    if row is None and sight.start is None:
+        return Over(Cancelled() if sight.wished else Interrupted(FORGOTTEN))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:
