@@ -13,8 +13,9 @@ from subprocess import Popen
 
 import pytest
 
-from gpulaunch.core.events import Ended
-from gpulaunch.core.model import Lost
+from gpulaunch.core.events import Ended, Started
+from gpulaunch.core.model import Interrupted, Lost, Signaled
+from gpulaunch.process.nodeside import write_stop
 from tests.cli.launcher import Launcher
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -183,6 +184,24 @@ def test_what_is_begun_anew_while_no_launcher_lives_finds_its_claim_taken(
 def states(cluster: Cluster, ids: Sequence[str]) -> list[str]:
     said = cluster.command("squeue", "-h", "-t", "all", f"--jobs={','.join(ids)}", "-o", "%T")
     return said.split()
+
+
+def test_what_a_launcher_took_out_of_the_queue_before_it_was_killed_runs_again(
+    busy: Cluster, tmp_path: Path
+) -> None:
+    """A controller that forgot the start says no more than that somebody cancelled it."""
+    bench = SlurmBench(busy, run_directory(tmp_path / "run"), fresh_pool())
+    attempt = bench.launch(sh("exec sleep 1000"), bench.gpus[0])
+    bench.expect(Started)
+    bench.close()
+    write_stop(bench.run.stop(attempt), "interrupted", "requeued by Slurm")
+    busy.command("scancel", "--me")
+    second = SlurmBench(busy, bench.run, fresh_pool(), 2)
+    try:
+        second.engine.adopt([attempt])
+        assert second.expect(Ended).outcome == Interrupted("requeued by Slurm", Signaled(15))
+    finally:
+        second.close()
 
 
 # ── The controller's memory ─────────────────────────────────────────────────────────────────────
