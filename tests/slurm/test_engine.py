@@ -342,8 +342,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost(
     bench = make(cluster)
     attempt = begun(bench, sh("exec sleep 100"))
     cluster.kill_node(1)
-    # Power that fails leaves its keepers no time to write.
-    bench.run.end(attempt).unlink(missing_ok=True)
+    bench.run.end(attempt).unlink(missing_ok=True)  # power that fails leaves no time to write
     outcome = bench.expect(Ended, 120).outcome
     assert isinstance(outcome, Lost)
     assert outcome.why.startswith("requeued by Slurm (n1), as when a node fails")

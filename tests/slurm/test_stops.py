@@ -308,8 +308,9 @@ engine.PATIENCE = 5.0
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         said = process.stderr.read() if process.stderr else ""
-    text = "2 attempts are still in Slurm's hands: gpulaunch resume looks after them"
-    assert text in said
+    assert "2 attempts are told through the run directory, within a minute" in said
+    assert "what has not ended in 1 s is left in its hands" in said
+    assert "2 attempts are still in Slurm's hands: gpulaunch resume looks after them" in said
     assert f"gpulaunch resume {launcher.run.relative_to(launcher.path)}" in said
     assert launcher.status()["run"]["state"] == "interrupted"
     assert Counter(launcher.states().values()) == {"waiting": 2, "running": 2}
