@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
-from gpulaunch.core.events import Ended
-from gpulaunch.core.model import Lost
+from gpulaunch.core.events import Asked, Ended, Started, Stop
+from gpulaunch.core.model import Interrupted, Lost, Signaled
+from gpulaunch.engines.slurm import probe
+from gpulaunch.process.nodeside import write_stop
 from tests.cli.launcher import Launcher
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -185,6 +188,24 @@ def states(cluster: Cluster, ids: Sequence[str]) -> list[str]:
     return said.split()
 
 
+def test_what_a_launcher_took_out_of_the_queue_before_it_was_killed_runs_again(
+    busy: Cluster, tmp_path: Path
+) -> None:
+    """A controller that forgot the start says no more than that somebody cancelled it."""
+    bench = SlurmBench(busy, run_directory(tmp_path / "run"), fresh_pool())
+    attempt = bench.launch(sh("exec sleep 1000"), bench.gpus[0])
+    bench.expect(Started)
+    bench.close()
+    write_stop(bench.run.stop(attempt), "interrupted", "requeued by Slurm")
+    busy.command("scancel", "--me")
+    second = SlurmBench(busy, bench.run, fresh_pool(), 2)
+    try:
+        second.engine.adopt([attempt])
+        assert second.expect(Ended).outcome == Interrupted("requeued by Slurm", Signaled(15))
+    finally:
+        second.close()
+
+
 # ── The controller's memory ─────────────────────────────────────────────────────────────────────
 
 
@@ -280,20 +301,33 @@ def test_a_job_that_lives_on_where_slurm_takes_it_for_dead_is_ended_before_it_ru
 # ── Held ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture
+def broken(own_cluster: MakeCluster) -> Cluster:
+    """Its one node can begin no job; Slurm drains it then."""
+    return own_cluster(nodes=1, settings={"Prolog": "/bin/false"})
+
+
 def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
-    own_cluster: MakeCluster, tmp_path: Path
+    broken: Cluster, tmp_path: Path
 ) -> None:
     """Slurm holds it, and would for ever."""
-    cluster = own_cluster(nodes=1, settings={"Prolog": "/bin/false"})
-    bench = SlurmBench(cluster, run_directory(tmp_path / "run"), fresh_pool())
-    try:
-        (bench.run.path / "slurm/seen").touch()  # the probe is not what this is about
-        bench.close()
-        bench = SlurmBench(cluster, bench.run, fresh_pool(), 2)
+    run = run_directory(tmp_path / "run")
+    run.slurm.mkdir()
+    run.seen.touch()  # the probe is not what this is about
+    with closing(SlurmBench(broken, run, fresh_pool())) as bench:
         bench.launch(sh("true"), bench.gpus[0])
         outcome = bench.expect(Ended).outcome
         assert isinstance(outcome, Lost)
         assert "could not begin it, and holds it: launch" in outcome.why
-        wait_until(lambda: not cluster.command("squeue", "-h"), PATIENCE)
-    finally:
-        bench.close()
+        wait_until(lambda: not broken.command("squeue", "-h"), PATIENCE)
+
+
+def test_a_probe_that_cannot_begin_is_not_held_for_ever(
+    broken: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    with closing(SlurmBench(broken, run_directory(tmp_path / "run"), fresh_pool())) as bench:
+        bench.launch(sh("true"), bench.gpus[0])
+        asked = bench.expect(Asked).request
+        assert isinstance(asked, Stop)
+        assert "prolog" in asked.why

@@ -10,6 +10,7 @@ Nothing of it waits for Slurm's controller.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -70,6 +71,14 @@ class Ending:
         that lost its controller. Should it look, it is to end."""
         with suppress(OSError):
             write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
+
+    def left_word(self, held: Held) -> bool:
+        """An earlier launcher did so. What Slurm says of it is that launcher's doing."""
+        try:
+            stop = json.loads(self._run.stop(held.attempt).read_bytes())
+            return bool(stop["by"] == REQUEUED)
+        except (OSError, ValueError, KeyError):
+            return False
 
     def over(self, held: Held) -> None:
         for known in (self._asked, self._written, self._signalled):

@@ -50,6 +50,7 @@ from gpulaunch.engines.slurm.holding import Holding
 from gpulaunch.engines.slurm.judge import (
     FORGOTTEN,
     PATIENCE,
+    REQUEUED,
     Over,
     Sight,
     found_its_claim,
@@ -222,6 +223,7 @@ class SlurmEngine:
             for attempt in mine:
                 held = Held(attempt, tickets.job_of(attempt, self._run), adopted=True)
                 held.wish = self._early.get(attempt)
+                held.recalled = REQUEUED if self._ending.left_word(held) else ""
                 self._held[attempt] = held
             if batch.id:
                 self.sent(batch)
