@@ -38,7 +38,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO, Any
 
 PATIENCE = 60.0  # seconds: NFS clients believe what they last saw for up to 60
@@ -109,6 +109,7 @@ def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int
             f" {patience:.0f} s"
         )
     grant.check(int(ticket["node"]["gpus"]))
+    attempt.link_results(map(raw, ticket["node"]["after"]))
     with contextlib.ExitStack() as stack:
         child = filled(ticket, grant, stack)
         keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
@@ -258,12 +259,25 @@ class Attempt:
         self.stop_file = os.path.join(slurm, b"stops", name)
         self.end_file = os.path.join(run, b"ends", name)
         self.stop_read: tuple[int, int] | None = None
+        self.results = os.path.join(run, b"results")
 
     @property
     def id(self) -> str:
         if self.ticket is None:
             return self.name.decode("utf-8", "surrogateescape")
         return str(self.ticket["keeper"]["attempt"])
+
+    def link_results(self, after: Iterable[bytes]) -> None:
+        """What those attempts left is at `results/JOB`, as this one may look for it there: they
+        have succeeded, and Slurm may know that before a launcher does, or while there is none."""
+        for name in after:
+            left = os.path.join(b"..", b"out", name)
+            link = os.path.join(self.results, name.rpartition(b".")[0])
+            with contextlib.suppress(OSError):
+                if os.listdir(os.path.join(self.results, left)):
+                    draft = os.path.join(self.results, b".new-" + binascii.hexlify(os.urandom(12)))
+                    os.symlink(left, draft)
+                    os.replace(draft, link)
 
     def read_stop(self) -> tuple[str, str, bool] | None:
         """Why the client wants it stopped, for whom, whether now; None where it does not."""

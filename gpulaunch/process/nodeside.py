@@ -141,14 +141,19 @@ def _links(
     return True
 
 
-def write_ticket(path: str | os.PathLike[str], command: Command, slots: NodeSlots) -> None:
-    """What node.py is to run. For its owner alone: it holds values of variables. Raises OSError."""
+def write_ticket(
+    path: str | os.PathLike[str], command: Command, slots: NodeSlots, after: Sequence[str] = ()
+) -> None:
+    """What node.py is to run; `after`: attempts that have succeeded by then, though not yet.
+
+    For its owner alone: it holds values of variables. Raises OSError.
+    """
     marks = asdict(slots)
     gpus = marks.pop("gpus")
     ticket = {
         "keeper": for_the_keeper(command),
         "child": for_the_child(command),
-        "node": {"gpus": gpus, "slots": marks},
+        "node": {"gpus": gpus, "slots": marks, "after": [code(attempt) for attempt in after]},
     }
     _write(path, ticket)
 

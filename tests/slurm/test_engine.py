@@ -547,6 +547,22 @@ def test_what_needs_one_that_slurm_has_forgotten_since_it_succeeded_is_run(
     assert {e.outcome for e in ends(second, 2).values()} == {Exited(0)}
 
 
+def test_what_one_left_is_found_in_its_results_without_its_launcher(
+    make: Make, cluster: Cluster
+) -> None:
+    first = make(cluster)
+    (first.run.path / "results").mkdir(exist_ok=True)
+    gate, left = first.run.path / "go", first.run.out(AttemptId("a", 1)) / "left"
+    one = first.launch(sh(f"until [ -e '{gate}' ]; do sleep 0.1; done; echo x > '{left}'"))
+    two = after(first, sh(f"cat '{first.run.results}/a/left'", "b"), one)
+    for _ in range(2):
+        first.expect(Queued)
+    first.engine.close()
+    gate.touch()
+    wait_until(lambda: has_end(first, two))
+    assert first.run.log(two).read_text() == "x\n"
+
+
 def test_what_needs_one_that_fails_is_interrupted_by_slurm_itself(bench: SlurmBench) -> None:
     one = bench.launch(sh("sleep 0.5; exit 3"))
     two = after(bench, sh("true", "b"), one)

@@ -144,6 +144,7 @@ class SlurmEngine:
                 self._context.run_id,
                 self._context.machine,
                 self._outs,
+                launch.after,
             )
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId, Job
@@ -38,9 +38,11 @@ def write(
     run_id: str,
     machine: Machine,
     outs: Outs,
+    after: Sequence[AttemptId] = (),
 ) -> None:
     """Make what the attempt needs on disk, and its ticket. `base_environ` is what Slurm is told to
     hand on; its values are not in the ticket, but where the job's variables are made of them.
+    `after`: attempts under way that have to succeed first.
 
     Raises OSError, and GpulaunchError where the attempt cannot be started as the job says.
     """
@@ -56,7 +58,7 @@ def write(
     command = prepare(
         job, attempt, _place(job, attempt, run, run_id, slots), machine, base_environ, run, outs
     )
-    write_ticket(run.ticket(attempt), command, slots)
+    write_ticket(run.ticket(attempt), command, slots, list(map(str, after)))
 
 
 def _place(job: Job, attempt: AttemptId, run: RunDir, run_id: str, slots: NodeSlots) -> Place:
