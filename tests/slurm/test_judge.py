@@ -106,6 +106,15 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     assert judge(Sight(row("FAILED"), START, killed)) == Over(Signaled(9))
 
 
+def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_no_memory() -> None:
+    verdict = judge(Sight(row("OUT_OF_MEMORY"), START, end(Exited(1))))
+    assert isinstance(verdict, Over)
+    assert verdict.failure is not None
+    assert (verdict.outcome, verdict.failure.kind) == (Exited(1), "host_oom")
+    assert "--mem" in verdict.failure.advice
+    assert judge(Sight(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
+
+
 @pytest.mark.parametrize(
     ("state", "outcome"),
     [

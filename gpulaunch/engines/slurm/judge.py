@@ -48,6 +48,7 @@ LOST, STARTED_BEFORE, UNFIT = 70, 75, 78
 started."""
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
+MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."
 TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` says where it kills, or sees killed, for want of memory (its source)."""
@@ -157,7 +158,8 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
         case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
             # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
-    return Over(outcome, _out_of_memory(sight) if outcome in _KILLED else None)
+    short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
+    return Over(outcome, _out_of_memory(sight) if short else None)
 
 
 def _began_anew(sight: Sight) -> bool:
@@ -283,4 +285,4 @@ def _out_of_memory(sight: Sight) -> Failure | None:
     if said is None and (sight.row is None or sight.row.kind != "out_of_memory"):
         return None
     words = f"Slurm: {said[0] if said else 'OUT_OF_MEMORY'}"
-    return Failure("host_oom", words, advice_for("host_oom"))
+    return Failure("host_oom", words, f"{advice_for('host_oom')} {MORE_MEMORY}")
