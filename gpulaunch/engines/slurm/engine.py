@@ -55,7 +55,6 @@ from gpulaunch.engines.slurm.judge import (
     Sight,
     found_its_claim,
     judge,
-    to_recall,
 )
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
 from gpulaunch.engines.slurm.outbox import Outbox
@@ -115,6 +114,7 @@ class SlurmEngine:
         self._planned: set[str] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
         self._forgotten: list[Held] = []
+        # How they ended is told; Slurm has them still, and may begin one of them anew.
         self._trailing: dict[AttemptId, Held] = {}
         self._adopted = self._looked = False
         tickets.lay_out(context.run)
@@ -353,26 +353,12 @@ class SlurmEngine:
     def _place(self, rows: Sequence[Row], asked_at: float) -> None:
         """Each attempt's row. What Slurm had only after it was asked, it could not show."""
         sight = Queue(rows)
-        now = time.monotonic()
-        for held in self._held.values():
-            if not held.id or held.known_at >= asked_at:
-                continue
-            row = held.row = sight.row_of(held)
-            held.asked = True
-            held.preempted = held.preempted or (row is not None and row.preempted)
-            if row is not None and (held.start_at is None or held.start_at < asked_at):
-                held.recalled = held.recalled or to_recall(row, held.start)
-            back = bool(held.recalled) and held.start is not None
-            over = row is None or row.phase == "over" or (back and row.waits)
-            held.over_at = (held.over_at or now) if over else None
-        for held in list(self._trailing.values()):
-            if held.known_at >= asked_at:
-                continue
-            held.row = sight.row_of(held)
-            if held.row is None or held.row.phase == "over":
-                del self._trailing[held.attempt]
-            elif (held.end_at or 0.0) < asked_at:
-                held.recalled = to_recall(held.row, held.start)
+        for held in (*self._held.values(), *self._trailing.values()):
+            if held.id and held.known_at < asked_at:
+                held.look(sight.row_of(held), asked_at)
+        left = [attempt for attempt, held in self._trailing.items() if held.has_left]
+        for attempt in left:
+            del self._trailing[attempt]
 
     def _recall(self) -> None:
         """What Slurm would begin anew, or never; should the first start live, it is to end.
@@ -458,7 +444,7 @@ class SlurmEngine:
             ended = Ended(
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
-        if held.id and (held.row.phase != "over" if held.row else not held.asked):
+        if held.id and not held.has_left:
             self._trailing[held.attempt] = held
         if held.is_to_begin_anew:
             self._ending.recall([held])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.engines.slurm.judge import to_recall
 from gpulaunch.engines.slurm.reading import NEVER_MET, Row, spans
 from gpulaunch.process.nodeside import Start, Withdrawn
 
@@ -51,6 +53,22 @@ class Held:
     begun: bool = False
     withdrawn: Withdrawn | None = None
 
+    def look(self, row: Row | None, asked_at: float) -> None:
+        """Take in what Slurm, asked at that monotonic time, shows of it."""
+        self.row, self.asked = row, True
+        back = False
+        if row is not None:
+            self.preempted = self.preempted or row.preempted
+            if self.start_at is None or self.start_at < asked_at:
+                self.recalled = self.recalled or to_recall(row, self.start)
+            back = bool(self.recalled) and self.start is not None and row.waits
+        self.over_at = (self.over_at or time.monotonic()) if self.has_left or back else None
+
+    @property
+    def has_left(self) -> bool:
+        """Slurm has done with it, or knows it no longer."""
+        return self.row.phase == "over" if self.row else self.asked
+
     @property
     def reachable(self) -> bool:
         """Its number is its own still. A controller that was killed may give it to another job."""
@@ -58,7 +76,7 @@ class Held:
 
     @property
     def doubtful(self) -> bool:
-        """Slurm has done with it, and how it ended is not known yet."""
+        """Slurm has done with it, or would begin it anew, and how it ended is not known yet."""
         return self.over_at is not None or bool(self.recalled)
 
     @property
