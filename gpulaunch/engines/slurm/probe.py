@@ -43,6 +43,7 @@ class Probe:
         self._failed = failed
         self._note = note
         self._over_at: float | None = None
+        self._absent = 0
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
@@ -87,6 +88,12 @@ class Probe:
             return
         row = next((row for row in rows if row.id == self.id), None)
         if row is not None and row.phase != "over":
+            return
+        if row is None and self._over_at is None:
+            self._absent += 1
+            if self._absent > 1:  # the first look may have been asked for before Slurm had it
+                self._settle()
+                self._note(f"not checked whether the nodes see {self._run.path}: Slurm forgot it")
             return
         self._over_at = self._over_at or time.monotonic()
         if time.monotonic() - self._over_at >= PATIENCE or (row and row.status == UNSEEN):
