@@ -329,6 +329,4 @@ def test_a_probe_that_cannot_begin_is_not_held_for_ever(
     monkeypatch.setattr(probe, "PATIENCE", 1.0)
     with closing(SlurmBench(broken, run_directory(tmp_path / "run"), fresh_pool())) as bench:
         bench.launch(sh("true"), bench.gpus[0])
-        asked = bench.expect(Asked).request
-        assert isinstance(asked, Stop)
-        assert "prolog" in asked.why
+        assert isinstance(bench.expect(Asked).request, Stop)

@@ -48,6 +48,7 @@ class Probe:
         self._over_at: float | None = None
         self._then: Callable[[], None] = lambda: None
         self._reason = ""
+        self._absent = 0
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
@@ -94,6 +95,12 @@ class Probe:
         row = next((row for row in rows if row.id == self.id), None)
         if row is not None and row.phase != "over":
             self._waits(row.reason if row.phase == "queued" else "")
+            return
+        if row is None and self._over_at is None:
+            self._absent += 1
+            if self._absent > 1:  # the first look may have been asked for before Slurm had it
+                self._settle()
+                self._note(f"not checked whether the nodes see {self._run.path}: Slurm forgot it")
             return
         self._over_at = self._over_at or time.monotonic()
         if self._has_failed(row) or time.monotonic() - self._over_at >= PATIENCE:
