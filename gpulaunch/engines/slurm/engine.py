@@ -299,7 +299,8 @@ class SlurmEngine:
 
     def _plan(self) -> None:
         """Look at the records and at the queue from time to time while anything is there."""
-        if self._held or self._outbox.in_doubt or self._leaving.any_untold:
+        asks = self._outbox.in_doubt or self._probe.in_doubt or self._leaving.any_untold
+        if self._held or asks:
             self._later("glance", min(GLANCE, self._cycle), self._glance)
             if self._asked_at is None:
                 self._later("queue", self._cycle, self._look)

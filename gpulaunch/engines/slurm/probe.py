@@ -57,7 +57,7 @@ class Probe:
         """Whether its number is not known yet, or it seems to have failed. It is handed over, as
         the options say where, and `then` is called once that has changed."""
         if self._asked:
-            return not self.settled and (not self.id or self._over_at is not None)
+            return not self.settled and (not self.id or self.in_doubt)
         self._asked, self._then = True, then
         kept = [word for word in options if not word.startswith(_ITS_OWN)]
 
@@ -83,6 +83,11 @@ class Probe:
             (script.PROBE,),
         )
         return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """It is over, and did not leave its sign, or that is not to be seen here yet."""
+        return bool(self.id) and self._over_at is not None
 
     def look(self, rows: Sequence[Row]) -> None:
         """What Slurm has now, and what is to be seen here."""
