@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from pathlib import Path
 
 from gpulaunch.journal.manifest import boot_id, hostname
 from tests.cli.launcher import Launcher
@@ -96,6 +97,12 @@ def test_drain_gives_cards_back_and_takes_them_again(launcher: Launcher) -> None
         assert launcher("drain", "-r", launcher.run, "--gpus", "[5]").status == 2
 
 
+def runs(launcher: Launcher, run: Path) -> bool:
+    """Its directory is there before its journal is."""
+    begun = launcher.events("attempt_started", run)
+    return bool(begun) and launcher.status(run)["run"]["state"] == "running"
+
+
 def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; exit 1}]")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
@@ -104,7 +111,7 @@ def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
         assert process.wait(60) == 1
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000, grace: 1}]")
     with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1") as process:
-        wait_until(lambda: launcher.status()["run"]["state"] == "running")
+        wait_until(lambda: runs(launcher, launcher.run))
         launcher.wait_for("attempt_started")
         waited: list[int] = []
         thread = threading.Thread(target=lambda: waited.append(launcher("wait").status))
