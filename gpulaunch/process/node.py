@@ -46,7 +46,8 @@ LOOK_AGAIN = 0.5
 LOOK = 5.0  # seconds between two looks at whether the client wants an attempt stopped
 DRIVER_PATIENCE = 5.0
 LEAVING_PATIENCE = 10.0
-LOST, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 75, 78, 124
+LOST, NO_ROOM, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 73, 75, 78, 124
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
 NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
@@ -90,6 +91,8 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
     except OSError as problem:
         where = f": {shown(problem.filename)}" if problem.filename else ""
         attempt.refuse(f"{problem.strerror}{where}, on node {grant.node}")
+        if problem.errno == errno.ENOSPC:
+            return NO_ROOM
     except Problem as problem:
         attempt.refuse(str(problem))
     return UNFIT
@@ -130,7 +133,7 @@ def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
     if cause in ("timeout", "idle_timeout"):
         return TIMED_OUT
     if cause is None and (end["error"] is not None or status is None):
-        return UNFIT
+        return NO_ROOM if NO_SPACE in str(end["error"]) else UNFIT
     if status is None:
         return 1
     if os.WIFSIGNALED(status):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -717,3 +718,36 @@ def test_the_shim_imports_nothing_but_the_standard_library() -> None:
         line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))
     }
     assert names <= set(sys.stdlib_module_names)
+
+
+# ── A full disk ─────────────────────────────────────────────────────────────────────────────────
+
+
+def full_disk(*_: object) -> bool:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = node.ticket("true")
+    monkeypatch.setattr(shim, "claim", full_disk)
+    ours = shim.Attempt(os.fsencode(node.run.path), os.fsencode(str(attempt)))
+    asked = shim.Asked.__new__(shim.Asked)  # no signals are heard in this process
+    assert shim.serve(ours, {}, asked, PATIENCE) == shim.NO_ROOM
+    assert not node.run.log(attempt).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ("cannot lay out ends/a.1: No space left on device", shim.NO_ROOM),
+        ("cannot lay out ends/a.1: Disk quota exceeded", shim.UNFIT),
+        ("there is no program x", shim.UNFIT),
+    ],
+)
+def test_a_keeper_without_room_for_an_end_is_told_from_a_job_that_cannot_start(
+    error: str, status: int
+) -> None:
+    end = {"status": None, "cause": None, "error": error, "missing": []}
+    assert shim.exit_status(end, [0]) == status

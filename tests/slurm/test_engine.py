@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Signaled,
 )
-from gpulaunch.engines.slurm import batches, engine, outbox, probe
+from gpulaunch.engines.slurm import batches, engine, outbox, probe, tickets
 from gpulaunch.process.ends import read_end
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -828,6 +830,26 @@ def test_a_probe_that_can_never_start_is_said_and_what_waits_for_it_says_so(
     )
     assert bench.warned[0].startswith(said)
     assert bench.warned[0].endswith(" (PartitionTimeLimit)")
+
+
+def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
+    bench: SlurmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = tickets.write, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "tickets/a.1")
+    tries: list[OSError] = [full, full, full]
+
+    def until_there_is_room(*given: Any) -> None:
+        if tries:
+            raise tries.pop()
+        write(*given)
+
+    monkeypatch.setattr(tickets, "write", until_there_is_room)
+    stopped = bench.launch(sh("true", "stopped"))
+    bench.launch(sh("true", "waits"))
+    bench.engine.carry_out(StopAttempt(stopped, "cancelled", "a person"))
+    assert outcomes(bench, 2) == {"stopped.1": Cancelled(), "waits.1": Exited(0)}
+    assert not tries
+    assert [said for said in bench.warned if os.strerror(errno.ENOSPC) in said] == bench.warned[:1]
 
 
 # ── A token that Slurm keeps count of ───────────────────────────────────────────────────────────

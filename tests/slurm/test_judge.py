@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 
 import pytest
@@ -20,6 +22,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.slurm.judge import (
+    NO_ROOM,
     PATIENCE,
     Over,
     Runs,
@@ -94,6 +97,21 @@ def test_without_a_record_slurms_code_counts_in_the_end() -> None:
 def test_what_slurm_has_forgotten_and_left_no_record_is_lost() -> None:
     assert judge(Sight(None, START)) == Unsure()
     assert isinstance(over(Sight(None, START, over=LATE)), Lost)
+
+
+def test_a_full_disk_is_no_failure_of_the_job() -> None:
+    full = row("FAILED", code=NO_ROOM)
+    never_began = judge(Sight(full))
+    assert isinstance(never_began, Over)
+    assert isinstance(never_began.outcome, Interrupted)
+    assert "disk is full" in never_began.outcome.by
+    assert judge(Sight(full, START)) == Unsure()
+    assert isinstance(over(Sight(full, START, over=LATE)), Interrupted)
+    assert judge(Sight(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
+    recorded = end(NotStarted(f"cannot lay out ends/a.1: {os.strerror(errno.ENOSPC)}"))
+    assert isinstance(over(Sight(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
+    other = end(NotStarted("cannot lay out ends/a.1: Disk quota exceeded"))
+    assert isinstance(over(Sight(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
 
 
 def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:

@@ -52,6 +52,7 @@ ONCE = """
 JOBS = [f"card-{n}" for n in range(8)] + [f"then-{n}" for n in range(4)]
 
 
+@pytest.mark.timeout(1200)
 def test_killed_at_random_moments_each_job_runs_once_and_none_is_lost(on_slurm: Launcher) -> None:
     on_slurm.file("jobs.yaml", ONCE)
     generator = random.Random(os.environ.get("GPULAUNCH_TEST_SEED", "7"))

@@ -39,7 +39,7 @@ from gpulaunch.core.model import (
     Stopped,
     status_of,
 )
-from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.attempts import RETRY, SCARCE, Context
 from gpulaunch.engines.prepare import Outs
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
@@ -87,6 +87,7 @@ class SlurmEngine:
         self._outs = Outs()
         self._held: dict[AttemptId, Held] = {}
         self._postponed: dict[AttemptId, Launch] = {}
+        self._scarce: set[AttemptId] = set()
         self._slurm = commands.Slurm(loop, context.base)
         title, environ = f"gl:{context.run_id}:", script.environment(context.base)
         self._probe = Probe(
@@ -148,7 +149,10 @@ class SlurmEngine:
             )
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
-            self._unprepared(launch, f"{error.strerror}{where}")
+            if error.errno in SCARCE:
+                self._put_off(launch, f"{error.strerror}{where}")
+            else:
+                self._unprepared(launch, f"{error.strerror}{where}")
         except GpulaunchError as error:
             self._unprepared(launch, str(error))
         else:
@@ -156,6 +160,20 @@ class SlurmEngine:
             options = (*script.options(launch.job, self._run), *self._words)
             self._outbox.add(launch.attempt, Terms(options, (), launch.share), launch.after)
             self._plan()
+
+    def _put_off(self, launch: Launch, why: str) -> None:
+        """What is scarce is no failure of the job's."""
+        self.waits(why)
+        self._postponed[launch.attempt] = launch
+        self._scarce.add(launch.attempt)
+        self._loop.call_after("slurm:scarce", RETRY, self._take_put_off)
+
+    def _take_put_off(self) -> None:
+        scarce, self._scarce = self._scarce, set()
+        for attempt, launch in list(self._postponed.items()):
+            if attempt in scarce:
+                del self._postponed[attempt]
+                self._launch(launch)
 
     def _unprepared(self, launch: Launch, why: str) -> None:
         """What it needs may be about to make what is missing: it is tried again after that."""
@@ -166,7 +184,8 @@ class SlurmEngine:
 
     def _take_postponed(self) -> None:
         for attempt, launch in list(self._postponed.items()):
-            if all(self.id_of(need) is None for need in launch.after):
+            needs_over = all(self.id_of(need) is None for need in launch.after)
+            if needs_over and attempt not in self._scarce:
                 del self._postponed[attempt]
                 self._launch(replace(launch, after=()))
 
@@ -287,7 +306,7 @@ class SlurmEngine:
 
     def waits(self, why: str) -> None:
         if why != self._waits:
-            self._context.warn(None, f"Slurm takes no more for now: {why}")
+            self._context.warn(None, f"Slurm is given no more for now: {why}")
         self._waits = why
 
     def _unfit(self, why: str) -> None:

@@ -19,6 +19,8 @@ requeue that left no trace: it is taken for the former, which is bounded.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -43,9 +45,10 @@ from gpulaunch.process.nodeside import Start
 
 PATIENCE = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
-LOST, STARTED_BEFORE, UNFIT = 70, 75, 78
-"""What the node's side exits with: nobody saw how it ended; another start counts; it could not be
-started."""
+LOST, NO_ROOM, STARTED_BEFORE, UNFIT = 70, 73, 75, 78
+"""What the node's side exits with: nobody saw how it ended; the run's disk was full before it
+began; another start counts; it could not be started."""
+NO_SPACE = os.strerror(errno.ENOSPC)
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
 MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."
@@ -128,6 +131,8 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
             return _never_began(row, "" if sight.wished else sight.recalled)
         if sight.wished:  # it was ended on its way; nothing of it begins any more
             return Over(Cancelled())
+        if row.status == Exited(NO_ROOM):
+            return _no_room(row)
     if sight.over < patience:
         return Unsure()
     return _unrecorded(sight)
@@ -136,6 +141,8 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
 def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
     """Slurm ends all processes of a job at once, so that its end may look like one of its own."""
     row, status = sight.row, status_of(outcome)
+    if isinstance(outcome, NotStarted) and NO_SPACE in outcome.error and not sight.wished:
+        return Over(Interrupted(outcome.error))
     if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.wished:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in sight.success:
@@ -254,11 +261,18 @@ def _unrecorded(sight: Sight) -> Over:
     status = row.status
     if row.kind in ("timeout", "deadline"):
         return _out_of_time(status, sight, f"Slurm's time limit{where}")
+    if status == Exited(NO_ROOM):
+        return _no_room(row)
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
         return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
     return Over(status)
+
+
+def _no_room(row: Row) -> Over:
+    """No failure of the job's: it goes again once there is room, which the launcher sees to."""
+    return Over(Interrupted(f"the run directory's disk is full: {NO_SPACE} ({row.node})"))
 
 
 def _gone_before_that(sight: Sight, start: Start) -> Over:
