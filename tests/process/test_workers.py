@@ -373,7 +373,7 @@ def test_a_log_that_cannot_be_made_is_no_end_of_the_worker(bench: Bench, tmp_pat
 def test_nothing_is_left_when_the_supervisor_goes(nursery: Nursery, tmp_path: Path) -> None:
     with Bench(nursery, tmp_path) as bench:
         bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-        assert len(bench.alive) == 2
+        wait_until(lambda: len(bench.alive) == 2)
         bench.pair.close()
         wait_until(lambda: not bench.alive)
         assert bench.text(1).endswith("leaving\n")
