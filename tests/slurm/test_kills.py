@@ -95,7 +95,7 @@ def check_each_ran_once(launcher: Launcher) -> None:
 
 
 def test_a_run_whose_launcher_died_on_another_machine_is_taken_over(on_slurm: Launcher) -> None:
-    on_slurm.file("jobs.yaml", ONCE)
+    on_slurm.file("jobs.yaml", ONCE.replace("sleep 0.3", "until [ -e go ]; do sleep 0.1; done"))
     with on_slurm.begun("run", "jobs.yaml", *SLURM, "--quiet") as process:
         on_slurm.wait_for("attempt_started")
         manifest = on_slurm.run / "manifest.json"
@@ -111,6 +111,7 @@ def test_a_run_whose_launcher_died_on_another_machine_is_taken_over(on_slurm: La
     assert refused.status == 2
     assert "login1" in refused.err
     assert "--take-over" in refused.err
+    on_slurm.file("go", "")
     result = on_slurm("resume", "--take-over", "--quiet")
     assert result.status == 0, result.err
     check_each_ran_once(on_slurm)
