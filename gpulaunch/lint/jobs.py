@@ -33,7 +33,7 @@ _MATTERS = re.compile(
 
 _WORTH = re.compile(
     r"cuda|gpu|device|port|visible|docker|podman|nerdctl|parallel|nproc|proc|deepspeed|accelerate|tp"
-    r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\bat\b|DataP|ORDER|\bcd\b",
+    r"|main|rdzv|srun|sbatch|qsub|bsub|salloc|systemd|\b(?:at|cd|tmux|screen|batch|tsp)\b|pueue|DataP|ORDER",
     re.IGNORECASE,
 )
 _SCRIPTS = re.compile(r"\S+\.(?:py|sh|bash|ipynb)\b|-m\s+\S+|(?:^|[\s;&|])\S*/\S+|[\"'$]")

@@ -69,6 +69,11 @@ def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple
             yield at, suspect
 
 
+def is_textual(program: str) -> bool:
+    """Whether a program's words are texts for people or patterns, whatever they look like."""
+    return program in _TEXTUAL and program != "conda"  # conda run
+
+
 def settings(words: Words) -> Iterator[tuple[int, str, str | None]]:
     """(number of the value's word, option, value) of `--a b`, `--a=b`, and Hydra's `x.a=b`."""
     for at, word in enumerate(words):
@@ -180,5 +185,9 @@ def _container(words: Words) -> Iterator[tuple[int, Suspect]]:
             yield at, said.all_cards(f"--device {plain}")
         elif option in ("gpus", "device") and _MACHINE_CARD.fullmatch(plain):
             yield at, said.machine_cards(f"--{option} {plain}")
-        elif option in ("e", "env") and value == "NVIDIA_VISIBLE_DEVICES=all":
-            yield at, said.all_cards(f"--env {value}")
+        elif option in ("e", "env") and plain.startswith("NVIDIA_VISIBLE_DEVICES="):
+            which = plain.partition("=")[2]
+            if which == "all":
+                yield at, said.all_cards(f"--env {value}")
+            elif _MACHINE_CARD.fullmatch(which):
+                yield at, said.machine_cards(f"--env {value}")

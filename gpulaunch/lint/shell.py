@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from gpulaunch.lint import options, said
+from gpulaunch.lint import inside, options, said
 from gpulaunch.lint.finding import Suspect
 from gpulaunch.lint.runs import Run, runs
 from gpulaunch.lint.said import MASK, ORDER, PORT
 from gpulaunch.spec import warn
 from gpulaunch.spec.commands import Command, Word, command_of, commands_in
+from gpulaunch.spec.values import SHELLS
 
 MOST = 100
 """Suspects of one script; and files that it runs."""
@@ -92,10 +93,13 @@ def _known_word(word: str) -> str | None:
 
 
 class _Reader:
-    def __init__(self, script: str, indices: frozenset[str], typed: bool = False) -> None:
+    def __init__(
+        self, script: str, indices: frozenset[str], typed: bool = False, depth: int = 0
+    ) -> None:
         self.script = script
         self.indices = indices
         self.verbatim = typed
+        self.depth = depth
         self.known: dict[str, str] = {}
         self.cwd: str | None = "."
         self.found: list[Found] = []
@@ -116,6 +120,8 @@ class _Reader:
             self._assigned(word, command)
         if command.name is None or program in _TESTS:
             return
+        self._slots(command)
+        self._inside(command)
         words, values = self._handed_on((command.name, *command.arguments))
         for number, suspect in options.check(values, self.indices):
             # A port by a variable was found where that got its value.
@@ -132,6 +138,39 @@ class _Reader:
                     self._code(run, words[run.number])
                 else:
                     self.runs.append(run)
+
+    def _slots(self, command: Command) -> None:
+        """`xargs --process-slot-var=CUDA_VISIBLE_DEVICES`: a mask for each of its processes."""
+        for word in command.before:
+            option, _, value = self._typed(word).partition("=")
+            if option == "--process-slot-var" and value == MASK:
+                self.found.append(Found(word, said.mask(None, f"{MASK} (by xargs)")))
+
+    def _inside(self, command: Command) -> None:
+        """Commands in the strings of this one; what is found there is told at the string."""
+        words = command.arguments
+        if self.depth >= inside.DEEPEST or not words or (self.verbatim and self._is_shell(command)):
+            return
+        if options.is_textual(command.program) and not self._printed_to_a_shell(words):
+            return
+        texts = [self.value(word) or inside.loosely_unquoted(self._typed(word)) for word in words]
+        for number, text in inside.scripts(command.program, texts):
+            inner = _Reader(text, self.indices, depth=self.depth + 1)
+            inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
+            inner.cwd, inner.spent = self.cwd, self.spent
+            for each in islice(commands_in(text, "bash"), COMMANDS):
+                inner.read(each)
+                if len(inner.found) >= MOST or inner.spent > WORDS:
+                    break
+            self.spent = inner.spent
+            self.found += [Found(words[number], found.suspect) for found in inner.found]
+            self.runs += [replace(run, number=0) for run in inner.runs]
+
+    def _is_shell(self, command: Command) -> bool:
+        return command.program in SHELLS
+
+    def _printed_to_a_shell(self, words: Sequence[Word]) -> bool:
+        return not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
 
     def _code(self, run: Run, word: Word) -> None:
         """`python -c CODE`."""

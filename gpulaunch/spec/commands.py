@@ -40,11 +40,15 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`assignments` before it, its own name (behind `nohup`, `env` ...) and its arguments."""
+    """`assignments` before it, its own name (behind `nohup`, `env` ...) and its arguments.
+
+    `before` are those other programs and their options.
+    """
 
     assignments: tuple[Word, ...]
     name: Word | None
     arguments: tuple[Word, ...]
+    before: tuple[Word, ...] = ()
 
     @property
     def program(self) -> str:
@@ -84,16 +88,20 @@ def command_of(words: Sequence[Word]) -> Command:
     while at < len(words) and words[at].text in _KEYWORDS:
         at += 1
     assignments: list[Word] = []
-    prefixed = False
+    before: list[Word] = []
     for number in range(at, len(words)):
         word = words[number]
         if _ASSIGNMENT.match(word.text):
             assignments.append(word)
-        elif word.text.rsplit("/", 1)[-1] in _PREFIXES:
-            prefixed = True
-        elif not (prefixed and _OF_PREFIX.fullmatch(word.text)):
-            return Command(tuple(assignments), word, tuple(words[number + 1 :]))
-    return Command(tuple(assignments), None, ())
+        elif _is_prefix(word) or (before and _OF_PREFIX.fullmatch(word.text)):
+            before.append(word)
+        else:
+            return Command(tuple(assignments), word, tuple(words[number + 1 :]), tuple(before))
+    return Command(tuple(assignments), None, (), tuple(before))
+
+
+def _is_prefix(word: Word) -> bool:
+    return word.text.rsplit("/", 1)[-1] in _PREFIXES
 
 
 def is_plain(word: Word) -> bool:

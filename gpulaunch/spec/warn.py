@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpulaunch.spec.commands import Command, Word, commands_in, is_plain
 
 MASK = "CUDA_VISIBLE_DEVICES"
+_MASKS = frozenset({MASK, f"APPTAINERENV_{MASK}", f"SINGULARITYENV_{MASK}"})
 _HARMLESS = re.compile(r"-1|NoDevFiles|(\{\{[ \t]*(gpu_index|gpu_uuid)[ \t]*\}\},?)*")
 _SETTERS = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _STARTS = frozenset({"run", "exec", "start", "restart", "up"})
@@ -26,6 +27,17 @@ _QUEUE = (
     "{} has another batch system start it, not this job: it does not end with the job, and runs"
     " on cards of its own; run the program itself"
 )
+_TERMINAL = (
+    "{} has its own server run it, not this job: the job ends at once while the work goes on"
+    " outside; run the program itself"
+)
+_LATER = "{} has a daemon start it later: it does not end with the job, nor have its cards"
+# fmt: off
+_TMUX = frozenset({
+    "new", "new-session", "neww", "new-window", "splitw", "split-window", "send", "send-keys",
+    "respawnp", "respawn-pane", "respawnw", "respawn-window", "run", "run-shell",
+})
+# fmt: on
 _CONTAINER = (
     "{} has a daemon start it, not this job: it does not end with the job and does not see the"
     " job's cards alone; use apptainer or podman, or give it --gpus device=$GPULAUNCH_GPU_UUID"
@@ -72,7 +84,7 @@ def of_command(command: Command, typed: Callable[[Word], str]) -> Iterator[Findi
 
 def _sets_mask(typed: str) -> bool:
     name, equals, value = typed.partition("=")
-    if name != MASK or not equals:
+    if name not in _MASKS or not equals:
         return False
     bare = value.strip("'\"")
     return not (_HARMLESS.fullmatch(bare) or MASK in bare or "GPULAUNCH_" in bare)
@@ -89,8 +101,12 @@ def _daemon(program: str, arguments: list[str]) -> str:
         return _QUEUE.format(program)
     if program == "systemd-run" and "--scope" not in arguments:
         return "systemd-run has systemd start it, not this job: it does not end with the job"
-    if program == "at" and arguments:
-        return "at has a daemon start it later: it does not end with the job, nor have its cards"
+    if program in ("at", "batch", "tsp", "pueue") and (arguments or program == "batch"):
+        return _LATER.format(program)
+    if program == "tmux" and not _TMUX.isdisjoint(arguments):
+        return _TERMINAL.format("tmux")
+    if program == "screen" and arguments and arguments[0] not in ("-ls", "-list", "-v"):
+        return _TERMINAL.format("screen")
     return ""
 
 

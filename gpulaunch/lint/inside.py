@@ -1,0 +1,63 @@
+"""Which words of a command are commands themselves: `sh -c '...'`, `parallel '...' ::: 0 1`.
+
+Two measures. What a shell is given (`sh -c`, `eval`) is a script and is read as one. Of every other
+program only what speaks of the mask counts: `tmux new -d '...'`, `docker run -e ...`, `ssh HOST`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gpulaunch.lint.said import MASK
+from gpulaunch.spec.values import SHELLS
+
+DEEPEST = 4
+"""Commands in a string of a command in a string ..."""
+
+_RUNS_A_STRING = re.compile(r"-[a-z]*c")
+_SOURCES = (":::", "::::", ":::+", "::::+")
+_GIVEN = re.compile(r"(?:-e|--[\w-]+=)?(?:[A-Za-z]\w*(?:=[^,\s]*)?,)*(?=CUDA_VISIBLE_DEVICES=)")
+_INTO_A_SHELL = re.compile(
+    r"[ \t]*\|&?[ \t]*(?:sudo[ \t]+|nohup[ \t]+)?(?:\S*/)?(?:bash|sh|zsh|parallel|at|batch|xargs)\b"
+)
+_ESCAPED = re.compile(r"\\([\\\"$`])")
+_QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
+
+
+def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """(number of the word, its script) of a command's arguments; each is the text handed on."""
+    if program in SHELLS:
+        flags = [at for at, word in enumerate(words[:-1]) if _RUNS_A_STRING.fullmatch(word)]
+        if flags:
+            yield flags[0] + 1, words[flags[0] + 1]
+        return
+    if program == "eval" and words:
+        yield 0, " ".join(words)
+        return
+    for at, word in enumerate(words):
+        if MASK in word:
+            yield at, _GIVEN.sub("", " ".join(_up_to_sources(words[at:])), count=1)
+            return
+
+
+def _up_to_sources(words: Sequence[str]) -> Sequence[str]:
+    ends = [at for at, word in enumerate(words) if word in _SOURCES]
+    return words[: ends[0]] if ends else words
+
+
+def reaches_a_shell(script: str, end: int) -> bool:
+    """Whether what is printed by the command that ends there is then run: `echo ... | bash`."""
+    return _INTO_A_SHELL.match(script, end) is not None
+
+
+def loosely_unquoted(typed: str) -> str:
+    """A word without its quotes, expansions left as they are."""
+
+    def bare(match: re.Match[str]) -> str:
+        single, double, escaped = match.groups()
+        if double is not None:
+            return _ESCAPED.sub(r"\1", double)
+        return single if single is not None else escaped
+
+    return _QUOTED.sub(bare, typed)
