@@ -121,8 +121,10 @@ def delta(
     unset = set(chosen_above)
     if not job.inherit_ranks:
         unset.update(RANKS)
-    if not isinstance(job.run, tuple):
-        unset.add("BASH_ENV")  # a start-up file, which even `bash -c` reads
+    if not isinstance(job.run, tuple) and place.slots is None:
+        # A start-up file, which even `bash -c` reads. On a cluster it is how sites give scripts
+        # their modules, and a job finds there what a script of one's own would.
+        unset.add("BASH_ENV")
     unset.update(name for name, value in own.items() if value is None)
     stays = {name for name in base if name not in unset}
     wishes = {name: value for name, value in own.items() if value is not None}

@@ -150,7 +150,6 @@ def body(job: Job, values: Values, per_job: Mapping[str, str]) -> list[str]:
         f"cd -- {per_job['cwd']} || exit",
         'GPULAUNCH_LOG="$GPULAUNCH_RUN_DIR/logs/$GPULAUNCH_JOB.log"',
         *([] if job.inherit_ranks else [f"unset {RANKS}"]),
-        *([] if isinstance(job.run, tuple) else ["unset BASH_ENV"]),
         f"export {THREADS}=${{{THREADS}:-1}} {' '.join(exported)}",
         'exec >>"$GPULAUNCH_LOG" 2>&1 </dev/null',
         f"for GPULAUNCH_ATTEMPT in {numbers}; do",

@@ -248,6 +248,14 @@ CLASSES: Mapping[str, FailureClass] = MappingProxyType({one.name: one for one in
 """By name. Holds exactly the names of `core.classes.POLICIES` (a test holds this)."""
 
 
+NO_MODULES = (
+    "A login shell defines this, and the job's shell was not given it. Name the file that does, "
+    "for all jobs: defaults: {env: {BASH_ENV: /etc/profile.d/modules.sh}} (Lmod's may be lmod.sh "
+    "or z00_lmod.sh there)."
+)
+"""Where `module` or `ml` is not found, which are functions: nothing is to be installed."""
+
+
 def advice_for(kind: str) -> str:
     """One or two lines on what to do; empty for a class that is not known."""
     known = CLASSES.get(kind)

@@ -7,6 +7,7 @@ What the driver and the kernel say comes before what the log says: they do not q
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.words import signal_name
-from gpulaunch.failure.classes import advice_for
+from gpulaunch.failure.classes import NO_MODULES, advice_for
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
 
@@ -38,6 +39,7 @@ Xid catalogue). Other numbers come from programs too and decide nothing by thems
 FAULT_XIDS = frozenset({13, 31})
 """An exception in, or a memory fault of, the program that ran on the card."""
 
+_MODULE = re.compile(r": (?:module|ml): (?:command )?not found$")
 _CRASHES = frozenset({4, 6, 7, 8, 9, 11})
 _FULL = 1 << 20
 _LENGTH = 300
@@ -214,7 +216,11 @@ def _by_status(evidence: Evidence) -> Failure | None:
     from gpulaunch.failure.judge import of_status
 
     found = of_status(evidence.tail, evidence.outcome.code)
-    return _failure(found.kind, found.text) if found else None
+    if found is None:
+        return None
+    if _MODULE.search(found.text):
+        return Failure(found.kind, _clipped(found.text), NO_MODULES)
+    return _failure(found.kind, found.text)
 
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:

@@ -17,6 +17,7 @@ from gpulaunch.engines.environment import (
     threads,
 )
 from gpulaunch.explain import INJECT
+from gpulaunch.process.command import NodeSlots
 
 GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
 MACHINE = Machine(cpus=16, pool=4, cache="/cache")
@@ -54,6 +55,15 @@ def test_several_cards_are_comma_separated() -> None:
     env = environment(place=replace(PLACE, gpus=GPUS[1:3]))
     assert env["CUDA_VISIBLE_DEVICES"] == env["GPULAUNCH_GPU_INDEX"] == "1,2"
     assert env["GPULAUNCH_GPU_UUID"] == "GPU-1,GPU-2"
+
+
+def test_a_start_up_file_is_read_on_a_cluster_alone_and_where_a_job_names_one() -> None:
+    base = {"PATH": "/usr/bin", "BASH_ENV": "/etc/init"}
+    assert "BASH_ENV" not in environment(base=base)
+    assert environment(base=base, own={"BASH_ENV": "/own"})["BASH_ENV"] == "/own"
+    afar = replace(PLACE, gpus=(), slots=NodeSlots.fresh(1))
+    assert environment(base=base, place=afar)["BASH_ENV"] == "/etc/init"
+    assert "BASH_ENV" not in environment(base=base, place=afar, own={"BASH_ENV": None})
 
 
 def test_no_card_is_an_empty_mask() -> None:

@@ -77,8 +77,13 @@ _SESSION = (
 PROBE = "probe"
 """In a batch's place: only see whether the run can be served there, and leave a sign of it."""
 
+SHELL = "/bin/bash"
+"""Of the batch script, where there is one: dash, which `sh` is on Debian, drops functions that a
+shell exported (`module`). With -p it hands all variables on as they are, takes no function for a
+program and reads no start-up file: `BASH_ENV` is the job's own shell's to read, once."""
+
 TEXT = """\
-#!/bin/sh
+#!{shell}
 # Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1.
 run={run}
 
@@ -180,9 +185,10 @@ def lay_out(run: RunDir, pythons: Sequence[str] = (sys.executable,)) -> None:
 
 
 def text(run: str, pythons: Sequence[str], patience: int = PATIENCE) -> str:
-    """The batch script, for `sh`. `pythons` are tried first; `patience` in seconds."""
+    """The batch script, for any `sh`. `pythons` are tried first; `patience` in seconds."""
     tried = dict.fromkeys((*pythons, "python3", "python"))
     return TEXT.format(
+        shell=f"{SHELL} -p" if os.access(SHELL, os.X_OK) else "/bin/sh",
         run=shlex.quote(run),
         pythons=" ".join(map(shlex.quote, tried)),
         patience=patience,
