@@ -31,6 +31,8 @@ def command(script: Path | None, output: Path) -> None:
         text = translation.yaml_text
         for number, line, why in translation.untranslated:
             say(f"{script}:{number}: {why}\n    {line}")
+        if not text:
+            raise UsageError(f"{script}: no command in it could become a job; nothing was written")
     if str(output) == "-":
         click.echo(text, nl=False)
         return

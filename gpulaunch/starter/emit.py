@@ -84,7 +84,12 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
 
 
 def job_file(name: str, entries: Sequence[Entry], remarks: Sequence[Remark]) -> str:
-    """The whole file: a header, the entries, and the remarks as comments at the end."""
+    """The whole file: a header, the entries, and the remarks as comments at the end.
+
+    Empty where there is no entry: a job list has at least one job.
+    """
+    if not entries:
+        return ""
     lines = [
         *_comment(
             f"Made from {name} by `gpulaunch init`. Any free card runs any job: which card a"
@@ -95,13 +100,6 @@ def job_file(name: str, entries: Sequence[Entry], remarks: Sequence[Remark]) -> 
     ]
     for entry in entries:
         lines += _entry(entry)
-    if not entries:
-        lines += [
-            "  # No command of the script could be translated; this only makes the file valid.",
-            "  - name: nothing",
-            "    gpus: 0",
-            "    run: echo nothing to run",
-        ]
     if remarks:
         lines += ["", "# Not translated, or not literally:"]
     for remark in remarks:

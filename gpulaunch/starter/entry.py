@@ -17,6 +17,8 @@ class Remark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Translation:
+    """`yaml_text` is empty where no command of the script became a job."""
+
     yaml_text: str
     untranslated: tuple[Remark, ...]
 

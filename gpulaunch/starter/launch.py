@@ -13,7 +13,7 @@ from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
-from gpulaunch.starter.render import WRAPPERS, Rendered, Renderer, mask_value
+from gpulaunch.starter.render import WRAPPERS, Rendered, Renderer, behind_wrappers, mask_value
 from gpulaunch.starter.scope import Made, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in, walk
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _FILES = "mkdir cp mv rm ln cat ls touch chmod tar gzip gunzip zip unzip diff md5sum sha256sum find"
 _TEXTS = "grep sed awk sort uniq head tail cut tr wc tee paste xargs basename dirname seq test ["
 _OTHERS = "wget curl git rsync scp pip aws gsutil cd exit continue true : set source export read"
-_NO_CARD = frozenset({*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split()})
+_BUILTINS = "wait sleep trap kill jobs disown shift alias pushd popd shopt let module ml return . ["
+_NO_CARD = frozenset(
+    {*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split(), *_BUILTINS.split()}
+)
 _PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
 _PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
 
@@ -37,6 +40,7 @@ class Launcher:
         self.bases: set[str] = set()
         self.prefixes: set[str] = set()
         self.numbers: dict[str, int] = {}
+        self.worked = False
 
     def launch(
         self,
@@ -73,6 +77,7 @@ class Launcher:
             in_turn=in_turn,
         )
         self.entries.append(entry)
+        self.worked = self.worked or self.works(nodes)
         self.notes.remarks += rendered.remarks
         covered = frozenset().union(*(one.made.before | {one.made.base} for one in order.ended)) - {
             base
@@ -111,18 +116,19 @@ class Launcher:
         if counted:
             return max(count for count, _ in counted), ()
         text = rendered.text
-        if self._without_card(nodes) and MASK not in text:
+        if not self.works(nodes) and MASK not in text:
             return 0, ()
         if (several := _PROCESSES.search(text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
         return 1, (f"No {MASK} in the script: it saw every card. Here it gets one; 0 hides them.",)
 
-    def _without_card(self, nodes: Sequence[Node]) -> bool:
+    def works(self, nodes: Sequence[Node]) -> bool:
+        """Whether something in it may need a card: more than files, texts and the shell itself."""
         names = [self._program(inner) for node in nodes for inner in walk(node)]
-        return all(name in _NO_CARD for name in names if name)
+        return any(name not in _NO_CARD for name in names if name)
 
     def _program(self, node: Node) -> str:
-        if node.type != "command" or not (words := self.script.words(node)):
+        if node.type != "command" or not (words := behind_wrappers(self.script.words(node))):
             return ""
         return posixpath.basename(words[0])
 

@@ -17,9 +17,11 @@ from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import Loop, Remark
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
+from gpulaunch.starter.outside import why_outside
 from gpulaunch.starter.shell import (
     Script,
     chooses_a_card,
+    forks,
     is_late_ampersand,
     joined,
     line_of,
@@ -35,10 +37,14 @@ _LOG = re.compile(r"(?i)\.(log|out|err|stdout|stderr)\W*$|\blogs?\b|log_|_log|no
 _MASKED = re.compile(rf"\b{MASK}=")
 _OTHER_CARD = re.compile(r"cuda:([1-9]\d*)")
 _GIVEN = re.compile(r"(?<!\\)\$(?:[0-9@*#]|\{[0-9@*][^}]*\}|\{#\})")
-WRAPPERS = frozenset(
-    {"env", "time", "nohup", "nice", "ionice", "timeout", "stdbuf", "taskset", "sudo", "exec"}
-)
+# fmt: off
+WRAPPERS = frozenset({
+    "env", "time", "nohup", "nice", "ionice", "timeout", "stdbuf", "taskset", "sudo", "exec",
+    "setsid", "command", "numactl", "unbuffer", "xargs",
+})
+# fmt: on
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
+_OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 
 KEPT = "gpulaunch keeps the output: logs/JOB.N.log of the run, and `gpulaunch logs JOB` shows it"
@@ -82,8 +88,13 @@ class Renderer:
         lines = [self._line(group, edits) for group in groups]
         text = "\n".join(line for line in lines if line)
         if found := _MASKED.search(text):
-            why = "sets a mask that cannot be cut here: it would override the job's card"
-            edits.remarks.append(Remark(line_of(nodes[-1]), f"{found.group()}...", why))
+            raise Untranslatable(
+                f"{found.group()}... cannot be cut where it stands: it would override the job's card"
+            )
+        if edits.masks and any(map(forks, nodes)):
+            raise Untranslatable(
+                "starts several processes with masks under one condition: write a command a job"
+            )
         return Rendered(text, edits.masks, edits.remarks, by_env)
 
     def _line(self, group: Sequence[Node], edits: _Edits) -> str:
@@ -208,6 +219,8 @@ class Renderer:
         if not words:
             return
         name = self.script.text(words[0])
+        if why := why_outside(behind_wrappers([self.script.text(word) for word in words])):
+            raise Untranslatable(why)
         if (spelt := self._env_mask(node)) is not None:
             self._cut_env_mask(spelt, words, edits)
         if name == "nohup" and len(words) > 1:
@@ -318,6 +331,15 @@ class Renderer:
         for i in range(0, len(done), 2):
             done[i] = escaped(done[i])
         return "".join(done).strip()
+
+
+def behind_wrappers(words: Sequence[str]) -> Sequence[str]:
+    """A command's words from its own program on: without `nohup`, `timeout 2h` ..."""
+    while words and words[0].rpartition("/")[2] in WRAPPERS:
+        words = words[1:]
+        while words and _OF_WRAPPER.fullmatch(words[0]):
+            words = words[1:]
+    return words
 
 
 def mask_value(spelt: str, literals: dict[str, str]) -> str:

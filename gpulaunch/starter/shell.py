@@ -75,6 +75,11 @@ def _unread(node: Node) -> bool:
     return node.is_missing or (node.type == "ERROR" and not is_late_ampersand(node))
 
 
+def forks(node: Node) -> bool:
+    """Whether something in it is started in the background."""
+    return any(inner.type == "&" or is_late_ampersand(inner) for inner in walk(node))
+
+
 def is_late_ampersand(node: Node) -> bool:
     """The & of `cmd <<EOF &`, which the grammar knows only as an error inside the redirection."""
     inside = node.parent is not None and node.parent.type == "heredoc_redirect"

@@ -85,11 +85,14 @@ class _Translator:
         self.memory = Memory(script, self.renderer, self.notes)
         self.launcher = Launcher(script, self.renderer, self.notes)
         self.comments: list[str] = []
+        self.lost = False
 
     def run(self) -> Translation:
         self._block(_statements(self.script.root), Scope(), Order())
         remarks = self.notes.all()
-        text = job_file(self.title, self.launcher.entries, remarks)
+        # What is left when all work was lost, `mkdir -p out` say, replaces no script.
+        entries = self.launcher.entries if self.launcher.worked or not self.lost else []
+        text = job_file(self.title, entries, remarks)
         return Translation(text, remarks)
 
     def _block(
@@ -105,6 +108,7 @@ class _Translator:
                 self._statement(node, background, inner, order, must)
             except (Untranslatable, Unwritable) as no:
                 self.notes.remark(node, str(no))
+                self.lost = self.lost or self.launcher.works([node])
 
     def _statement(
         self, node: Node, background: bool, scope: Scope, order: Order, must: bool

@@ -33,7 +33,8 @@ class Loaded:
 
 def load(script: str, base: Path) -> Loaded:
     translation = translate(script, "run.sh")
-    data = translation.yaml_text.encode()
-    plan = load_text(data, name="jobs.yaml", base=base, environ={})
-    jobs = {job.name: job for job in plan.jobs}
+    data, jobs = translation.yaml_text.encode(), {}
+    if data:
+        plan = load_text(data, name="jobs.yaml", base=base, environ={})
+        jobs = {job.name: job for job in plan.jobs}
     return Loaded(jobs, translation.untranslated, translation.yaml_text)

@@ -227,7 +227,7 @@ def test_a_counter_that_the_command_uses_is_told_rather_than_wrong(base: Path) -
         "n=0\nfor f in in/*.fasta; do\n  python a.py $f --port $((8000+n)) &\n  ((n++))\ndone\n",
         base,
     )
-    assert list(loaded.jobs) == ["nothing"]
+    assert loaded.jobs == {}
     assert "{{index}}" in loaded.why("for f in")
 
 
@@ -345,16 +345,44 @@ def test_a_mask_behind_wrappers_never_stays_in_the_command(base: Path, line: str
     assert loaded.jobs["a"].demand.gpus == 2
 
 
-def test_a_mask_that_is_another_programs_word_is_pointed_at(base: Path) -> None:
-    loaded = load("docker run -e CUDA_VISIBLE_DEVICES=1 image\n", base)
+def test_a_mask_that_is_another_programs_word_is_no_job(base: Path) -> None:
+    loaded = load("podman run -e CUDA_VISIBLE_DEVICES=1 image\n", base)
+    assert loaded.jobs == {}
     assert "override" in loaded.why("CUDA_VISIBLE_DEVICES")
 
 
-def test_a_mask_inside_quotes_is_pointed_at(base: Path) -> None:
-    loaded = load("ls in | xargs -I{} bash -c 'CUDA_VISIBLE_DEVICES=0 fold {}'\n", base)
-    (job,) = loaded.jobs.values()
-    assert job.demand.gpus == 1
-    assert "override" in loaded.why("CUDA_VISIBLE_DEVICES")
+def test_what_is_left_when_all_work_is_lost_is_no_job_list(base: Path) -> None:
+    script = "mkdir -p out\ntmux new -d 'python b.py'\nls out | wc -l\n"
+    assert load(script, base).jobs == {}
+    assert list(load("mkdir -p out\nexit 0\n", base).jobs) == ["mkdir"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'for i in 0 1; do tmux new-session -d -s $i "CUDA_VISIBLE_DEVICES=$i python a.py"; done',
+        'for i in 0 1; do screen -dmS s$i bash -c "CUDA_VISIBLE_DEVICES=$i python a.py"; done',
+        "if [ -e x ]; then nohup tmux new -d 'CUDA_VISIBLE_DEVICES=1 python a.py'; fi",
+        "(cd sub; docker run -d --gpus device=1 image python a.py) &",
+        "for h in a b; do ssh $h 'CUDA_VISIBLE_DEVICES=0 python a.py' & done",
+        "echo 'CUDA_VISIBLE_DEVICES=1 python a.py' | at now",
+        "echo 'CUDA_VISIBLE_DEVICES=1 python a.py' | bash",
+        "python run.py --cmd 'CUDA_VISIBLE_DEVICES=1 python a.py'",
+        "if [ -e x ]; then CUDA_VISIBLE_DEVICES=0 python a & CUDA_VISIBLE_DEVICES=1 python b & fi",
+    ],
+)
+def test_nothing_that_would_run_outside_of_its_job_or_its_card_becomes_one(
+    base: Path, line: str
+) -> None:
+    loaded = load(f"{line}\n", base)
+    assert loaded.jobs == {}
+    assert loaded.remarks
+
+
+def test_what_is_not_translated_stands_at_the_files_end(base: Path) -> None:
+    loaded = load("python a.py\ntmux new -d 'python b.py'\n", base)
+    assert list(loaded.jobs) == ["a"]
+    assert f"# line 2: {loaded.why('tmux')}\n#     tmux new -d 'python b.py'\n" in loaded.text
 
 
 def test_conda_is_named_without_its_shell_functions(base: Path, tmp_path: Path) -> None:
@@ -445,11 +473,11 @@ def test_a_literal_ordinal_in_the_command_is_pointed_at(base: Path) -> None:
 )
 def test_what_has_no_counterpart_is_told_with_its_line(base: Path, line: str, why: str) -> None:
     loaded = load(f"\n\n{line}\n", base)
-    assert list(loaded.jobs) == ["nothing"]
+    assert loaded.jobs == {}
     (remark,) = loaded.remarks
     assert why in remark.why
     assert remark.line == 3
-    assert f"# line 3: {remark.why}" in loaded.text
+    assert loaded.text == ""
 
 
 def test_a_line_that_bash_could_not_read_is_told_whole(base: Path) -> None:
@@ -485,5 +513,5 @@ def test_names_are_distinct_and_never_match_each_others_patterns(base: Path) -> 
 
 
 def test_an_empty_script_and_windows_lines_are_fine(base: Path) -> None:
-    assert list(load("", base).jobs) == ["nothing"]
+    assert load("", base).jobs == {}
     assert load("CUDA_VISIBLE_DEVICES=0 python a.py &\r\n", base).run("a") == "python a.py"
