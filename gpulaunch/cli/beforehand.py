@@ -90,8 +90,9 @@ def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = 
             raise UsageError("--slurm goes with --engine slurm")
         return replace(options, engine=chosen)
     for given, name, why in (
-        (options.simulate, "--simulate", "pretend cards are this machine's"),
-        (options.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
+        (options.choices.simulate, "--simulate", "pretend cards are this machine's"),
+        (options.choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
+        (options.choices.per_gpu, "--per-gpu", "Slurm gives a job whole cards"),
         (options.wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
     ):
         if given:
@@ -133,13 +134,15 @@ def require_programs(pool: Pool) -> None:
 
 def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:
     """The cards that `--gpus` or the file asks for."""
-    asked = options.gpus if options.gpus is not None else plan.selection
+    choices = options.choices
+    asked = choices.gpus if choices.gpus is not None else plan.selection
     try:
         if options.engine == "slurm":
             return slurm_pool(asked, os.environ)
-        return open_pool(asked, options.simulate, os.environ, run_id, options.share_busy)
+        busy = bool(choices.share_busy)
+        return open_pool(asked, choices.simulate, os.environ, run_id, busy)
     except SelectionError as error:
-        if options.gpus is not None:
+        if choices.gpus is not None:
             raise
         raise JobFileError([plan.point(("gpus",), error.text)]) from None
 

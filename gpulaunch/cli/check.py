@@ -50,12 +50,13 @@ def command(
     from gpulaunch.core.expected import expect
     from gpulaunch.engines.pool import open_pool
     from gpulaunch.engines.preload_words import told
+    from gpulaunch.journal.choices import Choices
     from gpulaunch.journal.earlier import durations_of
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
     plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
-    options = with_engine(Options(gpus=gpus, simulate=simulate, engine=engine, slurm=slurm))
+    options = with_engine(Options(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
     with looking_at(plan) as looking:
         found = warn_of(plan, options, most=sys.maxsize)

@@ -34,7 +34,7 @@ def command(
     no_wait: bool,
     gpus: str | None,
     simulate: int | None,
-    share_busy: bool,
+    share_busy: bool | None,
     argv: tuple[str, ...],
 ) -> int:
     """Become CMD on the next free card(s).
@@ -51,7 +51,7 @@ def command(
 
     try:
         refuse_option_as_command(argv)
-        environment = _take(count, 0.0 if no_wait else wait, gpus, simulate, share_busy)
+        environment = _take(count, 0.0 if no_wait else wait, gpus, simulate, bool(share_busy))
     except KeyboardInterrupt:
         return 130
     except WaitRanOut as error:

@@ -67,14 +67,14 @@ def command(
         raise UsageError("no command: it stands before :::")
     job = {
         "gpus": str(cards),
-        "per_gpu": str(per_gpu),
         "retries": str(retries),
         **({"timeout": timeout} if timeout else {}),
         **_job(run, items),
     }
-    text = _yaml({"name": name, "jobs": [job]})
+    shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
+    text = _yaml({"name": name, **shared, "jobs": [job]})
     plan = load_text(text, name="map", base=Path.cwd(), environ=os.environ)
-    return running.start(plan, None, Options(**options))
+    return running.start(plan, None, Options.of(options))
 
 
 def _items(words: Sequence[str]) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from gpulaunch.errors import UsageError
+from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,35 +38,36 @@ class Duration(click.ParamType[float]):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said. `wait` in seconds; `only`: patterns of job names.
+    """What the command line said. `wait` in seconds.
 
-    `engine` is None where it was not given: `local`, or what the run was begun with.
+    `choices`, `engine` and `slurm` are the run's own, and hold for the starts that follow; where
+    they are silent, it is as the run was begun. All else is of this start alone.
     """
 
-    gpus: str | None = None
-    simulate: int | None = None
-    share_busy: bool = False
+    choices: Choices = NOTHING_CHOSEN
+    engine: str | None = None
+    slurm: tuple[str, ...] = ()
     run_dir: Path | None = None
     dry_run: bool = False
-    fail_fast: bool = False
-    max_failures: int | None = None
-    breaker: int = 10
-    pin: str = "fail"
     wait: float | None = None
     quiet: bool = False
     no_progress: bool = False
     as_json: bool = False
-    only: Sequence[str] = ()
     detach: bool = False
-    explain: bool = False
-    no_preload: bool = False
     changed: bool = False
     recorded: bool = False
     take_over: bool = False
     metrics_port: int | None = None
-    engine: str | None = None
-    slurm: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options from what click parsed, by name."""
+        chosen = {name: given[name] for name in _CHOICES & given.keys()}
+        rest = {name: value for name, value in given.items() if name not in chosen}
+        return cls(choices=Choices(**chosen), **rest)
+
+
+_CHOICES = frozenset(field.name for field in fields(Choices))
 
 DURATION = Duration()
 
@@ -84,78 +86,106 @@ def refuse_option_as_command(words: Sequence[str]) -> None:
 
 
 def pool_options(command: F) -> F:
-    """Which cards: the options of everything that starts jobs."""
-    for option in reversed(
-        (
-            click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs."),
-            click.option(
-                "--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards."
-            ),
-            click.option(
-                "--share-busy", is_flag=True, help="Also take cards that others' processes use."
-            ),
-        )
-    ):
+    """Which cards: the options of everything that begins something."""
+    simulate = click.option(
+        "--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards."
+    )
+    return _added(command, (_GPUS, simulate, _SHARE_BUSY))
+
+
+def pool_options_again(command: F) -> F:
+    """Which cards: the options of what goes on with a run, which may have had others."""
+    simulate = click.option(
+        "--simulate",
+        type=click.IntRange(0, 64),
+        metavar="N",
+        help="Pretend N cards; 0: the real ones again.",
+    )
+    return _added(command, (_GPUS, simulate, _SHARE_BUSY))
+
+
+_GPUS = click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs.")
+_SHARE_BUSY = click.option(
+    "--share-busy/--no-share-busy",
+    default=None,
+    help="Also take cards that others' processes use.",
+)
+
+
+def _added(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    for option in reversed(options):
         command = option(command)
     return command
 
 
 def engine_options(command: F) -> F:
     """Whose cards: `run`, `map`, `resume`, `retry` and `check`."""
-    for option in reversed(
-        (
-            click.option(
-                "--engine",
-                type=click.Choice(["local", "slurm"]),
-                help="Run on this machine's cards (local), or hand the jobs to Slurm.",
-            ),
-            click.option(
-                "--slurm",
-                multiple=True,
-                metavar="OPTION",
-                help="An option of sbatch for every job: --slurm --partition=gpu.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    engine = click.option(
+        "--engine",
+        type=click.Choice(["local", "slurm"]),
+        help="Run on this machine's cards (local), or hand the jobs to Slurm.",
+    )
+    slurm = click.option(
+        "--slurm",
+        multiple=True,
+        metavar="OPTION",
+        help="An option of sbatch for every job: --slurm --partition=gpu.",
+    )
+    return _added(command, (engine, slurm))
+
+
+only = click.option(
+    "--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need ('*': all)."
+)
+per_gpu = click.option(
+    "--per-gpu",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Jobs a card, where a job does not say; above the file's own per_gpu.",
+)
 
 
 def run_options(command: F) -> F:
     """How a run behaves and what it shows: `run`, `map`, `resume` and `retry`."""
-    for option in reversed(
-        (
-            click.option("--fail-fast", is_flag=True, help="Start nothing after a failure."),
-            click.option(
-                "--max-failures", type=click.IntRange(1), metavar="N", help="... after N failures."
-            ),
-            click.option(
-                "--breaker",
-                type=click.IntRange(0),
-                default=10,
-                metavar="N",
-                help="Start nothing after N (10) fast failures alike in a row; 0: never stop so.",
-            ),
-            click.option(
-                "--pin",
-                type=click.Choice(["fail", "warn"]),
-                default="fail",
-                help="A job that is seen on a card that is not its own: it fails, or is named.",
-            ),
-            click.option("--wait", type=DURATION, help="How long to wait for a first card."),
-            click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
-            click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),
-            click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
-            click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
-            click.option("--explain", is_flag=True, help="Report Python's uncaught device errors."),
-            click.option("--no-preload", is_flag=True, help="Start every job cold."),
-            click.option(
-                "--metrics-port",
-                type=click.IntRange(0, 65535),
-                metavar="N",
-                help="Serve metrics for Prometheus on 127.0.0.1:N (0: a free port).",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    return _added(command, (*_RUNS_OWN, *_OF_THIS_START))
+
+
+_RUNS_OWN = (
+    click.option("--fail-fast/--no-fail-fast", default=None, help="Start nothing after a failure."),
+    click.option(
+        "--max-failures",
+        type=click.IntRange(0),
+        metavar="N",
+        help="... after N failures; 0: however many.",
+    ),
+    click.option(
+        "--breaker",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Start nothing after N (10) fast failures alike in a row; 0: never stop so.",
+    ),
+    click.option(
+        "--pin",
+        type=click.Choice(["fail", "warn"]),
+        help="A job that is seen on a card that is not its own: it fails (fail), or is named.",
+    ),
+    click.option(
+        "--explain/--no-explain", default=None, help="Report Python's uncaught device errors."
+    ),
+    click.option("--preload/--no-preload", default=None, help="Start every job cold."),
+)
+"""Kept with the run, and overridden by the next start that gives them."""
+
+_OF_THIS_START = (
+    click.option("--wait", type=DURATION, help="How long to wait for a first card."),
+    click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
+    click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
+    click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="N",
+        help="Serve metrics for Prometheus on 127.0.0.1:N (0: a free port).",
+    ),
+)

@@ -7,12 +7,22 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import Options, engine_options, pool_options, run_argument, run_options
+from gpulaunch.cli.options import (
+    Options,
+    engine_options,
+    only,
+    per_gpu,
+    pool_options_again,
+    run_argument,
+    run_options,
+)
 
 
 @click.command("resume")
 @run_argument
-@pool_options
+@pool_options_again
+@per_gpu
+@only
 @engine_options
 @run_options
 @click.option("--changed", is_flag=True, help="Also rerun what succeeded but was redefined since.")
@@ -20,7 +30,6 @@ from gpulaunch.cli.options import Options, engine_options, pool_options, run_arg
 @click.option(
     "--take-over", is_flag=True, help="A run on Slurm whose launcher died on another machine."
 )
-@click.option("--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
 def command(run: str | None, **options: Any) -> int:
     """Go on with a run: everything not yet succeeded, and what the job file has gained since.
@@ -34,4 +43,4 @@ def command(run: str | None, **options: Any) -> int:
     from gpulaunch.cli import resuming
     from gpulaunch.journal.rundir import find
 
-    return resuming.resume(find(run, Path.cwd()), Options(**options))
+    return resuming.resume(find(run, Path.cwd()), Options.of(options))

@@ -20,9 +20,8 @@ from gpulaunch.cli.beforehand import (
     pool_for,
     require_programs,
     warn_of_telling,
-    with_engine,
 )
-from gpulaunch.cli.lookup import with_needs
+from gpulaunch.cli.kept import among, as_before, say_left_out, say_not_taken
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
 from gpulaunch.cli.running import Begun, for_this_start, here_or_detached, run_to_its_end, short
@@ -50,7 +49,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.session import Session
 from gpulaunch.spec import Plan, load, load_text
 
-Choose: TypeAlias = Callable[[Ledger, Sequence[Job]], Again]
+Choose: TypeAlias = Callable[[Ledger, Sequence[Job], Options], Again]
 
 
 def resume(run: RunDir, options: Options) -> int:
@@ -65,13 +64,15 @@ def resume(run: RunDir, options: Options) -> int:
         refuse_elsewhere(run)
     if not taken_over and state_of(run) == "running" and replay(run.events).paused is not None:
         say_unserved(options)
+        say_not_taken(options)
         call(run.read_manifest().run, GoOn())
         say(f"goes on: {short(run.path)}", options)
         return errors.OK
 
-    def everything(ledger: Ledger, jobs: Sequence[Job]) -> Again:
-        only = options.only and {job.name for job in with_needs(jobs, options.only, ledger)}
-        return again.resume(ledger, jobs, only or None, options.changed)
+    def everything(ledger: Ledger, jobs: Sequence[Job], options: Options) -> Again:
+        names = among(jobs, options, ledger)
+        say_left_out(jobs, names, ledger, options, run)
+        return again.resume(ledger, jobs, names, options.changed)
 
     return go_on(run, options, everything)
 
@@ -81,8 +82,9 @@ def retry(run: RunDir, options: Options) -> int:
     refuse_elsewhere(run)
     if state_of(run) == "running":
         say_unserved(options)
+        say_not_taken(options)
         return _retry_alive(run, options)
-    return go_on(run, options, again.retry)
+    return go_on(run, options, lambda ledger, jobs, _: again.retry(ledger, jobs))
 
 
 def _retry_alive(run: RunDir, options: Options) -> int:
@@ -118,16 +120,15 @@ def _go_on(
 ) -> int:
     manifest = run.read_manifest()
     ledger = replay(run.events)
-    options = _as_before(options, manifest, ledger)
+    options = as_before(options, manifest, ledger)
     plan = for_this_start(_plan_again(run, manifest, options), options)
-    chosen = choose(ledger, plan.jobs)
-    to_run = [job for job in chosen.jobs if job.name not in chosen.left]
+    chosen = choose(ledger, plan.jobs, options)
     with looking_at(plan) as looking:
-        pool = pool_for(plan, to_run, options, manifest.run)
+        pool = pool_for(plan, chosen.to_do, options, manifest.run)
         warn_of_telling(plan, looking, options)
     say(str(chosen), options)
     if options.dry_run:
-        echo_plan(plan, to_run, pool, options.as_json)
+        echo_plan(plan, again.starts(ledger, chosen), pool, options.as_json)
         return errors.OK
     _mend(run, ledger)
     if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
@@ -140,7 +141,9 @@ def _go_on(
     require_programs(pool)
     run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
-    again_with = replace(manifest.again(epoch), engine=pool.engine, slurm=options.slurm)
+    again_with = replace(
+        manifest.again(epoch), engine=pool.engine, slurm=options.slurm, choices=options.choices
+    )
     manifests.write(run.manifest, again_with)
     session = Session(
         run,
@@ -164,30 +167,20 @@ def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> 
     file = Path(manifest.job_file)
     if manifest.job_file and not options.recorded:
         if file.exists():
-            return load(file, environ=os.environ)
+            return load(file, environ=os.environ, per_gpu=options.choices.per_gpu)
         raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
     newest = max(
         (n for n in range(1, len(manifest.epochs) + 2) if run.jobs_file(n).exists()), default=1
     )
     text = run.jobs_file(newest).read_bytes()
     base = file.parent if manifest.job_file else Path(manifest.cwd)
-    return load_text(text, name=manifest.name, base=base, environ=os.environ)
-
-
-def _as_before(options: Options, manifest: manifests.Manifest, ledger: Ledger) -> Options:
-    """A run goes on with its engine, a simulated one with as many pretend cards, unless told
-    otherwise. Raises UsageError where its engine still has attempts, and another one is asked for.
-    """
-    changes = options.engine not in (None, manifest.engine)
-    if changes and (left := len(ledger.open_attempts())):
-        raise UsageError(
-            f"--engine {manifest.engine} still has {left:,} attempt{'s' if left > 1 else ''} of"
-            " this run: resume it without --engine, and change when they have ended"
-        )
-    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
-    if options.engine == "local" and ledger.simulated and options.simulate is None:
-        return replace(options, simulate=len(ledger.gpus))
-    return options
+    return load_text(
+        text,
+        name=manifest.name,
+        base=base,
+        environ=os.environ,
+        per_gpu=options.choices.per_gpu,
+    )
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:

@@ -7,12 +7,20 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import Options, engine_options, pool_options, run_argument, run_options
+from gpulaunch.cli.options import (
+    Options,
+    engine_options,
+    per_gpu,
+    pool_options_again,
+    run_argument,
+    run_options,
+)
 
 
 @click.command("retry")
 @run_argument
-@pool_options
+@pool_options_again
+@per_gpu
 @engine_options
 @run_options
 @click.option("--recorded", is_flag=True, help="Use the run's own copy of the job file.")
@@ -28,4 +36,4 @@ def command(run: str | None, **options: Any) -> int:
     from gpulaunch.cli import resuming
     from gpulaunch.journal.rundir import find
 
-    return resuming.retry(find(run, Path.cwd()), Options(**options))
+    return resuming.retry(find(run, Path.cwd()), Options.of(options))

@@ -8,17 +8,26 @@ from typing import Any
 
 import click
 
-from gpulaunch.cli.options import Options, engine_options, job_file, pool_options, run_options
+from gpulaunch.cli.options import (
+    Options,
+    engine_options,
+    job_file,
+    only,
+    per_gpu,
+    pool_options,
+    run_options,
+)
 
 
 @click.command("run")
 @job_file
 @pool_options
+@per_gpu
+@only
 @engine_options
 @run_options
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
-@click.option("--only", multiple=True, metavar="PATTERN", help="These jobs, and what they need.")
 @click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
 def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
@@ -38,13 +47,13 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     from gpulaunch.journal.rundir import RunDir, newest_of
     from gpulaunch.spec import load
 
-    opts = Options(**options)
+    opts = Options.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, Path.cwd())
     if go_on and last and last.holds_run:
         return resuming.resume(last, opts)
-    plan = load(jobs, environ=os.environ)
+    plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu)
     if not (new or opts.dry_run or opts.run_dir):
         running.refuse_unfinished(jobs)
     return running.start(plan, jobs, opts)

@@ -29,6 +29,7 @@ from gpulaunch.cli.beforehand import (
     with_engine,
 )
 from gpulaunch.cli.detach import Detached, detach
+from gpulaunch.cli.kept import say_left_out
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
@@ -41,6 +42,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
+from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.liveness import state_of
@@ -49,6 +51,9 @@ from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
+
+BREAKER = 10
+"""So many fast failures alike in a row stop a run, where it was not told another number."""
 
 Begun: TypeAlias = Callable[[], None]
 """Called once the run is being recorded."""
@@ -67,7 +72,8 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     run_id = new_run_id(when)
     with looking_at(plan) as looking:
         found = warn_of(plan, options)
-        jobs = with_needs(plan.jobs, options.only, Ledger())
+        jobs = with_needs(plan.jobs, options.choices.only, Ledger())
+        names = {job.name for job in jobs}
         pool = pool_for(plan, jobs, options, run_id)
         warn_of_telling(plan, looking, options)
     if options.dry_run:
@@ -77,6 +83,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     with Served(options, before[0] if before else None) as served, held_signals():
         run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {short(run.path)}", options)
+        say_left_out(plan.jobs, names, Ledger(), options, run)
         submitted = Submitted(tuple(jobs))
         session = Session(
             run,
@@ -93,13 +100,13 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
 
         def supervised(begun: Begun) -> int:
             with ControlServer(run_id) as server, closing(Journal.create(run)) as journal:
-                _describe(session, plan, job_file)
+                _describe(session, plan, job_file, options.choices)
                 return run_to_its_end(session, server, journal, options, begun, served, earlier)
 
         return here_or_detached(run, options, supervised)
 
 
-def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
+def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choices) -> None:
     """The job file as it was read, and the manifest."""
     session.run.jobs_file(1).write_bytes(plan.text)
     manifest = manifests.collect(
@@ -112,6 +119,7 @@ def _describe(session: Session, plan: Plan, job_file: Path | None) -> None:
         driver=session.pool.driver,
         engine=session.engine,
         slurm=session.slurm,
+        choices=choices,
     )
     manifests.write(session.run.manifest, manifest)
 
@@ -137,17 +145,17 @@ def refuse_unfinished(job_file: Path) -> None:
 
 
 def for_this_start(plan: Plan, options: Options) -> Plan:
-    """`--explain` and `--no-preload` hold for this start alone: neither file nor digest knows."""
-    if options.explain:
+    """The plan under `--explain` and `--no-preload`, of which neither file nor digest knows."""
+    if options.choices.explain:
         plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
-    if options.no_preload:
+    if options.choices.preload is False:
         plan = replace(plan, jobs=tuple(replace(job, preload=()) for job in plan.jobs))
     return plan
 
 
 def here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int]) -> int:
     """Supervise in this process, or in one of its own that outlives the terminal."""
-    if not options.detach:
+    if not options.detach or options.dry_run:
         return work(lambda: None)
     detached = detach(run.path / "supervisor.log")
     if isinstance(detached, Detached.Parent):
@@ -169,13 +177,14 @@ def run_to_its_end(
 
     `earlier`: how long jobs took in earlier runs of the same file, in seconds by name.
     """
+    choices = options.choices
     session = replace(
         session,
-        fail_fast=options.fail_fast,
-        max_failures=options.max_failures,
-        breaker=options.breaker or None,
+        fail_fast=bool(choices.fail_fast),
+        max_failures=choices.max_failures or None,
+        breaker=(BREAKER if choices.breaker is None else choices.breaker) or None,
         watched=_watched(options),
-        pinned=options.pin == "fail",
+        pinned=choices.pin != "warn",
         wait=options.wait,
         detached=options.detach,
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from gpulaunch.core.desk import Desk
+from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
+from gpulaunch.core.waiting import WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +17,14 @@ class Again:
     """What becomes of a run's jobs.
 
     `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
-    that this round does not touch. The numbers are for people; `going` are in an engine's queue, or
-    run from there.
+    that this round does not touch, and `over` those that have succeeded. The numbers are for
+    people; `going` are in an engine's queue, or run from there.
     """
 
     jobs: tuple[Job, ...]
     requeue: frozenset[str]
     left: frozenset[str]
-    done: int
+    over: frozenset[str]
     again: int
     new: int
     changed: int
@@ -29,11 +32,20 @@ class Again:
     going: int = 0
 
     @property
+    def to_do(self) -> list[Job]:
+        """The jobs that are not done or left, and every service: one that is needed runs again."""
+        return [
+            job
+            for job in self.jobs
+            if job.name not in self.left | self.over or job.service is not None
+        ]
+
+    @property
     def nothing(self) -> bool:
         return not (self.again or self.new or self.going)
 
     def __str__(self) -> str:
-        parts = [f"{self.done:,} done", f"{self.again:,} again"]
+        parts = [f"{len(self.over):,} done", f"{self.again:,} again"]
         if self.going:
             parts.insert(1, f"{self.going:,} under way")
         if self.new:
@@ -57,8 +69,8 @@ def resume(
 
     `changed_too`: also what succeeded under another definition than it has now.
     """
-    requeue, left, taken = set(), set(), []
-    done = again = new = changed = going = 0
+    requeue, left, over, taken = set(), set(), set(), []
+    again = new = changed = going = 0
     for job in jobs:
         record = ledger.jobs.get(job.name)
         wanted = among is None or job.name in among
@@ -71,7 +83,7 @@ def resume(
         succeeded = record.state == "succeeded"
         redefined = succeeded and record.succeeded_as != job.digest
         if succeeded and not (redefined and changed_too and wanted):
-            done += 1
+            over.add(job.name)
             changed += redefined
         elif not wanted:
             left.add(job.name)
@@ -86,13 +98,26 @@ def resume(
         tuple(taken),
         frozenset(requeue),
         frozenset(left),
-        done,
+        frozenset(over),
         again,
         new,
         changed,
         vanished,
         going,
     )
+
+
+def starts(ledger: Ledger, chosen: Again) -> list[Job]:
+    """The jobs that would run, of what was chosen: those skipped at once are none of them.
+
+    Asks the core, of a run whose supervisor is gone; `ledger` is changed by what it decides, and of
+    no further use.
+    """
+    ledger.cut_off()
+    jobs = Jobs(Desk(ledger), lambda service: None)
+    jobs.submit(chosen.jobs, chosen.requeue, chosen.left)
+    jobs.retire_unneeded()
+    return [node.job for node in jobs if node.place in WAITING]
 
 
 def retry(ledger: Ledger, jobs: Sequence[Job]) -> Again:

@@ -14,10 +14,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from gpulaunch import __version__
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
+from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.shapes import shape_of
 
 _GIT_SECONDS = 2.0
@@ -49,7 +51,8 @@ class Epoch:
 class Manifest:
     """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first.
 
-    `engine` is what the newest of them runs on; `slurm` are the options that `--slurm` gave.
+    `engine` is what the newest of them runs on; `slurm` are the options that `--slurm` gave, and
+    `choices` the others that it runs with.
     """
 
     run: str
@@ -71,6 +74,7 @@ class Manifest:
     epochs: tuple[Epoch, ...] = ()
     engine: str = "local"
     slurm: tuple[str, ...] = ()
+    choices: Choices = NOTHING_CHOSEN
 
     @property
     def latest(self) -> Epoch | None:
@@ -93,6 +97,7 @@ def collect(
     driver: str | None = None,
     engine: str = "local",
     slurm: Sequence[str] = (),
+    choices: Choices = NOTHING_CHOSEN,
 ) -> Manifest:
     """What this process is and where: the manifest of a run's first epoch.
 
@@ -119,6 +124,7 @@ def collect(
         epochs=(first,),
         engine=engine,
         slurm=tuple(slurm),
+        choices=choices,
     )
 
 
@@ -155,15 +161,21 @@ def read(path: Path) -> Manifest:
     Raises UsageError where there is none, or none that can be read.
     """
     try:
-        given = json.loads(path.read_bytes())
-        known = {field.name for field in fields(Manifest)}
-        manifest = shape_of(Manifest).decode({key: given[key] for key in known & set(given)})
+        given = _known(json.loads(path.read_bytes()), Manifest)
+        if "choices" in given:
+            given["choices"] = _known(given["choices"], Choices)
+        manifest = shape_of(Manifest).decode(given)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}") from None
     assert isinstance(manifest, Manifest)
     return manifest
+
+
+def _known(given: Any, cls: type) -> dict[str, Any]:
+    """The members that this version knows. Raises TypeError for what is no object."""
+    return {field.name: given[field.name] for field in fields(cls) if field.name in given}
 
 
 def hostname() -> str:

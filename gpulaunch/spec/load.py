@@ -21,24 +21,27 @@ from gpulaunch.spec.top import Top
 from gpulaunch.spec.values import found
 
 
-def load(path: Path, *, environ: Mapping[str, str]) -> Plan:
+def load(path: Path, *, environ: Mapping[str, str], per_gpu: int | None = None) -> Plan:
     """The plan that a job file makes.
 
     Raises JobFileError with every mistake, UsageError where there is no such file to read.
-    `environ` is the caller's environment (HOME, PATH, where conda is).
+    `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
+    file's own, which jobs that say nothing have.
     """
     data = read_bytes(path, "a job file (YAML text)")
     with _collecting_nothing():
-        return _plan(data, str(path), _plain(path.absolute().parent), environ, path)
+        return _plan(data, str(path), _plain(path.absolute().parent), environ, path, per_gpu)
 
 
-def load_text(data: bytes, *, name: str, base: Path, environ: Mapping[str, str]) -> Plan:
+def load_text(
+    data: bytes, *, name: str, base: Path, environ: Mapping[str, str], per_gpu: int | None = None
+) -> Plan:
     """As `load`, for text that is at hand; `name` is how messages call it.
 
     `base` is the directory where relative paths and globs start.
     """
     with _collecting_nothing():
-        return _plan(data, name, _plain(base.absolute()), environ, None)
+        return _plan(data, name, _plain(base.absolute()), environ, None, per_gpu)
 
 
 def _plain(base: Path) -> Path:
@@ -63,7 +66,12 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _plan(
-    data: bytes, name: str, base: Path, environ: Mapping[str, str], path: Path | None
+    data: bytes,
+    name: str,
+    base: Path,
+    environ: Mapping[str, str],
+    path: Path | None,
+    per_gpu: int | None,
 ) -> Plan:
     source = Source(name, base, data, decode(data, name))
     root, early = tree.parse(source)
@@ -75,7 +83,8 @@ def _plan(
         mistakes.raise_if_any()
     top = Top(root, mistakes)
     top.read(Path(name).stem)
-    context = Context(Places(base, environ), mistakes, top.limits, top.per_gpu)
+    shared = top.per_gpu if per_gpu is None else per_gpu
+    context = Context(Places(base, environ), mistakes, top.limits, shared)
     drafts = Drafts(context)
     drafts.expand(root, top.defaults)
     jobs = resolved(drafts, mistakes)
@@ -84,7 +93,7 @@ def _plan(
         name=top.name,
         selection=top.selection,
         selection_given="gpus" in root.value if isinstance(root.value, dict) else False,
-        per_gpu=top.per_gpu,
+        per_gpu=shared,
         limits=top.limits,
         jobs=tuple(jobs),
         notify=top.notify,

@@ -1,0 +1,81 @@
+"""What a run keeps from one start to the next, and what is said of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from gpulaunch.cli.beforehand import with_engine
+from gpulaunch.cli.lookup import with_needs
+from gpulaunch.cli.options import Options
+from gpulaunch.cli.output import say, typed
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Job
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.rundir import RunDir
+
+
+def as_before(options: Options, manifest: Manifest, ledger: Ledger) -> Options:
+    """The options of this start, and where they are silent, what the run was begun with.
+
+    Says what is kept. Raises UsageError where the run's engine still has attempts, and another one
+    is asked for.
+    """
+    changes = options.engine not in (None, manifest.engine)
+    if changes and (left := len(ledger.open_attempts())):
+        raise UsageError(
+            f"--engine {manifest.engine} still has {left:,} attempt{'s' if left > 1 else ''} of"
+            " this run: resume it without --engine, and change when they have ended"
+        )
+    local = manifest.engine == "local" and not changes
+    before = manifest.choices if local else manifest.choices.elsewhere()
+    options = replace(options, choices=options.choices.over(before))
+    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
+    if kept := [word for word in options.choices.words() if word in before.words()]:
+        say(f"as before: {' '.join(kept)}", options)
+    if options.engine == "local" and ledger.simulated and options.choices.simulate is None:
+        cards = replace(options.choices, simulate=len(ledger.gpus))
+        return replace(options, choices=cards)
+    return options
+
+
+def among(jobs: Sequence[Job], options: Options, ledger: Ledger) -> set[str] | None:
+    """Names of the jobs that `--only` picks, and of what they need; None: all.
+
+    Raises UsageError where it picks none.
+    """
+    if not options.choices.only:
+        return None
+    try:
+        return {job.name for job in with_needs(jobs, options.choices.only, ledger)}
+    except UsageError as error:
+        raise UsageError(f"{error}; --only '*' picks all of them") from None
+
+
+def say_left_out(
+    jobs: Sequence[Job],
+    names: Collection[str] | None,
+    ledger: Ledger,
+    options: Options,
+    run: RunDir,
+) -> None:
+    """Say how many jobs of the file, yet to succeed, `--only` leaves out, and what runs them.
+
+    `names` are those of the jobs that it picks; None: all.
+    """
+    done = {record.name for record in ledger.jobs.values() if record.state == "succeeded"}
+    count = sum(job.name not in names and job.name not in done for job in jobs) if names else 0
+    if count:
+        words = " ".join(Choices(only=options.choices.only).words())
+        again = f"gpulaunch resume {shlex.quote(typed(run.path))} --only '*'"
+        several = f"{count:,} job{'s' if count > 1 else ''} of the file"
+        say(f"{words} leaves out {several}; to run all: {again}", options)
+
+
+def say_not_taken(options: Options) -> None:
+    """For a command that only speaks to a run which is alive: what does not reach it."""
+    if words := options.choices.words():
+        say(f"{' '.join(words)}: not for a run that is alive already, as it was begun it goes on")

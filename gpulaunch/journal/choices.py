@@ -1,0 +1,72 @@
+"""What was chosen for a run on a command line, and holds until something else is chosen for it.
+
+    run --gpus 0,1 ─▶ Choices ─▶ manifest ─▶ resume --pin warn: Choices.over(those) ─▶ manifest
+
+In it: options that say which jobs run, where and how. Not in it: what one start alone is about
+(how long it waits for a first card, what it prints and where, whether it detaches). The engine and
+the options for sbatch are the manifest's own members.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from gpulaunch.core.selection import parse_selection
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """None, and an empty `only`: nothing was said, and the default or the job file holds.
+
+    `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
+    are patterns of job names.
+    """
+
+    gpus: str | None = None
+    only: tuple[str, ...] = ()
+    per_gpu: int | None = None
+    simulate: int | None = None
+    share_busy: bool | None = None
+    fail_fast: bool | None = None
+    max_failures: int | None = None
+    breaker: int | None = None
+    pin: str | None = None
+    explain: bool | None = None
+    preload: bool | None = None
+
+    def over(self, before: Choices) -> Choices:
+        """These choices, and where they say nothing, those of `before`."""
+        if self.max_failures is not None and self.fail_fast is None:
+            before = replace(before, fail_fast=None)  # which would end the run before that number
+        return replace(before, **dict(self._said()))
+
+    def words(self) -> tuple[str, ...]:
+        """The options as somebody would type them: `--gpus 0,1`, `--no-preload`."""
+        return tuple(word for name, value in self._said() for word in _typed(name, value))
+
+    def elsewhere(self) -> Choices:
+        """What is left of these choices where another engine has the cards."""
+        local = replace(self, simulate=None, share_busy=None)
+        named = self.gpus is not None and parse_selection(self.gpus).which is not None
+        return replace(local, gpus=None) if named else local
+
+    def _said(self) -> Iterator[tuple[str, Any]]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value not in (None, ()):
+                yield field.name, value
+
+
+NOTHING_CHOSEN = Choices()
+
+
+def _typed(name: str, value: Any) -> Iterator[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        yield f"--{option}" if value else f"--no-{option}"
+        return
+    for one in value if isinstance(value, tuple) else (value,):
+        yield f"--{option} {shlex.quote(str(one))}"
