@@ -172,7 +172,6 @@ def test_more_than_an_array_may_hold_goes_as_several(make: Make, own_cluster: Ma
 def test_a_queue_that_is_full_is_waited_for(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "FULL_AGAIN", 0.5)
     bench = make(own_cluster(settings={"MaxJobCount": "4", "MinJobAge": "2"}))
     for number in range(8):
         bench.launch(sh(f"exit {number}", f"a{number}"))
@@ -718,7 +717,6 @@ def test_what_an_item_needs_may_be_over_when_the_others_are_handed_over(bench: S
 def test_of_items_that_are_too_many_at_once_some_follow_later(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "FULL_AGAIN", 0.5)
     bench = make(own_cluster(settings={"MaxJobCount": "10", "MinJobAge": "2"}))
     firsts, seconds = pairs(bench, *range(6))
     all_queued(bench, *firsts, *seconds[:3])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm.limits import Lane, lane_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.client import code
 from gpulaunch.process.nodeside import put
@@ -35,6 +36,11 @@ class Terms:
     after: tuple[str, ...] = ()
     share: tuple[str, int] | None = None
     each: bool = False
+
+    @property
+    def lane(self) -> Lane:
+        """Of which limits of the site they may be."""
+        return lane_of(self.options)
 
     def needs_at(self, place: int) -> tuple[str, ...]:
         """Slurm's numbers of what the attempt at that place needs."""

@@ -16,6 +16,7 @@ up by its name before it is made again. Nothing here decides, retries or remembe
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -103,7 +104,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Of the cluster. `array` is MaxArraySize, 1 more than the largest index; 0: no arrays.
+    """Of the cluster. `array` is MaxArraySize, 1 more than the largest index, or `max_array_tasks`,
+    where that is fewer; 0: no arrays.
 
     `jobs` is how many may be known at once (MaxJobCount). Finished ones are known for `remembered`
     seconds (MinJobAge; 0: for ever).
@@ -286,7 +288,10 @@ def _config(text: str) -> ConfigAnswer:
     version = read_setting(text, "SLURM_VERSION")
     if not version:
         return Unreachable("scontrol show config: no version in its answer")
-    return Config(version, number("MaxArraySize"), number("MaxJobCount"), number("MinJobAge"))
+    array = number("MaxArraySize")
+    if tasks := re.search(r"\bmax_array_tasks=(\d+)", read_setting(text, "SchedulerParameters")):
+        array = min(array, int(tasks[1]))
+    return Config(version, array, number("MaxJobCount"), number("MinJobAge"))
 
 
 # ── One call ────────────────────────────────────────────────────────────────────────────────────

@@ -57,6 +57,7 @@ from gpulaunch.engines.slurm.judge import (
     judge,
 )
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
+from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row
@@ -213,7 +214,8 @@ class SlurmEngine:
             return ""
         if not held.id:
             handed = "not yet" if self._holding.on else "is being"
-            return self._waits or self._silence.why or f"{handed} handed to Slurm"
+            waits = self._waits or self._silence.why or self._outbox.why(attempt)
+            return waits or f"{handed} handed to Slurm"
         place = f"in Slurm's queue as {held.id}"
         if self._silence.why or held.row is None or held.row.phase != "queued":
             return place + (f": {self._silence.why}" if self._silence.why else "")
@@ -282,7 +284,7 @@ class SlurmEngine:
             if held is None:
                 continue
             held.id, held.known_at = batch.task_of(place), time.monotonic()
-            held.title = batch.title
+            held.title, held.lane = batch.title, batch.terms.lane
             held.need = batch.terms.needs_at(place)[0] if batch.terms.each else ""
             held.token = batch.terms.share[0] if batch.terms.share else ""
             self._post(Queued(attempt, f"Slurm job {held.id}"))
@@ -303,6 +305,10 @@ class SlurmEngine:
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
         self._plan()
+
+    def full(self, lane: Lane, why: str) -> None:
+        with_ = f" with {' '.join(lane)}" if lane else ""
+        self._context.warn(None, f"Slurm takes no more{with_} for now: {why}")
 
     def waits(self, why: str) -> None:
         if why != self._waits:
@@ -501,7 +507,7 @@ class SlurmEngine:
         tickets.forget(held.attempt, self._run)
         self._ending.over(held)
         self._outs.over(str(self._run.out(held.attempt)))
-        self._outbox.one_is_over()
+        self._outbox.one_is_over(held.lane)
         if self._postponed:  # once the core has heard of this end: it may not want them any more
             self._loop.call_after("slurm:postponed", 0.0, self._take_postponed)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm.judge import to_recall
+from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import NEVER_MET, Row, spans
 from gpulaunch.process.nodeside import Start, Withdrawn
 
@@ -22,13 +23,13 @@ class Held:
 
     `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
     its queue showed. `need` is the task that it follows, item by item; `token` the one of which it
-    shares the count with others in Slurm's hands. Monotonic times: `known_at`, when Slurm had it;
-    `over_at`, when it was first seen to be over, or unknown, or back in the queue; `start_at` and
-    `end_at`, when the records of its start and its end were first seen. `adopted`: an earlier
-    launcher handed it over. `asked`: Slurm was asked for it. `begun`: a node has claimed it,
-    although `start` may not be to be seen yet; `withdrawn`: a launcher did, and why. `recalled`:
-    why it is taken out of Slurm's queue, where nobody wished that. `preempted`: Slurm said once
-    that it makes room for another.
+    shares the count with others in Slurm's hands; `lane`, once Slurm has it, of which of the site's
+    limits it may be. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
+    seen to be over, or unknown, or back in the queue; `start_at` and `end_at`, when the records of
+    its start and its end were first seen. `adopted`: an earlier launcher handed it over. `asked`:
+    Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
+    yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
+    where nobody wished that. `preempted`: Slurm said once that it makes room for another.
     `told_to_end`: the start of which Slurm knows nothing any more was left word.
     """
 
@@ -38,6 +39,7 @@ class Held:
     title: str = ""
     need: str = ""
     token: str = ""
+    lane: Lane | None = None
     row: Row | None = None
     start: Start | None = None
     known_at: float = 0.0

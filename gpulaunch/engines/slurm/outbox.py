@@ -1,7 +1,9 @@
 """Attempts on their way to Slurm: gathered into batches, handed over one by one, never twice.
 
     add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
-                                             ▲ half of it ◀─ too many ┘ └ no answer: looked up
+                                       ▲ fewer, or later ◀─ too many ┘ └ no answer: looked up
+
+A limit of the site holds up only what is handed over on terms to which it applies (`limits.py`).
 
 Where each of several needs but one task of an array that Slurm has, they go as an array as well,
 each with the number of what it needs (`aftercorr`).
@@ -11,7 +13,7 @@ Knows nothing of what becomes of a batch after that.
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -19,8 +21,9 @@ from typing import Protocol, TypeAlias
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
 from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.limits import Lane, Limits
 from gpulaunch.engines.slurm.probe import Probe
-from gpulaunch.engines.slurm.reading import Row, spans
+from gpulaunch.engines.slurm.reading import Row, is_about_arrays, spans
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
@@ -30,7 +33,7 @@ MOST = 1000
 """Tasks of an array, where the cluster allows as many."""
 _Member: TypeAlias = tuple[int, AttemptId]
 """An attempt, and its place; where its batch has no gaps, that is made up anew."""
-AGAIN, AWAY_AGAIN, FULL_AGAIN = 1.0, 5.0, 30.0
+AGAIN, AWAY_AGAIN = 1.0, 5.0
 
 
 class Sent(Protocol):
@@ -45,6 +48,7 @@ class Sent(Protocol):
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
     def waits(self, why: str) -> None: ...
+    def full(self, lane: Lane, why: str) -> None: ...
     def away(self, why: str) -> None: ...
 
 
@@ -71,7 +75,7 @@ class Outbox:
         self._to = to
         self._probe = probe
         self._fresh: dict[AttemptId, tuple[Terms, tuple[AttemptId, ...]]] = {}
-        self._batches: deque[Batch] = deque()
+        self._batches: list[Batch] = []
         self._sending: Batch | None = None
         self._doubted = False
         self._unconfirmed: set[str] = set()
@@ -80,6 +84,7 @@ class Outbox:
         self._most: int | None = None
         self._sharing: dict[str, Batch] = {}
         self._paused = False
+        self._limits = Limits()
 
     @property
     def in_doubt(self) -> bool:
@@ -109,10 +114,19 @@ class Outbox:
         """It is on its way; Slurm may have it already."""
         return any(attempt in batch.attempts for batch in self._batches)
 
-    def one_is_over(self) -> None:
-        """What was held back until it was known how another ended may go now."""
+    def one_is_over(self, lane: Lane | None) -> None:
+        """What was held back until it was known how another ended may go now; and there may be room
+        in the lane in which Slurm had it."""
         if self._fresh:
             self._loop.call_after("slurm:gather", GATHERED, self._gather)
+        if lane is not None:
+            self._limits.one_is_over(lane, time.monotonic())
+            self._plan()
+
+    def why(self, attempt: AttemptId) -> str:
+        """What Slurm said of why it is not taken; empty where it said nothing."""
+        found = next((batch for batch in self._batches if attempt in batch.attempts), None)
+        return self._limits.why(found.terms.lane) if found else ""
 
     def pause(self, on: bool) -> None:
         """Hand nothing over until that is taken back; what is on its way goes on."""
@@ -185,8 +199,7 @@ class Outbox:
 
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
-        while self._sending is None and self._batches:
-            batch = self._batches[0]
+        while self._sending is None and (batch := self._next()):
             if batch.name in self._unconfirmed:
                 self._unconfirmed.remove(batch.name)
                 self._doubt(batch)
@@ -207,6 +220,44 @@ class Outbox:
             if self._probe.comes_first(batch.terms.options, self._send):
                 return
             self._hand_over(batch)
+        self._plan()
+
+    def _next(self) -> Batch | None:
+        """The first of which nobody knows whether Slurm has it; else the first of which, as far as
+        is known, there is room for some."""
+        now = time.monotonic()
+        for batch in self._batches:
+            if batch.name in self._unconfirmed:
+                return batch
+        for batch in self._batches:
+            size = len(batch.attempts)
+            if most := self._limits.most(batch.terms.lane, self._most or size, now):
+                return self._sized(batch, most)
+        return None
+
+    def _sized(self, batch: Batch, most: int) -> Batch:
+        """So many of it and of those behind it that are on the same terms, where there are."""
+        alike = [batch]
+        if not batch.terms.each:
+            behind = self._batches[self._batches.index(batch) + 1 :]
+            alike += [other for other in behind if other.terms == batch.terms]
+        count = 1
+        while count < len(alike) and sum(len(one.attempts) for one in alike[:count]) < most:
+            count += 1
+        members = [member for one in alike[:count] for member in one.members]
+        if count == 1 and len(members) <= most:
+            return batch
+        for other in alike[1:count]:
+            self._replace(other, ())
+        parts = [*self._made(members[:most], batch.terms)]
+        self._replace(batch, [*parts, *self._made(members[most:], batch.terms)])
+        return parts[0]
+
+    def _plan(self) -> None:
+        """Try again when there may be room."""
+        self._limits.keep({batch.terms.lane for batch in self._batches})
+        if self._sending is None and (at := min(self._limits.next_at(), default=None)) is not None:
+            self._loop.call_after("slurm:room", max(0.0, at - time.monotonic()), self._send)
 
     def _left_of(self, batch: Batch) -> list[Batch]:
         """What of it is to be handed over now: itself, as a rule."""
@@ -218,10 +269,11 @@ class Outbox:
         return self._made(wanted, batch.terms)
 
     def _replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """The first in line."""
-        self._batches.popleft()
+        """Where it was in line."""
+        place = self._batches.index(batch)
         batches.forget(batch, self._run)
-        self._batches.extendleft(reversed(parts))
+        self._batches.remove(batch)
+        self._batches[place:place] = parts
 
     def _hand_over(self, batch: Batch) -> None:
         self._sending = batch
@@ -246,6 +298,9 @@ class Outbox:
                 self._sent(answer)
             case commands.Full(text):
                 self._too_many(batch, text)
+            case commands.Refused(text) if len(batch.attempts) > 1 and is_about_arrays(text):
+                self._sending, self._most = None, len(batch.attempts) // 2
+                self._send()
             case commands.Refused(text) if "dependency" in text.lower():
                 # What it needs has failed just now, which we are to hear: it is not wanted then.
                 # Or it has succeeded, and newer versions no longer know it.
@@ -264,6 +319,7 @@ class Outbox:
         batch = self._sending
         assert batch is not None
         self._done(batch)
+        self._limits.taken(batch.terms.lane, len(batch.attempts), time.monotonic())
         if batch.terms.share:
             self._sharing[batch.terms.share[0]] = batch
         try:
@@ -274,16 +330,27 @@ class Outbox:
         self._gather()  # what needs one of these knows its number now
 
     def _too_many(self, batch: Batch, why: str) -> None:
-        """The site takes no more, or none of that size: half of it, and of one alone, later."""
+        """The site takes no more, or none of that size: fewer; and of one alone, later, when others
+        on the same terms but for the options have had their turn."""
         self._sending = None
-        if len(batch.attempts) == 1:
-            self._to.waits(why)
-            self._loop.call_after("slurm:send", FULL_AGAIN, self._send)
-            return
-        middle = (len(batch.attempts) + 1) // 2
-        halves = (batch.members[:middle], batch.members[middle:])
-        self._replace(batch, [part for half in halves for part in self._made(half, batch.terms)])
+        lane, size = batch.terms.lane, len(batch.attempts)
+        if self._limits.refused(lane, size, why, time.monotonic()):
+            self._to.full(lane, why)
+        if size == 1:
+            self._yield(batch)
         self._send()
+
+    def _yield(self, batch: Batch) -> None:
+        """Behind others of its lane that ask for something else: it may be this one that is too
+        large or too long for it."""
+        others = [
+            other
+            for other in self._batches
+            if other.terms.lane == batch.terms.lane and other.terms.options != batch.terms.options
+        ]
+        if others:
+            self._batches.remove(batch)
+            self._batches.insert(self._batches.index(others[-1]) + 1, batch)
 
     def _doubt(self, batch: Batch) -> None:
         self._sending, self._doubted = batch, True

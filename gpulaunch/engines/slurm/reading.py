@@ -283,6 +283,11 @@ def is_full(text: str) -> bool:
     return bool(POLICY.search(text)) and not LIMIT.search(text)
 
 
+def is_about_arrays(text: str) -> bool:
+    """Whether an array is refused for what it is: of too many tasks (`max_array_tasks`)."""
+    return bool(re.search(r"job array specification|array (is )?too large", text, re.I))
+
+
 def is_over_already(text: str) -> bool:
     """Whether all that a cancellation met with is that there was nothing left to cancel; or to
     hold, where of tasks of one array each is spoken of."""

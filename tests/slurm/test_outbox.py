@@ -1,0 +1,171 @@
+"""What is handed over, and when, to a pretend `sbatch` with limits of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import commands, limits
+from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.limits import Lane
+from gpulaunch.engines.slurm.outbox import Outbox
+from gpulaunch.engines.slurm.probe import Probe
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+from tests.helpers import wait_until
+
+
+class Site:
+    """Takes at most `room[WORD]` tasks with that option, and `largest` at once; and is who is told
+    of it. `calls`: the tasks of each submission and whether it was taken."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.room: dict[str, int] = {}
+        self.largest = 1 << 30
+        self.calls: list[tuple[int, bool]] = []
+        self.ids: dict[AttemptId, str] = {}
+        self.said: list[str] = []
+        self.lost: list[str] = []
+
+    # As `commands.Slurm`.
+
+    def ask(self, done: Callable[[commands.ConfigAnswer], object]) -> None:
+        config = commands.Config("22.05", 1001, 10_000, 300.0)
+        self.loop.call_after("ask", 0.0, lambda: done(config))
+
+    def submit(
+        self,
+        options: Sequence[str],
+        script: Path,
+        environ: Mapping[str, str],
+        done: Callable[[commands.SubmitAnswer], object],
+        arguments: Sequence[str] = (),
+    ) -> None:
+        size = _tasks(options)
+        answer: commands.SubmitAnswer = commands.Submitted(str(100 + len(self.calls)))
+        lanes = [word for word in options if word in self.room]
+        if size > self.largest:
+            answer = commands.Refused("sbatch: Invalid job array specification")
+        elif any(self.room[word] < size for word in lanes):
+            answer = commands.Full("sbatch: MaxSubmitJob")
+        else:
+            self.room.update({word: self.room[word] - size for word in lanes})
+        self.calls.append((size, isinstance(answer, commands.Submitted)))
+        self.loop.call_after("submit", 0.0, lambda: done(answer))
+
+    # As the engine.
+
+    def wanted(self, attempt: AttemptId) -> bool:
+        return attempt not in self.ids
+
+    def id_of(self, attempt: AttemptId) -> str | None:
+        return self.ids.get(attempt, "")
+
+    def numbers(self) -> set[str]:
+        return set(self.ids.values())
+
+    def sent(self, batch: Batch) -> None:
+        self.ids.update({attempt: batch.task_of(place) for place, attempt in batch.members})
+
+    def refused(self, batch: Batch, why: str) -> None:
+        self.lost += map(str, batch.attempts)
+
+    def full(self, lane: Lane, why: str) -> None:
+        self.said.append(f"{' '.join(lane)}: {why}")
+
+    def doubtful(self) -> None:
+        raise AssertionError("every answer is clear")
+
+    waits = away = lambda self, why: self.said.append(why)
+
+    # As the probe.
+
+    id = ""
+
+    def comes_first(self, options: Sequence[str], then: Callable[[], None]) -> bool:
+        return False
+
+
+def _tasks(options: Sequence[str]) -> int:
+    arrays = [word.partition("=")[2] for word in options if word.startswith("--array=")]
+    if not arrays:
+        return 1
+    ends = [span.partition("-")[::2] for span in arrays[0].split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, last in ends)
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(limits, "SOON", 0.02)
+    monkeypatch.setattr(limits, "OFTEN", 0.1)
+    with closing(Loop()) as loop:
+        yield Site(loop)
+
+
+@pytest.fixture
+def box(site: Site, tmp_path: Path) -> Outbox:
+    run = RunDir(tmp_path)
+    run.slurm.mkdir()
+    run.batch_lists.mkdir()
+    slurm, probe = cast(commands.Slurm, site), cast(Probe, site)
+    return Outbox(slurm, run, "gl:x:", 1, {}, site.loop, site, probe)
+
+
+def add(box: Outbox, count: int, *options: str) -> list[AttemptId]:
+    attempts = [AttemptId(f"{'-'.join(options)}{number}", 1) for number in range(count)]
+    for attempt in attempts:
+        box.add(attempt, Terms(options))
+    return attempts
+
+
+def handed_over(site: Site, attempts: Sequence[AttemptId]) -> None:
+    def done() -> bool:
+        site.loop.turn()
+        return all(attempt in site.ids for attempt in attempts)
+
+    wait_until(done)
+
+
+def test_a_full_limit_holds_up_only_what_it_limits(site: Site, box: Outbox) -> None:
+    site.room = {"--qos=a": 3}
+    held_up, others = add(box, 10, "--qos=a"), add(box, 10, "--qos=b")
+    handed_over(site, [*held_up[:3], *others])
+    assert box.why(held_up[3]) == "sbatch: MaxSubmitJob"
+    assert site.said == ["--qos=a: sbatch: MaxSubmitJob"]
+    assert not set(held_up[3:]) & set(site.ids)
+
+
+def test_what_is_too_large_does_not_hold_up_others_of_its_lane(site: Site, box: Outbox) -> None:
+    site.room = {"--mem=900G": 0}
+    never = add(box, 5, "--qos=a", "--mem=900G")
+    others = add(box, 5, "--qos=a", "--mem=1G")
+    handed_over(site, others)
+    assert not set(never) & set(site.ids)
+
+
+def test_room_that_our_own_ends_make_is_used_soon_by_as_many(site: Site, box: Outbox) -> None:
+    site.room = {"--qos=a": 4}
+    attempts = add(box, 10, "--qos=a")
+    handed_over(site, attempts[:4])
+    site.room["--qos=a"] = 3
+    site.calls.clear()
+    for _ in range(3):
+        box.one_is_over(("--qos=a",))
+    handed_over(site, attempts[:7])
+    assert site.calls[0] == (3, True)
+    site.room["--qos=a"] = 1 << 30
+    handed_over(site, attempts)
+
+
+def test_an_array_of_more_tasks_than_may_be_goes_as_several(site: Site, box: Outbox) -> None:
+    site.largest = 30
+    handed_over(site, add(box, 100, "--qos=a"))
+    assert site.lost == site.said == []
+    assert max(size for size, taken in site.calls if taken) <= 30
+    assert len(site.calls) <= 8
