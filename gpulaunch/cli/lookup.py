@@ -7,17 +7,20 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gpulaunch.cli.damage import remembered
 from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
 from gpulaunch.core.ledger import CUT_OFF, Ledger
+from gpulaunch.core.mending import UNRECORDED
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.liveness import origin_of, refuse_elsewhere, state_of
-from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, find
 from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
 PATIENCE = 2.0
+KNOWN = frozenset({CUT_OFF, UNRECORDED})
+"""Reasons to wait that hold whether the run is alive or not."""
 
 
 class Found:
@@ -27,7 +30,7 @@ class Found:
         self.run = run
         self.state: RunState = state_of(run)
         self.here = origin_of(run).here
-        self.ledger: Ledger = replay(run.events)
+        self.ledger: Ledger = remembered(run, self.state)
         if self.state == "interrupted":
             self.ledger.cut_off()
 
@@ -38,7 +41,7 @@ class Found:
     def reasons(self) -> dict[str, str]:
         """Why each waiting job waits: the live run knows; of another, why it went no further."""
         jobs = self.ledger.jobs.values()
-        waiting = [job.name for job in jobs if job.state == "waiting" and job.reason != CUT_OFF]
+        waiting = [job.name for job in jobs if job.state == "waiting" and job.reason not in KNOWN]
         if self.state != "running":
             why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
             known = {name: self.ledger.jobs[name] for name in waiting}

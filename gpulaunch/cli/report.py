@@ -25,8 +25,13 @@ def command(run: str | None, output: Path | None) -> None:
     gpulaunch report
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
+    from gpulaunch.cli.damage import tell
     from gpulaunch.cli.lookup import directory
     from gpulaunch.cli.output import typed
+    from gpulaunch.journal.lines import Fault
+    from gpulaunch.journal.liveness import state_of
     from gpulaunch.report.write import write
 
-    click.echo(typed(write(directory(run), output)))
+    one, faults = directory(run), list[Fault]()
+    click.echo(typed(write(one, output, faults=faults)))
+    tell(one, faults, state_of(one))

@@ -21,6 +21,7 @@ from gpulaunch.cli.beforehand import (
     require_programs,
     warn_of_telling,
 )
+from gpulaunch.cli.damage import remembered_to_go_on
 from gpulaunch.cli.kept import among, as_before, say_left_out, say_not_taken
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
@@ -119,7 +120,7 @@ def _go_on(
     served: Served,
 ) -> int:
     manifest = run.read_manifest()
-    ledger = replay(run.events)
+    ledger = remembered_to_go_on(run)
     options = as_before(options, manifest, ledger)
     plan = for_this_start(_plan_again(run, manifest, options), options)
     chosen = choose(ledger, plan.jobs, options)

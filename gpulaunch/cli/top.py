@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpulaunch.core.events import Request
     from gpulaunch.core.ledger import Ledger
     from gpulaunch.core.model import AttemptId, RunState
+    from gpulaunch.journal.lines import Fault
     from gpulaunch.journal.rundir import RunDir
     from gpulaunch.views.top.link import Dated, Samples, Why
 
@@ -35,6 +36,7 @@ def command(run: str | None) -> int | None:
     gpulaunch top
     gpulaunch top gpulaunch-runs/nanobodies-20261120-074215
     """
+    from gpulaunch.cli.damage import tell
     from gpulaunch.cli.lookup import directory
     from gpulaunch.errors import UsageError
 
@@ -54,6 +56,7 @@ def command(run: str | None) -> int | None:
         link.close()
     if app.refused:
         raise UsageError(app.refused)
+    tell(link.run, link.faults, "running")
     return app.return_code
 
 
@@ -90,7 +93,7 @@ class Attached:
         from gpulaunch.journal.liveness import origin_of
         from gpulaunch.journal.read import Follower
 
-        self._run = run
+        self.run = run
         self._here = origin_of(run).here
         self._follower = Follower(run.events)
         self._pulse: socket.socket | None = None
@@ -111,10 +114,15 @@ class Attached:
     def share(self) -> float:
         return self._follower.share
 
+    @property
+    def faults(self) -> Sequence[Fault]:
+        """What the journal lacked, as far as it was read."""
+        return self._follower.faults
+
     def past(self) -> Iterator[Dated]:
         from gpulaunch.journal.read import read
 
-        return read(self._run.events)
+        return read(self.run.events)
 
     def state(self, ledger: Ledger) -> RunState:
         if ledger.closed:
@@ -123,7 +131,7 @@ class Attached:
         return "running" if not self._here or self._beats(ledger.run) else "interrupted"
 
     def gone(self) -> bool:
-        return not self._run.events.exists()
+        return not self.run.events.exists()
 
     def now(self) -> float:
         from gpulaunch.journal.codec import now
@@ -135,16 +143,16 @@ class Attached:
         from gpulaunch.metrics.read import open_metrics
 
         if self._samples is None:
-            self._samples = open_metrics(self._run.metrics)
+            self._samples = open_metrics(self.run.metrics)
         return self._samples
 
     def log(self, attempt: AttemptId) -> os.PathLike[str]:
-        return self._run.log(attempt)
+        return self.run.log(attempt)
 
     def earlier(self) -> dict[str, float]:
         from gpulaunch.journal.earlier import durations_before
 
-        return durations_before(self._run)
+        return durations_before(self.run)
 
     # ── The supervisor ──────────────────────────────────────────────────────────────────────────
 
@@ -163,7 +171,7 @@ class Attached:
         call(self._id(), request)
 
     def _id(self) -> str:
-        return self._run.read_manifest().run
+        return self.run.read_manifest().run
 
     def _beats(self, run: str) -> bool:
         """A connection that hangs up when the supervisor is gone: nothing is asked of it."""

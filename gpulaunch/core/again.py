@@ -81,7 +81,7 @@ def resume(
             new += 1
             continue
         succeeded = record.state == "succeeded"
-        redefined = succeeded and record.succeeded_as != job.digest
+        redefined = succeeded and record.succeeded_as not in ("", job.digest)
         if succeeded and not (redefined and changed_too and wanted):
             over.add(job.name)
             changed += redefined

@@ -147,8 +147,8 @@ class JobRecord:
 
     @property
     def changed(self) -> bool:
-        """It succeeded, and was defined differently since."""
-        return self.state == "succeeded" and self.succeeded_as != self.digest
+        """It succeeded, and was defined differently since; no, where its definition was lost."""
+        return self.state == "succeeded" and self.succeeded_as not in ("", self.digest)
 
     @property
     def goes_on(self) -> bool:
@@ -340,7 +340,8 @@ class Ledger:
         else:
             self._set(job, "running", "")
         for gpu in fact.gpus:
-            self.gpus[gpu].attempts.add(fact.attempt)
+            if gpu in self.gpus:  # a history that lost facts may not know it
+                self.gpus[gpu].attempts.add(fact.attempt)
 
     def _start(self, fact: f.AttemptStarted, at: Instant) -> None:
         record = self.attempt(fact.attempt)

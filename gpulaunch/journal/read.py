@@ -1,109 +1,85 @@
 """Reading `events.jsonl`: whole, as a state, or as it grows. Never changes the file.
 
 What ends the file without being a whole, right line is the torn tail of a write that was cut
-short: it is left out (or waited for, while the run lives). Such a line with anything after it is
-damage, and is refused: a run must not go on from a past that was changed.
+short: it is left out (or waited for, while the run lives). Any other line that is not what was
+written is left out as well and told of (`Damage`, `Foreign`); what the facts after it imply of
+those that are lost is put in (`core.mending`).
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from gpulaunch import __version__
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
-from gpulaunch.journal.shapes import UnknownKindError
+from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.lines import Fault, Splitter
 from gpulaunch.journal.watch import HasFileno, Watch
 
 _CHUNK = 1 << 20
 
-T = TypeVar("T")
-
 
 class DamagedJournalError(UsageError):
-    """A line of the journal is not what was written, or this version cannot understand it."""
+    """The journal's facts do not fit each other, or this version cannot understand them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """How many whole lines there are, and where the last of them ends, in bytes."""
+    """The number of the last line, and where what is to be kept ends, in bytes."""
 
     lines: int
     end: int
 
 
-@dataclass(slots=True)
-class Splitter(Generic[T]):
-    """Cuts what comes in into lines; `parse` gives a line's number and value.
-
-    INVARIANT: `end` is the offset behind the last line that was right; `rest` starts there.
-    """
-
-    path: Path
-    parse: Callable[[bytes], tuple[int, T]]
-    lines: int = 0
-    end: int = 0
-    rest: bytes = b""
-    version: str = ""
-
-    def feed(self, data: bytes) -> list[T]:
-        """The lines that `data` completes, but a bad last one. Raises DamagedJournalError."""
-        data = self.rest + data
-        values: list[T] = []
-        start = 0
-        while (stop := data.find(b"\n", start)) >= 0:
-            line = data[start:stop]
-            try:
-                values.append(self._line(line))
-            except codec.BadLineError as error:
-                if stop + 1 == len(data):
-                    break  # nothing follows (yet): torn, or still being written
-                raise self._damaged(str(error)) from None
-            except UnknownKindError as error:
-                raise self._foreign(line, error) from None
-            self.lines += 1
-            self.end += stop + 1 - start
-            start = stop + 1
-        self.rest = data[start:]
-        return values
-
-    def _line(self, line: bytes) -> T:
-        number, value = self.parse(line)
-        if number != self.lines + 1:
-            raise self._damaged(f"it is numbered {number}")
-        return value
-
-    def _damaged(self, what: str) -> DamagedJournalError:
-        return DamagedJournalError(
-            f"{self.path}: line {self.lines + 1} (byte {self.end}) is damaged: {what}."
-            " The file was changed or lost data: bring back a copy of it, or start afresh with"
-            " gpulaunch run --new"
-        )
-
-    def _foreign(self, line: bytes, error: UnknownKindError) -> DamagedJournalError:
-        version = json.loads(line).get("version") or self.version or "of another version"
-        return DamagedJournalError(
-            f"{self.path}: line {self.lines + 1} (byte {self.end}) was written by gpulaunch"
-            f" {version} and holds {error}, which this gpulaunch {__version__} does not know:"
-            " use that version, or a newer one"
-        )
-
-
 class _Facts(Splitter[codec.Line]):
     """The facts of the lines; remembers which version wrote them."""
 
-    __slots__ = ()
+    __slots__ = ("_mender", "_path")
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, self._decode)
+    def __init__(self, path: Path, faults: list[Fault] | None = None) -> None:
+        super().__init__(self._decode, [] if faults is None else faults)
+        self._path = path
+        self._mender: Mender | None = None
+
+    def take(self, data: bytes) -> list[codec.Line]:
+        """The facts of the lines that `data` completes, and those that they imply of lost ones."""
+        lines: list[codec.Line] = []
+        for line, gap in self.feed(data):
+            if gap and self._mender is None:
+                lines += self._begin(line.at)
+            if self._mender is None:
+                lines.append(line)
+            else:
+                facts = self._mender.fit(line.fact, line.at, gap)
+                lines += [codec.Line(line.number, fact, line.at) for fact in facts]
+        return lines
+
+    def last(self) -> list[codec.Line]:
+        """What must have followed the last fact, the file having ended."""
+        self.finish()
+        if self._mender is None or (at := self._mender.ledger.last) is None:
+            return []
+        return [codec.Line(self.lines, fact, at) for fact in self._mender.end(at)]
+
+    def _begin(self, at: Instant) -> list[codec.Line]:
+        """Mend from here on; the facts that stand for the first one, where that is lost."""
+        start = next(fault.byte for fault in self.faults if fault.lost)
+        before = _Facts(self._path)
+        ledger = Ledger()
+        for line in before.take(_beginning(self._path, start)):
+            fold(ledger, line.fact, line.at, f"{self._path}: line {line.number}")
+        self._mender = Mender(ledger)
+        opened = _opened_by_manifest(self._path) if ledger.opened is None else None
+        if opened is None:
+            return []
+        return [codec.Line(1, fact, at) for fact in self._mender.fit(opened, at)]
 
     def _decode(self, line: bytes) -> tuple[int, codec.Line]:
         read = codec.decode(line)
@@ -112,23 +88,24 @@ class _Facts(Splitter[codec.Line]):
         return read.number, read
 
 
-def read(path: Path) -> Iterator[tuple[Fact, Instant]]:
-    """Every fact of the file, in order; a torn last line is left out.
+def read(path: Path, faults: list[Fault] | None = None) -> Iterator[tuple[Fact, Instant]]:
+    """Every fact of the file, in order. `faults` gets what keeps them from being all.
 
-    Raises UsageError where there is no such file, DamagedJournalError (naming line and byte) for
-    any other line that is not what was written.
+    Raises UsageError where there is no such file.
     """
-    lines = _Facts(path)
-    for chunk in _chunks(path):
-        for line in lines.feed(chunk):
-            yield line.fact, line.at
+    for line in _lines(path, faults):
+        yield line.fact, line.at
 
 
-def replay(path: Path) -> Ledger:
-    """The state that the journal adds up to. Raises as `read` does."""
+def replay(path: Path, faults: list[Fault] | None = None) -> Ledger:
+    """The state that the journal adds up to; `faults` as for `read`.
+
+    Raises UsageError where there is no such file, DamagedJournalError where its facts do not fit
+    each other although none is missing.
+    """
     ledger = Ledger()
-    for number, (fact, at) in enumerate(read(path), 1):
-        fold(ledger, fact, at, f"{path}: line {number}")
+    for line in _lines(path, faults):
+        fold(ledger, line.fact, line.at, f"{path}: line {line.number}")
     return ledger
 
 
@@ -143,10 +120,11 @@ def fold(ledger: Ledger, fact: Fact, at: Instant, where: str) -> None:
 
 
 def scan(path: Path) -> Scan:
-    """How far the file is right, by its checksums and numbers alone. Raises as `read` does."""
-    lines = Splitter(path, lambda line: (codec.check(line), None))
+    """How far the file goes, by its lines' checksums and numbers alone. Raises as `read` does."""
+    lines = Splitter(lambda line: (codec.check(line), None))
     for chunk in _chunks(path):
         lines.feed(chunk)
+    lines.finish()
     return Scan(lines.lines, lines.end)
 
 
@@ -171,18 +149,20 @@ class Follower:
         self._watch.add(self.path)
 
     def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
-        """What was recorded since the last call; a `piece`: about 1 MiB of it at most.
-
-        Raises DamagedJournalError.
-        """
+        """What was recorded since the last call; a `piece`: about 1 MiB of it at most."""
         facts: list[tuple[Fact, Instant]] = []
         while data := os.pread(self._fd, _CHUNK, self._lines.end + len(self._lines.rest)):
-            facts += [(line.fact, line.at) for line in self._lines.feed(data)]
+            facts += [(line.fact, line.at) for line in self._lines.take(data)]
             if len(data) < _CHUNK or (piece and facts):
                 break  # the end of the file, as it was
         # What is held back is read again: a torn tail may be cut off and written anew.
         self._lines.rest = b""
         return facts
+
+    @property
+    def faults(self) -> Sequence[Fault]:
+        """What was missing so far."""
+        return self._lines.faults
 
     @property
     def share(self) -> float:
@@ -207,6 +187,39 @@ class Follower:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.Line]:
+    lines = _Facts(path, faults)
+    for chunk in _chunks(path):
+        yield from lines.take(chunk)
+    yield from lines.last()
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def _opened_by_manifest(path: Path) -> RunOpened | None:
+    """What the first line said, as far as the manifest beside the journal says it as well."""
+    try:
+        kept = manifests.read(path.with_name("manifest.json"))
+    except UsageError:
+        return None
+    pid = kept.epochs[0].pid if kept.epochs else 0
+    return RunOpened(
+        kept.run,
+        kept.name,
+        1,
+        kept.version,
+        kept.host,
+        kept.boot,
+        pid,
+        kept.gpus,
+        kept.simulated,
+        engine=kept.engine,
+    )
 
 
 def _open(path: Path) -> int:

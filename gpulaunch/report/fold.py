@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Gpu, Instant, RunState
+from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.read import fold, read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.report.idle import CardTimes, Span
@@ -84,9 +85,9 @@ def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> H
     return history
 
 
-def read_history(run: RunDir) -> History:
-    """Raises as `journal.read.read` does."""
-    return of(read(run.events), str(run.events))
+def read_history(run: RunDir, faults: list[Fault] | None = None) -> History:
+    """`faults` gets what the journal lacks. Raises as `journal.read.read` does."""
+    return of(read(run.events, faults), str(run.events))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.journal.codec import now
+from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
@@ -35,9 +36,14 @@ from gpulaunch.views.summary import next_command
 from gpulaunch.views.tail import read_tail
 
 
-def write(run: RunDir, output: Path | None = None, over: bool = False) -> Path:
+def write(
+    run: RunDir,
+    output: Path | None = None,
+    over: bool = False,
+    faults: list[Fault] | None = None,
+) -> Path:
     """Write the run's report as it stands now; returns where it is. `over`: it has ended, though
-    its supervisor is still there and the journal may not say so.
+    its supervisor is still there and the journal may not say so. `faults` gets what that lacks.
 
     Raises UsageError where there is no run or the file cannot be written, DamagedJournalError.
     """
@@ -45,7 +51,7 @@ def write(run: RunDir, output: Path | None = None, over: bool = False) -> Path:
     state = state_of(run)
     if over and state == "running":
         state = "interrupted"
-    text = report(run, state, now().utc, target.parent)
+    text = report(run, state, now().utc, target.parent, faults=faults)
     _replace(target, text.encode())
     return target
 
@@ -56,9 +62,10 @@ def report(
     at: float,
     beside: Path | None = None,
     zone: timezone | None = None,
+    faults: list[Fault] | None = None,
 ) -> str:
     """The page. `at`: now, in seconds since 1970 (UTC); `beside`: the directory it will lie in."""
-    history = read_history(run)
+    history = read_history(run, faults)
     with ExitStack() as stack:
         reader = open_metrics(run.metrics)
         if reader is not None:

@@ -18,7 +18,8 @@ from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import BusyJournalError, Journal
-from gpulaunch.journal.read import DamagedJournalError, read
+from gpulaunch.journal.lines import Damage, Fault
+from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
 from tests.journal.facts import opened
 
@@ -29,8 +30,8 @@ def notes(count: int, start: int = 0) -> list[tuple[Fact, Instant]]:
     return [(Noted(f"note {start + i}"), codec.now()) for i in range(count)]
 
 
-def texts(path: Path) -> list[str]:
-    return [fact.text for fact, _ in read(path) if isinstance(fact, Noted)]
+def texts(path: Path, faults: list[Fault] | None = None) -> list[str]:
+    return [fact.text for fact, _ in read(path, faults) if isinstance(fact, Noted)]
 
 
 def test_what_is_appended_is_read_back_in_order(rundir: RunDir) -> None:
@@ -87,33 +88,104 @@ def test_cut_at_every_byte_a_prefix_is_recovered(rundir: RunDir) -> None:
         assert list(read(rundir.events)) == facts
 
 
-def test_a_flipped_byte_in_the_middle_is_refused_with_its_line(rundir: RunDir) -> None:
+def test_a_flipped_byte_costs_its_line_alone(rundir: RunDir) -> None:
     with Journal.create(rundir) as journal:
         journal.append(notes(4))
     whole = rundir.events.read_bytes()
     second = whole.index(b"\n") + 1
     third = whole.index(b"\n", second) + 1
-    for where in range(second, third):
+    for where in range(second, third - 1):
         damaged = bytearray(whole)
         damaged[where] ^= 0x40
         rundir.events.write_bytes(bytes(damaged))
-        with pytest.raises(DamagedJournalError, match=rf"line 2 \(byte {second}\)"):
-            list(read(rundir.events))
-        with pytest.raises(DamagedJournalError, match=rf"line 2 \(byte {second}\)"):
-            Journal.reopen(rundir)
+        faults: list[Fault] = []
+        assert texts(rundir.events, faults) == ["note 0", "note 2", "note 3"]
+        (fault,) = faults
+        assert isinstance(fault, Damage)
+        assert (fault.first, fault.last, fault.byte) == (2, 2, second)
+        with Journal.reopen(rundir) as journal:
+            assert (journal.next, journal.recovered) == (5, 0)
         assert rundir.events.read_bytes() == bytes(damaged)
 
 
-@pytest.mark.parametrize("keep", [[0, 2, 3], [0, 1, 1, 2], [1, 2], [0, 2, 1]])
-def test_lines_lost_doubled_or_swapped_are_refused(rundir: RunDir, keep: list[int]) -> None:
+def test_a_newline_that_is_lost_costs_both_its_lines(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(4))
+    lines = rundir.events.read_bytes().split(b"\n")
+    rundir.events.write_bytes(b"\n".join([lines[0], lines[1] + b"J" + lines[2], *lines[3:]]))
+    faults: list[Fault] = []
+    assert texts(rundir.events, faults) == ["note 0", "note 3"]
+    (fault,) = faults
+    assert isinstance(fault, Damage)
+    assert (fault.first, fault.last) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("keep", "left", "lost"),
+    [
+        ([0, 2, 3], [0, 2, 3], [(2, 2)]),
+        ([0, 1, 1, 2], [0, 1, 2], [(3, 2)]),
+        ([1, 2], [1, 2], [(1, 1)]),
+        ([0, 2, 1], [0, 2], [(2, 2), (4, 3)]),
+        ([3], [3], [(1, 3)]),
+    ],
+)
+def test_lines_lost_doubled_or_swapped_cost_no_other(
+    rundir: RunDir, keep: list[int], left: list[int], lost: list[tuple[int, int]]
+) -> None:
     with Journal.create(rundir) as journal:
         journal.append(notes(4))
     lines = rundir.events.read_bytes().splitlines(keepends=True)
     rundir.events.write_bytes(b"".join(lines[i] for i in keep))
-    with pytest.raises(DamagedJournalError, match="numbered"):
-        list(read(rundir.events))
-    with pytest.raises(DamagedJournalError, match="numbered"):
-        Journal.reopen(rundir)
+    faults: list[Fault] = []
+    assert texts(rundir.events, faults) == [f"note {i}" for i in left]
+    assert [(f.first, f.last) for f in faults if isinstance(f, Damage)] == lost
+    with Journal.reopen(rundir) as journal:
+        assert journal.next == max(left) + 2
+
+
+def test_a_last_line_that_is_damaged_is_kept_and_counts(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(3))
+    damaged = bytearray(rundir.events.read_bytes())
+    damaged[-20] ^= 1
+    rundir.events.write_bytes(bytes(damaged))
+    faults: list[Fault] = []
+    assert texts(rundir.events, faults) == ["note 0", "note 1"]
+    (fault,) = faults
+    assert isinstance(fault, Damage)
+    assert (fault.first, fault.last, fault.torn) == (3, 3, False)
+    with Journal.reopen(rundir) as journal:
+        assert (journal.next, journal.recovered) == (4, 0)
+        journal.append(notes(1, 3))
+    assert texts(rundir.events) == ["note 0", "note 1", "note 3"]
+
+
+def test_zeros_in_the_middle_cost_the_lines_that_they_cover(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append(notes(200))
+    data = bytearray(rundir.events.read_bytes())
+    data[4096:8192] = bytes(4096)
+    rundir.events.write_bytes(bytes(data))
+    faults: list[Fault] = []
+    left = texts(rundir.events, faults)
+    (fault,) = faults
+    assert isinstance(fault, Damage)
+    gone = {f"note {n - 1}" for n in range(fault.first, fault.last + 1)}
+    assert left == [f"note {n}" for n in range(200) if f"note {n}" not in gone]
+    assert 4096 // 130 < len(gone) < 4096 // 60
+
+
+def test_a_file_cut_within_a_letter_loses_that_line(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append([(Noted("one"), codec.now()), (Noted("zwölf"), codec.now())])
+    whole = rundir.events.read_bytes()
+    rundir.events.write_bytes(whole[: whole.index("ö".encode()) + 1])
+    faults: list[Fault] = []
+    assert texts(rundir.events, faults) == ["one"]
+    (fault,) = faults
+    assert isinstance(fault, Damage)
+    assert (fault.first, fault.torn) == (2, True)
 
 
 def test_zeros_that_a_power_cut_left_behind_are_cut_off(rundir: RunDir) -> None:

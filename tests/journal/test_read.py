@@ -24,7 +24,9 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Exited, Instant, Signaled
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
+from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
+from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, Follower, read, replay
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
@@ -80,13 +82,20 @@ def sealed(body: dict[str, object]) -> bytes:
     return raw[:-1] + b',"c":"%08x"}\n' % crc32(raw)
 
 
-def test_a_newer_version_s_fact_names_that_version(rundir: RunDir) -> None:
+def test_a_newer_version_s_fact_is_left_out_and_names_that_version(rundir: RunDir) -> None:
     with Journal.create(rundir) as journal:
         journal.append([(opened(version="9.1.0"), codec.now())])
     with open(rundir.events, "ab") as file:
         file.write(sealed({"n": 2, "t": codec.iso(0), "m": 0.0, "e": "gpu_sang"}))
-    with pytest.raises(DamagedJournalError, match=r"line 2 .*written by gpulaunch 9\.1\.0"):
-        list(read(rundir.events))
+        file.write(codec.encode(3, Noted("after"), codec.now()))
+    faults: list[Fault] = []
+    assert [fact for fact, _ in read(rundir.events, faults)] == [
+        opened(version="9.1.0"),
+        Noted("after"),
+    ]
+    (fault,) = faults
+    assert isinstance(fault, Foreign)
+    assert (fault.line, fault.version, fault.what) == (2, "9.1.0", "the fact 'gpu_sang'")
 
 
 def test_a_newer_version_s_opening_names_that_version(rundir: RunDir) -> None:
@@ -94,8 +103,12 @@ def test_a_newer_version_s_opening_names_that_version(rundir: RunDir) -> None:
     body = json.loads(line)
     del body["c"]
     rundir.events.write_bytes(sealed(body | {"colour": "red"}))
-    with pytest.raises(DamagedJournalError, match=r"written by gpulaunch 9\.1\.0.*colour"):
-        list(read(rundir.events))
+    faults: list[Fault] = []
+    assert list(read(rundir.events, faults)) == []
+    (fault,) = faults
+    assert isinstance(fault, Foreign)
+    assert fault.version == "9.1.0"
+    assert "colour" in fault.what
 
 
 def test_journals_larger_than_a_chunk_are_read_whole(rundir: RunDir) -> None:
@@ -148,14 +161,54 @@ def test_a_follower_is_not_fooled_by_a_torn_line_that_is_cut_off(rundir: RunDir)
         assert follower.read() == [second]
 
 
-def test_a_follower_of_a_damaged_journal_says_so(rundir: RunDir) -> None:
+def test_a_follower_of_a_damaged_journal_goes_on_behind_the_damage(rundir: RunDir) -> None:
+    facts = notes(3)
     with Journal.create(rundir) as journal:
-        journal.append(notes(2))
-    data = bytearray(rundir.events.read_bytes())
-    data[20] ^= 1
-    rundir.events.write_bytes(bytes(data))
-    with Follower(rundir.events) as follower, pytest.raises(DamagedJournalError, match="line 1"):
-        follower.read()
+        journal.append(facts[:2])
+        data = bytearray(rundir.events.read_bytes())
+        data[20] ^= 1
+        with open(rundir.events, "r+b") as file:
+            file.write(bytes(data))
+        with Follower(rundir.events) as follower:
+            assert follower.read() == facts[1:2]
+            assert [fault.lost for fault in follower.faults] == [True]
+            journal.append(facts[2:])
+            assert follower.read() == facts[2:]
+            assert len(follower.faults) == 1
+
+
+def test_each_line_of_a_history_may_be_lost(rundir: RunDir) -> None:
+    with Journal.create(rundir) as journal:
+        journal.append([(fact, codec.now()) for fact in HISTORY])
+    lines = rundir.events.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        damaged = bytes([line[0] ^ 1]) + line[1:]
+        rundir.events.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
+        faults: list[Fault] = []
+        ledger = replay(rundir.events, faults)
+        assert [(f.first, f.last) for f in faults if isinstance(f, Damage)] == [(number + 1,) * 2]
+        assert ledger.jobs["a"].state == "succeeded"
+        with Follower(rundir.events) as follower:
+            live = Ledger()
+            for fact, at in follower.read():
+                live.apply(fact, at)
+            assert live.jobs["a"].state == "succeeded"
+
+
+def test_a_first_line_that_is_lost_is_made_good_by_the_manifest(rundir: RunDir) -> None:
+    first = opened()
+    manifests.write(
+        rundir.manifest,
+        manifests.collect(
+            first.run, "fold", started=codec.iso(5), command=[], job_file=None, gpus=first.gpus
+        ),
+    )
+    with Journal.create(rundir) as journal:
+        journal.append([(fact, codec.now()) for fact in HISTORY])
+    rundir.events.write_bytes(b"?" + rundir.events.read_bytes()[1:])
+    ledger = replay(rundir.events)
+    assert (ledger.run, ledger.name, ledger.state) == (first.run, "fold", "failed")
+    assert list(ledger.gpus) == ["GPU-0"]
 
 
 WRITER = """

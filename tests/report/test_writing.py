@@ -42,8 +42,6 @@ def test_what_goes_wrong_is_one_line(run: RunDir) -> None:
     (run.report / "in the way").mkdir(parents=True)
     why = Writing(run).wait(STOPPING)
     assert why == f"{run.report} cannot be written: Is a directory"
-    run.events.write_bytes(run.events.read_bytes().replace(b'"a"', b'"A"', 1))
-    assert "is damaged" in Writing(run).wait(STOPPING)
 
 
 def test_nobody_waits_for_a_report_for_ever(hung: RunDir) -> None:

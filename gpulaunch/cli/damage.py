@@ -1,0 +1,104 @@
+"""A run's history as its journal has it; what is missing there is said once, on standard error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from gpulaunch import __version__
+from gpulaunch.cli.output import say, typed
+from gpulaunch.core.facts import AttemptLaunched
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.mending import Mender
+from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.journal.lines import Damage, Fault, Foreign
+from gpulaunch.journal.read import DamagedJournalError, replay
+from gpulaunch.journal.rundir import RunDir
+
+SHOWN = 3
+"""Faults of one journal that are told one by one."""
+
+
+def remembered(run: RunDir, state: RunState) -> Ledger:
+    """The run's history, to be looked at. Raises as `journal.read.replay` does."""
+    faults: list[Fault] = []
+    ledger = replay(run.events, faults)
+    tell(run, faults, state)
+    return ledger
+
+
+def remembered_to_go_on(run: RunDir) -> Ledger:
+    """The run's history, to go on with; attempts of which only their files tell are put in.
+
+    Raises DamagedJournalError where another version of gpulaunch wrote what this one cannot know.
+    """
+    faults: list[Fault] = []
+    ledger = replay(run.events, faults)
+    for fault in faults:
+        if isinstance(fault, Foreign):
+            raise DamagedJournalError(f"{_where(run)}: {_sentence(fault)}")
+    tell(run, faults, ledger.state)
+    if any(fault.lost for fault in faults) and ledger.last is not None:
+        _witness(run, ledger, ledger.last)
+    return ledger
+
+
+def tell(run: RunDir, faults: Sequence[Fault], state: RunState) -> None:
+    """Say what the history lacks; not of a live run's last line, which may be being written."""
+    told = [fault for fault in faults if not (_torn(fault) and state == "running")]
+    for fault in told[:SHOWN]:
+        say(f"{_where(run)}: {_sentence(fault)}")
+    if len(told) > SHOWN:
+        say(f"{_where(run)}: and {len(told) - SHOWN:,} more such places")
+    if any(not _torn(fault) for fault in told):
+        say("all else is shown as it was recorded; resume runs again what has no recorded end")
+
+
+def _torn(fault: Fault) -> bool:
+    return isinstance(fault, Damage) and fault.torn
+
+
+def _where(run: RunDir) -> str:
+    return typed(run.events)
+
+
+def _sentence(fault: Fault) -> str:
+    if isinstance(fault, Foreign):
+        return (
+            f"line {fault.line:,} was written by gpulaunch {fault.version} and holds {fault.what},"
+            f" which this gpulaunch {__version__} does not know, and leaves out: use that version,"
+            " or a newer one"
+        )
+    if not fault.lost:
+        return f"{fault.why} (byte {fault.byte:,}): it is passed over"
+    what = f"line {fault.first:,}"
+    if fault.last > fault.first:
+        what = f"lines {fault.first:,} to {fault.last:,}"
+    return f"{what} (byte {fault.byte:,}) cannot be read: {fault.why}"
+
+
+# ── Attempts of which only their files tell ─────────────────────────────────────────────────────
+
+
+def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
+    """Put in attempts that left a log, or a keeper's record, and whose launch was lost.
+
+    They are then as any whose end is not on record: looked for, ended where they still live, and
+    their numbers, and with them their logs, are nobody else's.
+    """
+    mender = Mender(ledger)
+    for attempt in sorted(_attempts(run)):
+        job = ledger.jobs.get(attempt.job)
+        known = len(job.attempts) if job else 0
+        if attempt.number > known and not (job and job.state == "succeeded"):
+            mender.fit(AttemptLaunched(attempt, (), queued=ledger.queueing), at)
+
+
+def _attempts(run: RunDir) -> Iterator[AttemptId]:
+    for directory, suffix in ((run.logs, ".log"), (run.ends, ""), (run.tickets, ".json")):
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                job, _, number = name.removesuffix(suffix).rpartition(".")
+                if job and number.isdecimal() and name.endswith(suffix):
+                    yield AttemptId(job, int(number))

@@ -1,0 +1,147 @@
+"""Going on with a history that has lost facts: what those that are left imply. Pure.
+
+A fact may speak of what a lost one said: an attempt ends whose launch is missing. Such facts are
+implied, never more than follows: an end that nothing tells of is `Lost`, and its job waits.
+
+INVARIANT: a job that a fact calls settled, or whose attempt's success is on record, is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Instant, Lost, Outcome
+
+UNRECORDED = "its end is not on record"
+"""Of an attempt whose end was lost, and of its job where that waits because of it."""
+
+
+class Mender:
+    """Follows a history from where it first lacks something. Owns `ledger`, the state so far."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def fit(self, fact: f.Fact, at: Instant, after_gap: bool = False) -> list[f.Fact]:
+        """The facts that this one implies, and itself, applied; none where it means nothing.
+
+        `after_gap`: facts before this one are missing.
+        """
+        fitting: list[f.Fact] = []
+        if after_gap or isinstance(fact, f.RunOpened):
+            fitting += self._apply(self._followed(_job_of(fact)), at)
+        fitting += self._apply(self._implied(fact), at)
+        return fitting + self._apply(iter([fact]), at)
+
+    def end(self, at: Instant) -> list[f.Fact]:
+        """What must have followed the last fact, applied."""
+        return self._apply(self._followed(None), at)
+
+    def _apply(self, facts: Iterator[f.Fact], at: Instant) -> list[f.Fact]:
+        applied = []
+        for fact in facts:
+            try:
+                self.ledger.apply(fact, at)
+            except (KeyError, IndexError):
+                continue  # of a card, or a worker, that nothing on record knows
+            applied.append(fact)
+        return applied
+
+    def _followed(self, but: str | None) -> Iterator[f.Fact]:
+        """Of jobs whose attempt's end is on record, and what followed from it is not."""
+        for job in list(self.ledger.jobs.values()):
+            if job.name != but:
+                yield from self._settled(job)
+
+    def _settled(self, job: JobRecord) -> Iterator[f.Fact]:
+        if job.state != "running" or job.attempts[-1].is_open:
+            return
+        match job.attempts[-1].state:
+            case "succeeded" | "cancelled" as state:
+                yield f.JobSettled(job.name, state, "" if state == "succeeded" else state)
+            case _:
+                yield f.JobDelayed(job.name, UNRECORDED)
+
+    def _implied(self, fact: f.Fact) -> Iterator[f.Fact]:
+        if self.ledger.closed is not None and isinstance(fact, _OF_ATTEMPTS):
+            yield self._taken_up()
+        match fact:
+            case f.JobVanished(name):
+                yield from self._known(name)
+            case f.JobRequeued(name) | f.JobDelayed(name):
+                yield from self._known(name)
+                yield from self._ended(name, Lost(UNRECORDED))
+            case f.JobSettled(name, state):
+                yield from self._known(name)
+                yield from self._ended(name, _OUTCOMES.get(state, Lost(UNRECORDED)))
+            case f.AttemptLaunched(attempt):
+                yield from self._begun(AttemptId(attempt.job, attempt.number - 1))
+                yield from self._ended(attempt.job, Lost(UNRECORDED))
+            case f.AttemptQueued(attempt) | f.AttemptStarted(attempt):
+                yield from self._begun(attempt)
+            case f.ServiceReady(attempt) | f.AttemptEnded(attempt):
+                yield from self._begun(attempt)
+            case f.GpuReported(_, _, attempts):
+                for attempt in attempts:
+                    yield from self._begun(attempt)
+            case f.RunClosed(state):
+                yield from self._closed(state == "succeeded")
+
+    def _taken_up(self) -> f.RunOpened:
+        """The supervisor that went on with a run that was closed."""
+        known = self.ledger
+        return f.RunOpened(
+            known.run,
+            known.name,
+            known.epoch + 1,
+            known.version,
+            known.host,
+            known.boot,
+            known.pid,
+            tuple(record.gpu for record in known.gpus.values()),
+            known.simulated,
+            engine=known.engine,
+        )
+
+    def _known(self, name: str) -> Iterator[f.Fact]:
+        if name not in self.ledger.jobs:
+            yield f.JobAdded(name, 0, 0, "")
+
+    def _begun(self, attempt: AttemptId) -> Iterator[f.Fact]:
+        """Every attempt of the job up to this one, those before it ended."""
+        yield from self._known(attempt.job)
+        job = self.ledger.jobs[attempt.job]
+        for number in range(len(job.attempts) + 1, attempt.number + 1):
+            yield from self._ended(attempt.job, Lost(UNRECORDED))
+            yield f.AttemptLaunched(AttemptId(attempt.job, number), (), queued=self.ledger.queueing)
+
+    def _ended(self, name: str, outcome: Outcome) -> Iterator[f.Fact]:
+        job = self.ledger.jobs[name]
+        if not job.attempts or not job.attempts[-1].is_open:
+            return
+        failure = "lost" if isinstance(outcome, Lost) else None
+        yield f.AttemptEnded(job.attempts[-1].id, outcome, failure, False)
+
+    def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
+        """A run that is closed in good order has no attempt under way, but in a queue."""
+        outcome = Exited(0) if succeeded else Lost(UNRECORDED)
+        for job in list(self.ledger.jobs.values()):
+            if job.state == "running" and not job.goes_on:
+                yield from self._ended(job.name, outcome)
+                yield from self._settled(job)
+
+
+_OUTCOMES: dict[str, Outcome] = {"succeeded": Exited(0), "cancelled": Cancelled()}
+_OF_ATTEMPTS = (f.AttemptLaunched, f.AttemptQueued, f.AttemptStarted, f.AttemptEnded)
+
+
+def _job_of(fact: f.Fact) -> str | None:
+    """The job that the fact is about; None where it is about none."""
+    match fact:
+        case f.JobDelayed(name) | f.JobSettled(name) | f.JobRequeued(name):
+            return name
+        case f.AttemptLaunched(attempt) | f.AttemptEnded(attempt):
+            return attempt.job
+    return None

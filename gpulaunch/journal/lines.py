@@ -1,0 +1,139 @@
+"""The lines of a journal as its bytes come in: which are right, and what is missing between them.
+
+Knows no fact. INVARIANT: a line whose checksum is wrong is never believed, in no part of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+
+from gpulaunch.journal import codec
+from gpulaunch.journal.shapes import UnknownKindError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The file is not what was written: lines `first` to `last` are missing (`last` before
+    `first`: none). `byte` is where that begins, `why` what was found there.
+
+    `torn`: it is the file's end, which may be a line that is just being written.
+    """
+
+    first: int
+    last: int
+    byte: int
+    why: str
+    torn: bool = False
+
+    @property
+    def lost(self) -> bool:
+        return self.last >= self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A right line, written by another `version`, holds `what`, which this one does not know."""
+
+    line: int
+    byte: int
+    version: str
+    what: str
+
+    @property
+    def lost(self) -> bool:
+        return True
+
+
+Fault: TypeAlias = Damage | Foreign
+"""What keeps a history from being whole."""
+
+
+@dataclass(slots=True)
+class Splitter(Generic[T]):
+    """Cuts what comes in into lines; `parse` gives a line's number and value.
+
+    `lines` is the number of the last line. INVARIANT: `end` is the offset behind the last line
+    that was dealt with; `rest` starts there.
+    """
+
+    parse: Callable[[bytes], tuple[int, T]]
+    faults: list[Fault] = field(default_factory=list)
+    lines: int = 0
+    end: int = 0
+    rest: bytes = b""
+    version: str = ""
+    _bad: int = 0  # lines since the last right one
+    _first_bad: tuple[int, str] = (0, "")
+    _gap: bool = False
+
+    def feed(self, data: bytes) -> list[tuple[T, bool]]:
+        """The values of the lines that `data` completes, but of a bad last one; True beside the
+        first after some that are missing."""
+        data = self.rest + data
+        values: list[tuple[T, bool]] = []
+        start = 0
+        while (stop := data.find(b"\n", start)) >= 0:
+            line = data[start:stop]
+            try:
+                number, value = self.parse(line)
+            except codec.BadLineError as error:
+                if stop + 1 == len(data):
+                    break  # nothing follows (yet): torn, or still being written
+                self._note_bad(str(error))
+            except UnknownKindError as error:
+                self._note_foreign(line, str(error))
+            else:
+                if self._counts(number):
+                    values.append((value, self._gap))
+                    self._gap = False
+            self.end += stop + 1 - start
+            start = stop + 1
+        self.rest = data[start:]
+        return values
+
+    def finish(self) -> None:
+        """The file ends here: what is left is damage where it is a line, else torn."""
+        if self.rest.endswith(b"\n"):
+            self._note_bad("it does not match its checksum")
+            self.end, self.rest = self.end + len(self.rest), b""
+        if self._bad:
+            self._note_lost(self.lines + self._bad)
+        if self.rest:
+            at = self.lines + 1
+            self.faults.append(Damage(at, at, self.end, "it is cut off", torn=True))
+
+    def _counts(self, number: int) -> bool:
+        """Whether a right line of this number goes on with those before it."""
+        if number <= self.lines:
+            why = f"line {number:,} stands behind line {self.lines:,}"
+            self.faults.append(Damage(self.lines + 1, self.lines, self.end, why))
+            return False
+        if self._bad or number > self.lines + 1:
+            self._note_lost(number - 1)
+        self.lines = number
+        return True
+
+    def _note_bad(self, why: str) -> None:
+        if not self._bad:
+            self._first_bad = self.end, why
+        self._bad += 1
+
+    def _note_lost(self, last: int) -> None:
+        """All up to this number are missing."""
+        byte, why = self._first_bad if self._bad else (self.end, "it is not there")
+        found = Damage(self.lines + 1, last, byte, why)
+        self.faults.append(found)
+        self._gap = self._gap or found.lost
+        self._bad, self.lines = 0, last
+
+    def _note_foreign(self, line: bytes, what: str) -> None:
+        number = codec.check(line)
+        if self._counts(number):
+            version = json.loads(line).get("version") or self.version
+            self.faults.append(Foreign(number, self.end, str(version), what))
+            self._gap = True
