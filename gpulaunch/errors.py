@@ -7,6 +7,8 @@ Anything else that is raised is a bug, and shows its traceback.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 OK = 0
 SOME_JOB_FAILED = 1
@@ -32,12 +34,38 @@ class UsageError(GpulaunchError):
     status = USAGE
 
 
-class JobFileError(UsageError):
-    """The job file is wrong; `mistakes` has one line (or one block with the line shown) each."""
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake of a job file.
 
-    def __init__(self, mistakes: Sequence[str]) -> None:
-        super().__init__("\n".join(mistakes))
-        self.mistakes = tuple(mistakes)
+    `text` is the block that people read: place, message, the line shown. `line` and `column` count
+    from 1, and are None for what has no place. `field` is spelt `jobs[3].gpus`, empty for the file
+    itself.
+    """
+
+    text: str
+    message: str
+    file: str = ""
+    line: int | None = None
+    column: int | None = None
+    field: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """The mistake for machines: file, line, column, field, message."""
+        names = ("file", "line", "column", "field", "message")
+        return {name: getattr(self, name) for name in names}
+
+
+class JobFileError(UsageError):
+    """The job file is wrong: `found` is what is, `mistakes` the block of each for people.
+
+    A mistake without a place may be given as its text.
+    """
+
+    def __init__(self, mistakes: Sequence[Mistake | str]) -> None:
+        self.found = tuple(m if isinstance(m, Mistake) else Mistake(m, m) for m in mistakes)
+        self.mistakes = tuple(mistake.text for mistake in self.found)
+        super().__init__("\n".join(self.mistakes))
 
 
 class NoCardsError(GpulaunchError):

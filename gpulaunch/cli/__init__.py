@@ -11,6 +11,8 @@ from importlib import import_module
 import click
 
 from gpulaunch import __version__
+from gpulaunch.cli.failing import asks_for_json, complain
+from gpulaunch.cli.options import Asked
 from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, USAGE, GpulaunchError
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -78,22 +80,21 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     if not sys.platform.startswith("linux"):
-        return _complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
+        return complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
     _open_streams()
     argv = sys.argv[1:] if argv is None else argv
+    asked = Asked()
     try:
-        result = cli.main(list(argv), "gpulaunch", standalone_mode=False)
-        sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        return _called(list(argv), asked)
     except GpulaunchError as error:
-        return _complain(str(error), error.status)
+        return complain(str(error), error.status, asked.json, getattr(error, "found", ()))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
         # `exec` has the statuses of its command: its own mistakes must not look like one of them.
-        is_exec = bool(argv) and argv[0] == "exec"
-        return _complain(_usage(error), EXEC_OWN_FAILURE if is_exec else USAGE)
+        status = EXEC_OWN_FAILURE if argv and argv[0] == "exec" else USAGE
+        return complain(_usage(error), status, asked.json or asks_for_json(error, argv))
     except click.Abort:
         return 130
     except BrokenPipeError:
@@ -104,10 +105,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if error.filename is None:
             _silence_stdout()
-            return _complain(f"standard output: {error.strerror}", USAGE)
-        return _complain(f"{error.filename}: {error.strerror}", NOT_RECORDED)
+            return complain(f"standard output: {error.strerror}", USAGE)
+        return complain(f"{error.filename}: {error.strerror}", NOT_RECORDED, asked.json)
     except KeyboardInterrupt:
         return 130
+
+
+def _called(argv: list[str], asked: Asked) -> int:
+    result = cli.main(argv, "gpulaunch", standalone_mode=False, obj=asked)
+    sys.stdout.flush()
+    return result if isinstance(result, int) else 0
 
 
 def _open_streams() -> None:
@@ -130,11 +137,6 @@ def _usage(error: click.ClickException) -> str:
     text = error.format_message()
     context = getattr(error, "ctx", None)
     return f"{text} (see: {context.command_path} -h)" if context else text
-
-
-def _complain(text: str, status: int) -> int:
-    click.echo(f"gpulaunch: {text}" if "\n" not in text else text, err=True)
-    return status
 
 
 def _nearest(name: str) -> str:

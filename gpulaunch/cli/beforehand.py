@@ -67,13 +67,14 @@ def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
     Shows no line of the file: an address may be on it.
     """
     concerns = [
-        (one.wrong, plan.point((*one.target.path, one.key), one.text)) for one in looking.concerns()
+        (one.wrong, plan.mistake((*one.target.path, one.key), one.text))
+        for one in looking.concerns()
     ]
-    if mistakes := [text for wrong, text in concerns if wrong]:
+    if mistakes := [mistake for wrong, mistake in concerns if wrong]:
         raise JobFileError(mistakes)
-    for _, text in concerns:
+    for _, concern in concerns:
         if not options.quiet:
-            click.echo(f"warning: {text}", err=True)
+            click.echo(f"warning: {concern.text}", err=True)
 
 
 def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = ()) -> Options:
@@ -144,7 +145,7 @@ def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:
     except SelectionError as error:
         if choices.gpus is not None:
             raise
-        raise JobFileError([plan.point(("gpus",), error.text)]) from None
+        raise JobFileError([plan.mistake(("gpus",), error.text)]) from None
 
 
 def _refuse_unfit(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:
@@ -163,6 +164,6 @@ def _refuse_unisolated(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Opt
     if not wanting:
         return
     if why := strict.refusal(pool.gpus):
-        raise JobFileError([plan.point(("jobs", wanting[0].group, "isolation"), why)])
+        raise JobFileError([plan.mistake(("jobs", wanting[0].group, "isolation"), why)])
     if os.geteuid() == 0:
         say(strict.AS_ROOT, options)

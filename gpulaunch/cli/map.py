@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,18 @@ from gpulaunch.cli.options import (
 from gpulaunch.errors import UsageError
 
 SEPARATOR = ":::"
+OURS = {
+    "{}": "{{path}}",
+    "{.}": "{{dir}}/{{stem}}",
+    "{/}": "{{name}}",
+    "{//}": "{{dir}}",
+    "{/.}": "{{stem}}",
+    "{#}": "{{index}}, which starts at 0",
+    "{%}": "{{gpu_index}}, the card's number",
+    "{1}": "{{path}}",
+}
+"""What GNU Parallel's replacement strings are called here."""
+_PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/,:])\{1\}(?!\})")
 
 
 @click.command(
@@ -32,6 +45,7 @@ SEPARATOR = ":::"
 @click.option("--per-gpu", type=click.IntRange(1), default=1, metavar="N", help="Jobs a card.")
 @click.option("--retries", type=click.IntRange(0), default=0, metavar="N")
 @click.option("--timeout", metavar="TIME")
+@click.option("--literal", is_flag=True, help="Items are as they stand: * ? [ mean nothing.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run is kept.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @pool_options
@@ -44,6 +58,7 @@ def command(
     per_gpu: int,
     retries: int,
     timeout: str | None,
+    literal: bool,
     words: tuple[str, ...],
     **options: Any,
 ) -> int:
@@ -53,6 +68,10 @@ def command(
     line. {{path}} (or {{item}}, {{stem}}, ...) in CMD is the item; it is appended when absent.
     One word of CMD is a shell command, several are executed as they are.
 
+    An item with * ? or [ that is no file is a glob, and has to match; with --literal it is itself.
+    {}, where GNU Parallel puts the item, is refused, unless CMD has a placeholder of ours as well:
+    then it is what it is.
+
     \b
     gpulaunch map python embed.py {{path}} --out {{out}} ::: texts/*.txt
     ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
@@ -60,9 +79,10 @@ def command(
     from gpulaunch.cli import running
     from gpulaunch.spec import load_text
 
-    items = _items(words)
+    items = _items(words, literal)
     run = list(words[: words.index(SEPARATOR)] if SEPARATOR in words else words)
     refuse_option_as_command(run)
+    _refuse_parallels(run)
     if not run:
         raise UsageError("no command: it stands before :::")
     job = {
@@ -77,7 +97,23 @@ def command(
     return running.start(plan, None, Options.of(options))
 
 
-def _items(words: Sequence[str]) -> list[str]:
+def _refuse_parallels(run: Sequence[str]) -> None:
+    """Raises UsageError for GNU Parallel's `{}` and its kin, where no placeholder of ours is.
+
+    With one, whoever wrote CMD knows ours, and `{}` is what it is (a regular expression, JSON).
+    """
+    if any("{{" in word for word in run):
+        return
+    found = next((match.group() for match in map(_PARALLEL.search, run) if match), None)
+    if found is not None:
+        raise UsageError(
+            f"{found} is GNU Parallel's; here it is {OURS[found]} (also {{{{item}}}} {{{{path}}}}"
+            " {{name}} {{stem}} {{ext}} {{dir}} {{index}} {{out}}); where CMD has one of these,"
+            f" {found} stands for itself"
+        )
+
+
+def _items(words: Sequence[str], literal: bool) -> list[str]:
     if SEPARATOR in words:
         given = list(words[words.index(SEPARATOR) + 1 :])
         if SEPARATOR in given:
@@ -86,7 +122,7 @@ def _items(words: Sequence[str]) -> list[str]:
         raise UsageError("no items: write them after :::, or pipe them in, one a line")
     else:
         given = [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
-    items = [found for item in given for found in _expand(item)]
+    items = given if literal else [found for item in given for found in _expand(item)]
     if not items:
         raise UsageError("no items: nothing stands after :::, or standard input was empty")
     for item in items:
@@ -100,7 +136,7 @@ def _expand(item: str) -> list[str]:
         return [item]
     found = natsorted(glob.glob(item, recursive=True))
     if not found:
-        raise UsageError(f"{item} matches no file")
+        raise UsageError(f"{item} matches no file; --literal takes items as they stand")
     return found
 
 

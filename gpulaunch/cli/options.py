@@ -73,7 +73,29 @@ DURATION = Duration()
 
 run_argument = click.argument("run", required=False)
 job_file = click.argument("jobs", type=click.Path(path_type=Path))
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a command line asks of how its own failure is told."""
+
+    json: bool = False
+
+
+def _note_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    if value and isinstance(context.obj, Asked):
+        context.obj.json = True
+    return value
+
+
+def json_option(text: str) -> Callable[[F], F]:
+    """`--json`, with which a command's failure is told as JSON too, whatever is wrong beside it."""
+    return click.option(
+        "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help=text
+    )
+
+
+as_json = json_option("Print JSON on standard output.")
 
 
 def refuse_option_as_command(words: Sequence[str]) -> None:
@@ -180,7 +202,7 @@ _OF_THIS_START = (
     click.option("--wait", type=DURATION, help="How long to wait for a first card."),
     click.option("--quiet", "-q", is_flag=True, help="Show failures and the summary only."),
     click.option("--no-progress", is_flag=True, help="Lines, also on a terminal."),
-    click.option("--json", "as_json", is_flag=True, help="One JSON event per line."),
+    json_option("One JSON event per line."),
     click.option("--detach", is_flag=True, help="Print the run directory and go on alone."),
     click.option(
         "--metrics-port",

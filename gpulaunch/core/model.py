@@ -225,7 +225,10 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class MissingOutput:
-    """It exited with a code of success, but these outputs are absent, empty or older than it."""
+    """It exited with a code of success, but these outputs are absent, empty or older than it.
+
+    Each of `paths` is followed by what is wrong with it in parentheses: `a.cif (empty)`.
+    """
 
     paths: tuple[str, ...]
     status: Status | None = None

@@ -168,7 +168,7 @@ def _status(outcome: Outcome) -> str:
             return f"wrote nothing for its idle_timeout of {words.duration(seconds)}"
         case MissingOutput(paths):
             more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            return f"did not write {', '.join(paths[:3])}{more}"
+            return f"left no good output: {', '.join(paths[:3])}{more}"
         case NotStarted(error):
             return f"could not be started: {error}"
         case Cancelled():

@@ -50,7 +50,7 @@ _ALL = (
     ),
     FailureClass(
         "missing_output",
-        "did not write its outputs",
+        "left no good output",
         "It exited with success, but what outputs: names is absent, empty or old; see its log.",
         plain=True,
     ),

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.notify.courier import end, start
+from gpulaunch.spec.commands import first_program
 from gpulaunch.spec.tell import Target, secret_in
 from gpulaunch.views import words
 
@@ -101,10 +102,10 @@ class Looking:
                 )
 
     def _lacks(self, run: str | tuple[str, ...]) -> str:
-        """Why a command could not be started; a string is bash's business."""
-        if isinstance(run, str):
+        """Why a command could not be started, as far as that can be told without running it."""
+        program = first_program(run, self._environ) if isinstance(run, str) else run[0]
+        if not program:
             return ""
-        program = run[0]
         if "/" in program:
             there = self._base / program
             found = there.is_file() and os.access(there, os.X_OK)

@@ -1738,7 +1738,7 @@ def fault_of_pattern(pattern: bytes, since: int) -> str | None:
     """None for a good output; of a pattern, one good match is enough."""
     import glob  # in the helper alone
 
-    fault = ""
+    fault = " (absent)"
     paths = [pattern] if os.path.lexists(pattern) else glob.iglob(pattern, recursive=True)
     for path in paths:
         found = fault_of_file(path, since)
@@ -1755,7 +1755,7 @@ def fault_of_file(path: bytes, since: int) -> str | None:
             with os.scandir(path) as entries:
                 return None if any(True for _ in entries) else " (an empty directory)"
     except OSError as problem:
-        return "" if problem.errno == errno.ENOENT else f" ({problem.strerror})"
+        return " (absent)" if problem.errno == errno.ENOENT else f" ({problem.strerror})"
     if seen.st_size == 0:
         return " (empty)"
     return None if seen.st_mtime_ns >= since else " (older than the attempt)"

@@ -9,7 +9,7 @@ here-document is no command, and where the scanner loses its way it stops.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.spec.shell import BLANK, outline
@@ -24,8 +24,20 @@ _PREFIXES = frozenset({
     "exec", "nohup", "setsid", "nice", "ionice", "env", "command", "stdbuf", "time", "sudo",
     "timeout", "numactl", "taskset", "chrt", "xargs", "unbuffer",
 })
+BUILTINS = frozenset({
+    "!", ".", ":", "[", "[[", "alias", "bg", "break", "builtin", "caller", "case", "cd", "command",
+    "compgen", "complete", "continue", "coproc", "declare", "dirs", "disown", "do", "done", "echo",
+    "elif", "else", "enable", "esac", "eval", "exec", "exit", "export", "false", "fc", "fg", "fi",
+    "for", "function", "getopts", "hash", "help", "history", "if", "in", "jobs", "kill", "let",
+    "local", "logout", "mapfile", "popd", "printf", "pushd", "pwd", "read", "readarray", "readonly",
+    "return", "select", "set", "shift", "shopt", "source", "suspend", "test", "then", "time",
+    "times", "trap", "true", "type", "typeset", "ulimit", "umask", "unalias", "unset", "until",
+    "wait", "while", "{", "}", "((",
+})
 # fmt: on
+"""What bash does by itself."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
+_PROGRAM = re.compile(r"[\w./+@%:-]+", re.ASCII)
 _OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
 
 
@@ -106,3 +118,20 @@ def _is_prefix(word: Word) -> bool:
 
 def is_plain(word: Word) -> bool:
     return BLANK not in word.text
+
+
+def first_program(script: str, environ: Mapping[str, str]) -> str:
+    """The program that a bash script starts first; empty where that is not certain, or bash itself.
+
+    What the shell inherits as a function is none; where the script defines functions, nobody knows.
+    """
+    command = next(commands_in(script, "bash"), None)
+    if command is None or command.name is None or "(" in outline(script, "bash"):
+        return ""
+    name = command.name
+    typed = script[name.start : name.end]
+    inherited = f"BASH_FUNC_{typed}%%" in environ
+    if any(script.startswith("PATH=", word.start) for word in command.assignments):
+        return ""
+    plain = is_plain(name) and _PROGRAM.fullmatch(typed)
+    return typed if plain and typed not in BUILTINS and not inherited else ""

@@ -15,7 +15,7 @@ from gpulaunch.core.model import RetryPolicy
 from gpulaunch.spec import values as v
 from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.services import check_typed_ready
-from gpulaunch.spec.suggest import did_you_mean
+from gpulaunch.spec.suggest import did_you_mean, did_you_mean_key
 from gpulaunch.spec.tree import Plain
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -81,8 +81,15 @@ def _known(known: tuple[str, ...], key: str) -> None:
         raise Bad(unknown_key(key, known), (key,), key=True)
 
 
+def with_on(value: dict[str, Plain]) -> dict[str, Plain]:
+    """The mapping with the key `on`, which YAML 1.1 reads as true and then writes as `true`."""
+    if "on" in value:
+        return value
+    return {"on" if key in ("true", "True") else key: item for key, item in value.items()}
+
+
 def unknown_key(key: str, known: tuple[str, ...]) -> str:
-    return f"unknown key{did_you_mean(key, known)} (known: {', '.join(sorted(known))})"
+    return f"unknown key{did_you_mean_key(key, known)} (known: {', '.join(sorted(known))})"
 
 
 def integer(least: int, what: str) -> Convert:
@@ -149,7 +156,7 @@ def retries(value: Plain) -> RetryPolicy:
     if not isinstance(value, dict):
         what = "a number, or {times: 2, on: [gpu_oom], delay: 30s}"
         raise Bad(f"expected {what}, found {v.found(value)}")
-    given, gather = value, Gather()
+    given, gather = with_on(value), Gather()
     keys(given, ("times", "on", "delay"), gather)
     times = gather.take(("times",), integer(0, "how many retries"), given.get("times", "1"))
     on = gather.take(("on",), _classes, given.get("on", []))

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulaunch.core.model import Job
+from gpulaunch.errors import Mistake
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.plan import Plan
 from gpulaunch.spec.tree import Node
 from gpulaunch.spec.tree import Path as Steps
 
 
-def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[str]:
+def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
     """Mistakes for what no job under `--engine slurm` can have; each at its place, said once.
 
     `limit`: cards that the run may have at once; None: as many as Slurm gives.
@@ -26,7 +27,7 @@ def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[str]:
                 seen.add(place)
                 named = f"{field}: " if place[-1] != field else ""
                 mistakes.add(place, f"{named}{why}")
-    return mistakes.lines()
+    return mistakes.found()
 
 
 def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:

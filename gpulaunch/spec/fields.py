@@ -164,6 +164,15 @@ def _object(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
     }
 
 
+def with_on(made: Schema) -> Schema:
+    """An object's schema whose key `on` may also be what YAML 1.1 makes of it: true.
+
+    An editor or a program with such a loader hands over the key as true itself, or as its text.
+    """
+    kept = {key: value for key, value in made.items() if key != "additionalProperties"}
+    return {**kept, "propertyNames": {"enum": [*made["properties"], "true", True]}}
+
+
 def _array(items: Schema) -> Schema:
     return {"type": "array", "minItems": 1, "items": items}
 
@@ -171,12 +180,14 @@ def _array(items: Schema) -> Schema:
 _RETRIES: Schema = {
     "anyOf": [
         COUNT,
-        _object(
-            {
-                "times": {"anyOf": [COUNT, PLACEHOLDER]},
-                "on": {"anyOf": [_CLASS, {"type": "array", "items": _CLASS}]},
-                "delay": {"anyOf": [_TIME, PLACEHOLDER]},
-            }
+        with_on(
+            _object(
+                {
+                    "times": {"anyOf": [COUNT, PLACEHOLDER]},
+                    "on": {"anyOf": [_CLASS, {"type": "array", "items": _CLASS}]},
+                    "delay": {"anyOf": [_TIME, PLACEHOLDER]},
+                }
+            )
         ),
     ]
 }

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TypeAlias
 
 from gpulaunch.spec import values as v
-from gpulaunch.spec.convert import mapping, scalar, texts, unknown_key
+from gpulaunch.spec.convert import mapping, scalar, texts
 from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.placeholders import NAME, RESERVED, compile_raw, names_in
-from gpulaunch.spec.suggest import shorten
+from gpulaunch.spec.suggest import did_you_mean, shorten
 from gpulaunch.spec.tree import Path, Plain
 
 
@@ -132,7 +132,9 @@ def _rule(keys: Keys, rule: Plain) -> Mapping[str, str]:
 
 def _part(keys: Keys, key: str, item: Plain) -> None:
     if key not in keys:
-        raise Bad(unknown_key(key, tuple(keys)), (key,), key=True)
+        known = ", ".join(sorted(keys))
+        message = f"unknown key{did_you_mean(key, keys)} (known: {known})"
+        raise Bad(message, (key,), key=True)
     if keys[key] and item not in keys[key]:
         known = shorten(", ".join(keys[key][:20]))
         raise Bad(f"expected one of {known}, found {v.found(item)}", (key,))

@@ -193,8 +193,7 @@ def _text(file: Path) -> str:
 def _of_rows(text: str, file: Path) -> Items:
     """A table's rows; its first line names the columns."""
     lines = io.StringIO(text, newline="").readlines()
-    delimiter = "\t" if file.suffix.lower() in (".tsv", ".tab") else ","
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(lines, delimiter=_delimiter(lines, file), strict=True)
     columns = _columns(_next_row(reader, file), file)
     rows = list(_rows(reader, columns, lines, file))
     if not rows:
@@ -202,6 +201,19 @@ def _of_rows(text: str, file: Path) -> Items:
     names = [column for column in columns if NAME.fullmatch(column)]
     unfit = tuple(column for column in columns if not NAME.fullmatch(column))
     return Items(frozenset({"item", "index", *names}), iter(rows), len(rows), unfit=unfit)
+
+
+def _delimiter(lines: list[str], file: Path) -> str:
+    """What stands between cells: by the file's name, else by its header.
+
+    Semicolons, which spreadsheets write where the comma is the decimal mark, and tabs are meant
+    where the header would be one column with commas, whose name no placeholder could have.
+    """
+    if file.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    header = lines[0] if lines else ""
+    columns = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
+    return max(columns, key=lambda mark: columns[mark]) if columns[","] < 2 else ","
 
 
 class _Reader(Protocol):

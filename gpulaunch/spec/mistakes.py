@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpulaunch.errors import JobFileError
+from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.spec.placeholders import PLACEHOLDER
 from gpulaunch.spec.source import Source
 from gpulaunch.spec.tree import Node, Path, place, place_at
@@ -78,20 +78,27 @@ class Mistakes:
     def __init__(self, source: Source, root: Node) -> None:
         self.source = source
         self.root = root
-        self._kept: dict[tuple[int, str], bool] = {}
+        self._kept: dict[tuple[int, str, str], bool] = {}
 
     def add(
-        self, path: Path, message: str, *, key: bool = False, number: int | None = None
+        self,
+        path: Path,
+        message: str,
+        *,
+        key: bool = False,
+        number: int | None = None,
+        at: int | None = None,
     ) -> None:
         """`path` leads from the file's top; `key`: point at the last step's key, not its value.
 
-        `number`: point at this placeholder of the text there, where it can be found.
+        `number`: point at this placeholder of the text there, where it can be found. `at`: the
+        place itself, where it is known.
         """
-        at = self.root.find(path, key)
+        at = self.root.find(path, key) if at is None else at
         if number is not None:
             at = self.inside(at, PLACEHOLDER, number)
         shown = _SECRET.isdisjoint(path)
-        self.add_at(at, f"{spell(self.root.within(path))}{message}", shown)
+        self.add_at(at, message, spell(self.root.within(path)), shown)
 
     def add_bad(self, path: Path, bad: Bad, note: str = "") -> None:
         """`bad` and what else it holds, of the field at `path`."""
@@ -114,9 +121,9 @@ class Mistakes:
                 number -= 1
         return at
 
-    def add_at(self, at: int, message: str, shown: bool = True) -> None:
+    def add_at(self, at: int, message: str, field: str = "", shown: bool = True) -> None:
         """`shown`: with the line and a caret."""
-        self._kept[at, message] = shown
+        self._kept[at, field, message] = shown
         if self.count >= _ENOUGH:
             self.raise_if_any()
 
@@ -124,29 +131,31 @@ class Mistakes:
     def count(self) -> int:
         return len(self._kept)
 
-    def lines(self) -> list[str]:
-        """One block per mistake, in the order of the file."""
-        found = sorted(self._kept, key=lambda kept: kept[0])
-        blocks = [
-            self.source.point(*place(at), message, self._kept[at, message])
-            for at, message in found[:SHOWN]
+    def found(self) -> list[Mistake]:
+        """The mistakes in the order of the file, SHOWN at most and then how many more."""
+        kept = sorted(self._kept, key=lambda kept: kept[0])
+        found = [
+            self.source.mistake(*place(at), message, field, self._kept[at, field, message])
+            for at, field, message in kept[:SHOWN]
         ]
-        if len(found) > SHOWN:
+        if len(kept) > SHOWN:
             least = "at least " if self.count >= _ENOUGH else ""
-            blocks.append(f"{self.source.name}: and {least}{len(found) - SHOWN:,} more mistakes")
-        return blocks
+            more = f"and {least}{len(kept) - SHOWN:,} more mistakes"
+            name = self.source.name
+            found.append(Mistake(f"{name}: {more}", more, name))
+        return found
 
     def raise_if_any(self) -> None:
         if self.count:
-            raise JobFileError(self.lines())
+            raise JobFileError(self.found())
 
 
 def spell(path: Path) -> str:
-    """`jobs[3].env.A: ` for ("jobs", 3, "env", "A"); nothing for the file itself."""
+    """`jobs[3].env.A` for ("jobs", 3, "env", "A"); nothing for the file itself."""
     out = ""
     for step in path:
         if isinstance(step, int):
             out += f"[{step}]"
         else:
             out += f".{step}" if out else step
-    return f"{out}: " if out else ""
+    return out

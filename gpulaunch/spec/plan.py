@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.core.selection import Selection
+from gpulaunch.errors import Mistake
 from gpulaunch.spec import tree
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.source import Source
@@ -46,11 +47,15 @@ class Plan:
         """The directory where the file's relative paths start."""
         return self.source.base
 
-    def point(self, steps: Steps, message: str) -> str:
-        """A mistake found later: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
+    def mistake(self, steps: Steps, message: str) -> Mistake:
+        """A mistake found later, at what `steps` lead to."""
         mistakes = Mistakes(self.source, self.root)
         mistakes.add(steps, message)
-        return mistakes.lines()[0]
+        return mistakes.found()[0]
+
+    def point(self, steps: Steps, message: str) -> str:
+        """The same for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
+        return self.mistake(steps, message).text
 
     def selection_mistake(self, error: str) -> str:
         """The same for what is wrong with the file's `gpus:` here, such as a card that is missing.
@@ -64,7 +69,7 @@ class Plan:
         """The file's tree, made when it is first asked for."""
         return tree.parse(self.source)[0]
 
-    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[str]:
+    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[Mistake]:
         """Mistakes for jobs that could never run on these cards; one per entry and reason.
 
         `gpus` are the cards the run may use, `pool_size` how many of them at once. More `cpus`
@@ -84,7 +89,7 @@ class Plan:
                 seen.add((job.group, "service"))
                 mistakes = mistakes or Mistakes(self.source, self.root)
                 mistakes.add(("jobs", job.group, "needs"), reason)
-        return mistakes.lines() if mistakes else []
+        return mistakes.found() if mistakes else []
 
 
 @dataclass

@@ -14,6 +14,7 @@ from gpulaunch.spec.fields import (
     Defaults,
     Entry,
     Schema,
+    with_on,
 )
 from gpulaunch.spec.tell import OCCASIONS
 
@@ -21,7 +22,7 @@ ID = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Schema = {"type": "null"}
 _NO_SERVICE: Schema = {"properties": {"service": _NULL}}
 _ON: Schema = {"enum": list(OCCASIONS)}
-TARGET: Schema = {
+_TARGET: Schema = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
@@ -42,6 +43,9 @@ TARGET: Schema = {
     },
     "oneOf": [{"required": ["to"]}, {"required": ["run"]}],
 }
+
+
+TARGET = with_on(_TARGET)
 
 
 def schema() -> dict[str, Any]:

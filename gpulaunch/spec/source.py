@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from gpulaunch.errors import JobFileError, UsageError
+from gpulaunch.errors import JobFileError, Mistake, UsageError
 
 MAX_BYTES = 64 << 20
 
@@ -39,15 +39,19 @@ class Source:
     def lines(self) -> list[str]:
         return _LINE_BREAK.split(self.text)
 
-    def point(self, line: int, column: int, message: str, shown: bool = True) -> str:
-        """`name:12:7: message` (both counted from 1 in print, from 0 here), the line, a caret.
+    def mistake(
+        self, line: int, column: int, message: str, field: str = "", shown: bool = True
+    ) -> Mistake:
+        """A mistake at a place: `name:12:7: field: message` (from 1 in print, from 0 here).
 
         `shown`: False where the line is nobody's to read. One with an address to tell never is.
         """
         text = self.lines[line] if shown and line < len(self.lines) else ""
         if _ADDRESS.search(text):
             text = ""
-        return pointed(self.name, line, column, message, text)
+        whole = f"{field}: {message}" if field else message
+        block = pointed(self.name, line, column, whole, text)
+        return Mistake(block, message, self.name, line + 1, column + 1, field)
 
 
 def pointed(name: str, line: int, column: int, message: str, text: str) -> str:
@@ -123,33 +127,37 @@ def _cannot_open(path: Path, what: str, error: OSError) -> str:
 def decode(data: bytes, name: str) -> str:
     """The text of UTF-8 bytes, a leading byte order mark dropped. Raises JobFileError, one line."""
     if len(data) > MAX_BYTES:
-        raise JobFileError([f"{name}: {len(data):,} bytes; at most {MAX_BYTES:,} are read"])
+        raise _unread(name, f"{len(data):,} bytes; at most {MAX_BYTES:,} are read")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise JobFileError([f"{name}: this is UTF-16 text; save it as UTF-8"])
+        raise _unread(name, "this is UTF-16 text; save it as UTF-8")
     zero = data.find(b"\0")
     if zero >= 0:
-        raise JobFileError(
-            [f"{_place(name, data, zero)}: a NUL byte; a job file is text, is this one binary?"]
-        )
+        message = "a NUL byte; a job file is text, is this one binary?"
+        raise _unread(name, message, _place(data, zero))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        where = _place(name, error.object, error.start)
-        raise JobFileError(
-            [f"{where}: byte 0x{byte:02x} is not UTF-8 (Latin-1 text?); save the file as UTF-8"]
-        ) from None
+        message = f"byte 0x{byte:02x} is not UTF-8 (Latin-1 text?); save the file as UTF-8"
+        raise _unread(name, message, _place(error.object, error.start)) from None
     odd = _NOT_TEXT.search(text)
     if odd:
-        where = _place(name, text.encode(), len(text[: odd.start()].encode()))
-        raise JobFileError(
-            [f"{where}: control character U+{ord(odd.group()):04X}; a job file is plain text"]
-        )
+        where = _place(text.encode(), len(text[: odd.start()].encode()))
+        message = f"control character U+{ord(odd.group()):04X}; a job file is plain text"
+        raise _unread(name, message, where)
     return text
 
 
-def _place(name: str, data: bytes, offset: int) -> str:
+def _unread(name: str, message: str, place: tuple[int, int] | None = None) -> JobFileError:
+    """The one mistake at which reading had to stop; the line is not shown, it is no text."""
+    if place is None:
+        return JobFileError([Mistake(f"{name}: {message}", message, name)])
+    text = f"{name}:{place[0]}:{place[1]}: {message}"
+    return JobFileError([Mistake(text, message, name, *place)])
+
+
+def _place(data: bytes, offset: int) -> tuple[int, int]:
     line = data.count(b"\n", 0, offset) + 1
     start = data.rfind(b"\n", 0, offset) + 1
     column = len(data[start:offset].decode("utf-8", "replace")) + 1
-    return f"{name}:{line}:{column}"
+    return line, column

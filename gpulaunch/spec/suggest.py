@@ -5,11 +5,79 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+# fmt: off
+_HABITS = {
+    "run": ("command", "commands", "cmd", "script", "exec", "execute", "program", "entrypoint",
+            "shell_command", "args", "argv", "bash", "steps", "task", "call", "wrap"),
+    "cwd": ("workdir", "working_dir", "working_directory", "work_dir", "dir", "directory", "chdir",
+            "pwd", "folder"),
+    "gpus": ("gpu", "num_gpus", "n_gpus", "n_gpu", "ngpus", "ngpu", "gpu_count", "devices",
+             "device", "cards", "gres", "cuda", "gpus_per_job", "gpus_per_task", "accelerators"),
+    "gpu_memory": ("vram", "gpu_mem", "gpumem", "min_vram", "gpu_ram", "cuda_memory", "mem",
+                   "memory", "ram", "mem_gb", "memory_gb"),
+    "per_gpu": ("jobs_per_gpu", "slots", "share", "gpu_fraction", "fractional"),
+    "cpus": ("cpu", "num_cpus", "n_cpus", "ncpus", "threads", "cores", "n_jobs",
+             "cpus_per_task", "ntasks"),
+    "needs": ("depends_on", "depends", "dependencies", "dependency", "dependson", "requires",
+              "require", "prerequisites", "wait_for", "upstream", "parents", "afterok"),
+    "after": ("afterany", "follows"),
+    "env": ("environment", "vars", "variables", "environ", "envs", "env_vars", "environment_vars"),
+    "env_file": ("dotenv", "envfile", "environment_file"),
+    "conda": ("conda_env", "conda_environment", "mamba", "micromamba"),
+    "venv": ("virtualenv", "virtual_env"),
+    "python": ("interpreter", "python_bin", "python_path"),
+    "shell": ("executable",),
+    "retries": ("retry", "max_retries", "attempts", "max_attempts", "restart", "restarts",
+                "num_retries", "tries", "backofflimit", "requeue"),
+    "times": ("retries", "count", "max", "number", "attempts", "limit"),
+    "delay": ("wait", "backoff", "sleep", "interval", "cooldown"),
+    "timeout": ("time", "walltime", "wall_time", "time_limit", "timelimit", "max_time",
+                "max_runtime", "time_min", "deadline", "runtime"),
+    "idle_timeout": ("stall_timeout", "silence", "no_output_timeout", "hang_timeout"),
+    "grace": ("grace_period", "kill_after", "stop_timeout", "killwait"),
+    "foreach": ("for_each", "for", "items", "inputs", "input", "files", "loop", "each", "glob",
+                "with_items", "array", "map"),
+    "matrix": ("sweep", "grid", "params", "parameters", "product", "combinations", "strategy"),
+    "batch": ("batch_size", "chunk", "chunks", "chunk_size", "group_size"),
+    "outputs": ("output", "out", "produces", "targets", "artifacts", "creates", "results"),
+    "success_codes": ("ok_codes", "exit_codes", "allowed_exit_codes", "returncodes"),
+    "uses": ("tokens", "resources", "locks", "semaphore", "lock", "license", "licenses"),
+    "limits": ("tokens", "concurrency", "resources", "semaphores"),
+    "priority": ("prio", "nice", "weight"),
+    "cost": ("duration", "expected", "estimate", "size"),
+    "name": ("id", "title", "label", "job", "job_name", "jobname"),
+    "jobs": ("job", "tasks", "steps", "list", "services"),
+    "defaults": ("default", "common", "global", "globals", "settings", "base"),
+    "notify": ("notifications", "notification", "mail", "email", "mail_user", "on_failure",
+               "webhook", "slack"),
+    "service": ("server", "daemon", "healthcheck", "ready"),
+    "engine": ("executor", "backend", "slurm", "sbatch", "scheduler", "cluster"),
+    "isolation": ("sandbox", "isolate"),
+    "first": ("warmup", "warm_up"),
+    "worker": ("function", "callable", "module"),
+    "function": ("fn", "func", "callable", "call"),
+    "load": ("init", "setup", "initializer", "initialise", "initialize"),
+    "to": ("url", "address", "target", "apprise"),
+    "on": ("when", "events", "occasions", "classes", "if"),
+}
+# fmt: on
+"""What other tools call a key, by our word for it; a word of theirs may mean several."""
+
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`; did you mean gpus?`, or nothing."""
+    """`; did you mean fold-a?`, the nearest spelling, or nothing."""
     near = difflib.get_close_matches(word.lower()[:80], sorted(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def did_you_mean_key(word: str, known: Collection[str]) -> str:
+    """`; did you mean gpus?`: what other tools call so, else the nearest spelling, or nothing."""
+    plain = word.lower().replace("-", "_")[:80]
+    meant = [ours for ours, theirs in _HABITS.items() if plain == ours or plain in theirs]
+    if not meant:
+        return did_you_mean(plain, known)
+    fitting = [ours for ours in meant if ours in known]
+    return f"; did you mean {fitting[0]}?" if fitting else ""
 
 
 def shorten(text: str) -> str:

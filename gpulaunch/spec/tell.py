@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpulaunch.spec import values as v
-from gpulaunch.spec.convert import integer, keys, run, scalar, texts
+from gpulaunch.spec.convert import integer, keys, run, scalar, texts, with_on
 from gpulaunch.spec.mistakes import Bad, Gather
 from gpulaunch.spec.placeholders import RESERVED, numbers
 from gpulaunch.spec.suggest import did_you_mean, shorten
@@ -108,7 +108,7 @@ def targets(value: Plain) -> tuple[Target, ...]:
 def _target(path: Path, value: Plain) -> Target:
     if not isinstance(value, dict):
         raise Bad(f"expected {_EXPECTED}, found {_kind(value)}")
-    gather = Gather()
+    value, gather = with_on(value), Gather()
     keys(value, KEYS, gather)
     given = {key: item for key, item in value.items() if item is not None}
     if ("to" in given) == ("run" in given):

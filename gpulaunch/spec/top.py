@@ -36,7 +36,7 @@ class Top:
             if key in LATER:
                 self.mistakes.add((key,), "this version cannot do that yet", key=True)
             elif key not in TOP:
-                self.mistakes.add((key,), c.unknown_key(key, TOP), key=True)
+                self.mistakes.add((key,), _unknown(key), key=True)
         self.name = self._one("name", c.run_name, None) or c.clean_name(stem) or "jobs"
         self.selection = self._one("gpus", _selection, ALL)
         self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
@@ -71,6 +71,15 @@ class Top:
             self.mistakes.add(("defaults", key), "a job's own; it cannot be a default", key=True)
             del plain[key]
         self.defaults, _ = validate(Defaults, plain, ("defaults",), self.mistakes)
+
+
+def _unknown(key: str) -> str:
+    """Why a key cannot stand beside `jobs:`."""
+    if key in DEFAULT_FIELDS:
+        return "a field of jobs: it goes into a job, or into defaults: for all of them"
+    if key in FIELDS:
+        return "a field of jobs: it goes into a job, which is an entry of the list jobs:"
+    return c.unknown_key(key, TOP)
 
 
 def _selection(value: Plain) -> Selection:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from gpulaunch.errors import JobFileError
+from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.spec.source import Source
 
 MAX_DEPTH = 50
@@ -136,11 +136,11 @@ class _Builder:
         except yaml.MarkedYAMLError as error:
             raise self._syntax(error) from None
         except yaml.YAMLError as error:
-            raise JobFileError([f"{self.source.name}: not YAML: {error}".split("\n")[0]]) from None
+            raise self._nowhere(f"not YAML: {error}".split("\n")[0]) from None
         finally:
             loader.dispose()
         if self.root is None:
-            raise JobFileError([f"{self.source.name}: the file is empty; expected a job file"])
+            raise self._nowhere("the file is empty; expected a job file")
         return self.root
 
     def _events(self, loader: yaml.BaseLoader) -> None:
@@ -276,7 +276,11 @@ class _Builder:
             raise self._stop(at, f"tag {shown[:80]} is not supported; values are plain text")
 
     def _stop(self, at: int, message: str) -> JobFileError:
-        return JobFileError([self.source.point(*place(at), message)])
+        return JobFileError([self.source.mistake(*place(at), message)])
+
+    def _nowhere(self, message: str) -> JobFileError:
+        name = self.source.name
+        return JobFileError([Mistake(f"{name}: {message}", message, name)])
 
     def _syntax(self, error: yaml.MarkedYAMLError) -> JobFileError:
         mark, problem = error.problem_mark, str(error.problem or error.context)
@@ -284,14 +288,14 @@ class _Builder:
         flow = [opened.node.at for opened in self.open if opened.flow]
         if mark is not None and mark.line >= end and flow and "quoted" not in str(error.context):
             message = "not YAML: the bracket opened here is never closed"
-            return JobFileError([self.source.point(*place(flow[-1]), message)])
+            return JobFileError([self.source.mistake(*place(flow[-1]), message)])
         # At the end of the text there is nothing to show: what was left open is the mistake.
         if error.context_mark and (mark is None or mark.line >= len(self.source.lines) - 1):
             mark, problem = error.context_mark, f"{problem} {error.context}"
         if mark is None:
-            return JobFileError([f"{self.source.name}: not YAML: {problem}"])
+            return self._nowhere(f"not YAML: {problem}")
         message = f"not YAML: {problem}{_hint(self.source, mark.line, problem)}"
-        return JobFileError([self.source.point(mark.line, mark.column, message)])
+        return JobFileError([self.source.mistake(mark.line, mark.column, message)])
 
 
 def _hint(source: Source, line: int, problem: str) -> str:

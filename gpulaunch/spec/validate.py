@@ -8,9 +8,12 @@ from pydantic import BaseModel, ValidationError
 
 from gpulaunch.spec.fields import DEFAULT_FIELDS, FIELDS, LATER
 from gpulaunch.spec.mistakes import Bad, Mistakes
-from gpulaunch.spec.suggest import did_you_mean
+from gpulaunch.spec.suggest import did_you_mean_key
 from gpulaunch.spec.tree import Node, Plain
 from gpulaunch.spec.tree import Path as Steps
+
+OF_THE_FILE = frozenset({"notify", "limits", "defaults", "jobs"})
+"""Keys that stand beside `jobs:` alone."""
 
 
 def split(node: Node) -> tuple[dict[str, Plain], set[str]]:
@@ -46,13 +49,13 @@ def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
     """One of pydantic's errors as ours; the field it is about."""
     field = str(detail["loc"][0])
     if detail["type"] == "extra_forbidden":
-        if field == "notify":
+        if field in OF_THE_FILE:
             mistakes.add((*where, field), "belongs beside jobs:, for the whole run", key=True)
         elif field in LATER:
             mistakes.add((*where, field), "this version cannot do that yet", key=True)
         else:
             known = DEFAULT_FIELDS if where == ("defaults",) else FIELDS
-            message = f"unknown key{did_you_mean(field, known)}"
+            message = f"unknown key{did_you_mean_key(field, known)}"
             mistakes.add((*where, field), message, key=True)
     else:
         error = detail["ctx"]["error"]

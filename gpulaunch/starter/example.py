@@ -29,7 +29,7 @@ jobs:
     foreach: {values: [a, b, c]}
     run: echo "predict.py {{item}} on card $CUDA_VISIBLE_DEVICES" | tee {{out}}/result.txt
     outputs: ["{{out}}/result.txt"]
-    # retries: 2            # also {times: 2, on: [gpu_oom], delay: 30s}
+    # retries: 2            # also {times: 2, "on": [gpu_oom], delay: 30s}
     # gpus: 2               # cards at once (1); 0 hides them
     # gpu_memory: 16GB      # only on a card with this much memory free
     # cwd: some/directory   # (the job file's)

@@ -38,8 +38,12 @@ TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
             "idle_timeout",
             "wrote nothing for its idle_timeout of 10 min",
         ),
-        (MissingOutput(("pred.cif",)), "missing_output", "did not write pred.cif"),
-        (MissingOutput(tuple("abcde")), "missing_output", "did not write a, b, c and 2 more"),
+        (MissingOutput(("pred.cif",)), "missing_output", "left no good output: pred.cif"),
+        (
+            MissingOutput(tuple("abcde")),
+            "missing_output",
+            "left no good output: a, b, c and 2 more",
+        ),
         (NotStarted("no such file"), "not_started", "could not be started: no such file"),
     ],
 )

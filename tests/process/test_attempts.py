@@ -439,11 +439,11 @@ def test_outputs_absent_empty_or_old_are_named(slot: Slot) -> None:
     assert isinstance(outcome, MissingOutput)
     assert outcome.status == Exited(0)
     assert outcome.paths == (
-        f"{slot.folder}/absent",
+        f"{slot.folder}/absent (absent)",
         f"{slot.folder}/empty (empty)",
         f"{slot.folder}/old (older than the attempt)",
         f"{slot.folder}/bare (an empty directory)",
-        f"{slot.folder}/*.none",
+        f"{slot.folder}/*.none (absent)",
     )
 
 
@@ -451,14 +451,15 @@ def test_outputs_are_not_looked_at_after_a_failure_and_codes_of_success_count(sl
     none = (f"{slot.folder}/none",)
     assert slot.run("false", outputs=none).outcome == Exited(1)
     ended = slot.run("false", outputs=none, success_codes=frozenset({1}))
-    assert ended.outcome == MissingOutput(none, Exited(1))
+    assert ended.outcome == MissingOutput((f"{none[0]} (absent)",), Exited(1))
 
 
 def test_thousands_of_missing_outputs_fit_the_end(slot: Slot) -> None:
     outputs = tuple(f"{slot.folder}/{'ü' * 100}-{n}" for n in range(3000))
     ended = slot.run("true", outputs=outputs)
     assert isinstance(ended.outcome, MissingOutput)
-    assert ended.outcome.paths == outputs[: len(ended.outcome.paths)]
+    told = [f"{path} (absent)" for path in outputs]
+    assert list(ended.outcome.paths) == told[: len(ended.outcome.paths)]
     end = slot.end()
     assert end is not None
     assert end.outcome == ended.outcome

@@ -67,7 +67,7 @@ def running(node: Node, attempt: AttemptId, text: str = "up") -> None:
         ("sleep 100", {"idle_timeout": 0.2}, TimedOut("idle_timeout", 0.2, Signaled(15)), 124),
         ("trap 'exit 0' TERM; sleep 100 & wait", {"timeout": 0.2},
          TimedOut("timeout", 0.2, Exited(0)), 124),
-        ("exit 0", {"outputs": ("/no/file",)}, MissingOutput(("/no/file",), Exited(0)), 1),
+        ("exit 0", {"outputs": ("/no/file",)}, MissingOutput(("/no/file (absent)",), Exited(0)), 1),
     ],
 )  # fmt: skip
 def test_slurm_is_told_success_only_of_what_the_job_file_calls_one(

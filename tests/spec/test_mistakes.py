@@ -148,3 +148,28 @@ def test_such_a_column_hurts_nobody_who_does_not_insert_it(tmp_path: Path) -> No
     assert job.run == r"x '2' \{{a b}} {{c d}}"
     assert job.params == {"a b": "1", "lr": "2"}
     assert job_of("run: 'x {{a b}}'").run == "x {{a b}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.csv", 'id;length;note\na;1,5;"x;y"\n'),
+        ("t.csv", "id\tlength\tnote\na\t1,5\tx;y\n"),
+        ("t.tsv", "id\tlength\tnote\na\t1,5\tx;y\n"),
+        ("t.csv", 'id,length,note\na,"1,5",x;y\n'),
+        ("t.csv", 'id,"length",note\r\na,"1,5",x;y\r\n'),
+    ],
+)
+def test_a_table_may_be_what_a_spreadsheet_writes(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, newline="")
+    (job,) = jobs_of(
+        f"jobs: [{{name: '{{{{id}}}}', run: [x, '{{{{note}}}}'], foreach: {{csv: {name}}}}}]",
+        tmp_path,
+    )
+    assert job.params == {"id": "a", "length": "1,5", "note": "x;y"}
+
+
+def test_a_table_of_one_column_may_hold_semicolons(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id\na;b\n")
+    (job,) = jobs_of("jobs: [{run: 'x {{id}}', foreach: {csv: t.csv}}]", tmp_path)
+    assert job.params == {"id": "a;b"}

@@ -19,7 +19,7 @@ def cards(*memory: int, mig: bool = False) -> list[Gpu]:
 
 def never(text: str, gpus: list[Gpu], pool: int | None = None) -> list[str]:
     found = plan_of(text).unplaceable(gpus, len(gpus) if pool is None else pool)
-    return [block.split("\n")[0].removeprefix("jobs.yaml:") for block in found]
+    return [one.text.split("\n")[0].removeprefix("jobs.yaml:") for one in found]
 
 
 def test_everything_fits() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,7 +17,9 @@ from gpulaunch.spec.fields import FIELDS
 
 HERE = Path(__file__).parent
 VALIDATOR = jsonschema.Draft202012Validator(schema())
-CONFIGS = sorted((HERE.parent.parent / "configs").glob("*.yaml"))
+ROOT = HERE.parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+SHIPPED = [*CONFIGS, *sorted((ROOT / "examples").glob("*/*.y*ml"))]
 
 
 class Editor(yaml.SafeLoader):
@@ -35,7 +40,7 @@ def test_it_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
 
 
-@pytest.mark.parametrize("loader", [Editor, yaml.BaseLoader])
+@pytest.mark.parametrize("loader", [Editor, yaml.BaseLoader, yaml.SafeLoader])
 @pytest.mark.parametrize("path", [*(HERE / "good").glob("*.yaml"), *CONFIGS], ids=lambda p: p.stem)
 def test_good_files_pass(path: Path, loader: type) -> None:
     # Merge keys are resolved by loaders, not by the schema; the base loader leaves them.
@@ -162,6 +167,38 @@ def test_loader_and_schema_agree_on_workers(fields: str) -> None:
     except JobFileError:
         loads = False
     assert (accepts(text), loads) == (WORKERS[fields], WORKERS[fields])
+
+
+OLD = """
+notify: {run: [echo], on: finish}
+jobs: [{run: x, retries: {times: 2, on: [exit]}}]
+"""
+
+
+def test_on_read_by_a_yaml_1_1_loader_is_still_on() -> None:
+    """Such loaders make true of it, programs that write it again make the text `true` of that."""
+    read = yaml.safe_load(OLD)
+    assert True in read["notify"]
+    assert VALIDATOR.is_valid(read)
+    assert VALIDATOR.is_valid(json.loads(json.dumps(read)))
+    for again in (yaml.safe_dump(read), json.dumps(read)):
+        plan = load_text(again.encode(), name="j", base=Path("/"), environ={})
+        assert plan.jobs[0].retry.on == {"exit"}
+        assert plan.notify[0].on == {"finish"}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_files_we_ship_mean_the_same_to_every_yaml_loader(path: Path) -> None:
+    """Keys alone: of values the loader keeps the text, and each field converts its own."""
+    assert all(isinstance(key, str) for key in keys_of(yaml.safe_load(path.read_text())))
+
+
+def keys_of(value: Any) -> Iterator[object]:
+    if isinstance(value, dict):
+        yield from value
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from keys_of(item)
 
 
 def test_every_field_is_described() -> None:

@@ -1,0 +1,37 @@
+"""How a command tells that it failed: in words on standard error, and as JSON where asked for.
+
+With `--json`, standard output gets one line and nothing else of the failure:
+{"error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file has file, line,
+column, field and message; other failures have no mistakes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from gpulaunch.errors import Mistake
+
+_ENDS = frozenset({"--", ":::"})
+
+
+def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mistake] = ()) -> int:
+    """Say why a command failed; returns its exit status."""
+    click.echo(f"gpulaunch: {text}" if "\n" not in text else text, err=True)
+    if as_json:
+        count = f"{len(found)} mistake{'s' if len(found) > 1 else ''} in the job file"
+        error = count if found else text
+        told = {"error": error, "status": status, "mistakes": [one.plain() for one in found]}
+        click.echo(json.dumps(told, ensure_ascii=False))
+    return status
+
+
+def asks_for_json(error: click.ClickException, argv: Sequence[str]) -> bool:
+    """Whether a command line that could not be read to its end has the command's own `--json`."""
+    context: click.Context | None = getattr(error, "ctx", None)
+    if context is None or not any("--json" in one.opts for one in context.command.params):
+        return False
+    end = next((i for i, word in enumerate(argv) if word in _ENDS), len(argv))
+    return "--json" in argv[:end]
