@@ -119,10 +119,11 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
 
 
 def require_programs(pool: Pool) -> None:
-    """Raises NoCardsError where the engine's own programs are not to be found, and UsageError
-    where the environment sets it wrongly."""
+    """Raises NoCardsError where the engine's own programs are not to be found, or know of no
+    cluster, and UsageError where the environment sets it wrongly."""
     if pool.engine != "slurm":
         return
+    from gpulaunch.engines.slurm.health import unconfigured
     from gpulaunch.engines.slurm.settings import Settings
 
     Settings.of((), os.environ)
@@ -130,6 +131,10 @@ def require_programs(pool: Pool) -> None:
         raise NoCardsError(
             f"--engine slurm: {', '.join(missing)} not found in PATH: start the run where Slurm's"
             " commands are, on a login node as a rule"
+        )
+    if why := unconfigured(os.environ):
+        raise NoCardsError(
+            f"--engine slurm: {why}; set SLURM_CONF, or start the run where `sinfo` answers"
         )
 
 

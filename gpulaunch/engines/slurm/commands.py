@@ -7,6 +7,7 @@
     signal -> Done | Refused | Unreachable                    scancel
     hold, release -> Done | Refused | Unreachable             scontrol
     ask    -> Config | Unreachable                            scontrol
+    look_for_config -> words                                  scontrol, without the controller
 
 An answer comes from a later turn of the loop, never from within the call. `Unreachable` says
 nothing about any job: a submission that ended so may have reached the controller, and is looked
@@ -32,6 +33,7 @@ from gpulaunch.engines.slurm.reading import (
     Row,
     is_full,
     is_over_already,
+    is_unconfigured,
     is_unreachable,
     one_line,
     queue_format,
@@ -228,6 +230,16 @@ class Slurm:
             return Unreachable(end.text) if end.code or end.late else _config(end.out)
 
         self._call("scontrol", ["show", "config"], self._environ, lambda end: done(read(end)))
+
+    def look_for_config(self, done: Callable[[str], object]) -> None:
+        """What keeps Slurm's programs from finding a configuration here; empty where nothing does,
+        or that is not known. The controller is not asked."""
+
+        def read(end: _End) -> str:
+            return end.text if end.code and is_unconfigured(end.said) else ""
+
+        argv = ["show", "hostnames", "n1"]
+        self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def close(self) -> None:
         """Give the calls up that are under way; they are not answered."""

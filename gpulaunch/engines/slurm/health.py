@@ -1,7 +1,8 @@
-"""Whether Slurm takes jobs from this machine, for `gpulaunch doctor`: asks, changes nothing."""
+"""Whether Slurm takes jobs from this machine: asks, changes nothing."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import closing
 
@@ -11,6 +12,23 @@ from gpulaunch.loop import Loop
 
 LIMIT = 10.0
 """Seconds for each question: people wait for the answer."""
+
+
+def unconfigured(environ: Mapping[str, str], limit: float = LIMIT) -> str:
+    """Why Slurm's programs know of no cluster here, in words; empty where they do, and where that
+    cannot be told now."""
+    conf = environ.get("SLURM_CONF")
+    if conf and not os.path.exists(conf):
+        return f"SLURM_CONF is {conf}, which does not exist"
+    with closing(Loop()) as loop, closing(Slurm(loop, environ, limit)) as slurm:
+        said: list[str] = []
+        slurm.look_for_config(said.append)
+        while not said:
+            loop.turn()
+    if not said[0]:
+        return ""
+    unset = "" if conf else ", and SLURM_CONF is not set"
+    return f"Slurm's programs have no configuration that they can use{unset}: {said[0]}"
 
 
 def finding(environ: Mapping[str, str], limit: float = LIMIT) -> Finding | None:
@@ -24,6 +42,8 @@ def finding(environ: Mapping[str, str], limit: float = LIMIT) -> Finding | None:
                 f"of Slurm's programs {', '.join(slurm.missing)} not found in PATH",
                 "`--engine slurm` needs all of " + ", ".join(PROGRAMS),
             )
+        if why := unconfigured(environ, limit):
+            return Finding("warning", why, "without one `--engine slurm` cannot hand jobs over")
         answers: list[object] = []
         slurm.ask(answers.append)
         slurm.queue(answers.append)

@@ -242,6 +242,13 @@ FULL = re.compile(
     re.I,
 )
 """There are as many jobs as there may be: later there is room again."""
+NO_CONFIG = re.compile(
+    r"could not establish a configuration source|unable to process configuration file", re.I
+)
+NOT_FETCHED = re.compile(
+    r"contact|connect|timed out|host name lookup failure|temporar|server error|retrying", re.I
+)
+"""Beside that: there is one, which could not be fetched or read just now."""
 POLICY = re.compile(r"violates accounting/qos policy", re.I)
 LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
 """The limit's own name, which newer versions say beside that a policy was violated."""
@@ -270,6 +277,11 @@ def one_line(text: str, longest: int = 500) -> str:
 
 def is_unreachable(text: str) -> bool:
     return bool(UNREACHABLE.search(text))
+
+
+def is_unconfigured(text: str) -> bool:
+    """Whether Slurm's programs find no configuration here, or none that they understand."""
+    return bool(NO_CONFIG.search(text)) and not NOT_FETCHED.search(text)
 
 
 def is_full(text: str) -> bool:
