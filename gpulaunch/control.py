@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import select
 import socket
 import struct
@@ -28,7 +27,7 @@ from typing import Any, TypeAlias, cast
 from gpulaunch import __version__
 from gpulaunch.core.events import Request
 from gpulaunch.errors import UnfinishedRunError, UsageError
-from gpulaunch.gpus.names import Held, bind_name, listening, peer, user_name
+from gpulaunch.gpus.names import RUN_ID, Held, bind_name, listening, peer, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
 from gpulaunch.journal.shapes import coder_of
@@ -37,7 +36,6 @@ REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some 
 REPLY_BYTES = 64 << 20
 CONNECTIONS = 256
 _READ_BYTES = 1 << 16
-_RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +344,7 @@ def live_runs(timeout: float = 2.0) -> list[RunInfo]:
     `timeout` in seconds, for each.
     """
     names = sorted(name.removeprefix("run/") for name in listening("run/"))
-    found = [_look(run, timeout) for run in names if _RUN_ID.fullmatch(run)]
+    found = [_look(run, timeout) for run in names if RUN_ID.fullmatch(run)]
     return [info for info in found if info is not None]
 
 

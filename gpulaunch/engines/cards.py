@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from typing import Literal
 
 from gpulaunch.core.events import (
     Acquire,
@@ -35,12 +35,15 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.eyes import Eyes, Seen, Then
+from gpulaunch.engines.pace import Pace
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.lease import Held, Lease, Waiter, scope_of, take, take_gather
+from gpulaunch.gpus.lease import POLL, Held, Lease, Waiter, scope_of, take, take_gather
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
 DRAIN_PAUSE = 0.2
+CONNECTS = 32
+"""So many times in a row a card's holder is connected to, then once in `POLL` seconds."""
 
 
 class Cards:
@@ -78,14 +81,15 @@ class Cards:
         self._gathering: Lease | Waiter | None = None
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
+        self._connects = Pace(CONNECTS, POLL)
 
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
             case Acquire(gpu):
                 try:
                     self.acquire(gpu)
-                except OSError as error:  # descriptors are scarce: the core asks again
-                    why = f"its lease cannot be taken now: {error.strerror}"
+                except OSError as error:  # too few descriptors, an unfit lock: the core asks again
+                    why = f"its lease cannot be taken now: {error.strerror or error}"
                     self._post(Refused(gpu, Occupied(why)))
             case Release(gpu):
                 if self.holds(gpu):  # else its Refused(Sick) is on the way, and it was given back
@@ -173,11 +177,14 @@ class Cards:
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
-    def _wait_for(self, uuid: str) -> bool:
+    def _wait_for(self, uuid: str, by_clock: bool = False) -> bool:
         """Be told when the card's lease is let go. False: it already was."""
         if uuid in self._waiters:
             return True
-        waiter = Waiter.connect(self._gpus[uuid].key, self._scope, want=self._in_need())
+        # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
+        by_clock = by_clock or not self._connects.spend(uuid, time.monotonic())
+        key, want = self._gpus[uuid].key, self._in_need()
+        waiter = Waiter.connect(key, self._scope, want, by_clock)
         if waiter is None:
             return False
         self._waiters[uuid] = waiter
@@ -185,26 +192,42 @@ class Cards:
         return True
 
     def _woken(self, uuid: str, waiter: Waiter) -> None:
-        news: Lease | Held | str = waiter.on_readable()
+        news, holder = waiter.on_readable(), waiter.holder
         if news == "still":
             return
         self._stop_waiting(uuid)
+        try:
+            self._heard(uuid, news, holder)
+        except OSError:  # that is for acquire to say, which the core asks for
+            self._post(Freed(uuid))
+
+    def _heard(
+        self,
+        uuid: str,
+        news: Lease | Literal["gone", "odd", "perhaps"],
+        holder: tuple[int, int] | None,
+    ) -> None:
         if uuid in self._returning:
             if isinstance(news, Lease):
                 self._handed[uuid] = news
             self._returning.discard(uuid)
             self.acquire(uuid)
-            return
-        if news == "perhaps":
+        elif isinstance(news, Lease):
+            self._hand_in(uuid, news)
+        elif news == "odd":
+            self._wait_for(uuid, by_clock=True)
+        elif news == "perhaps":
             # Only the clock woke us: a card that is held as before is no news for anybody.
-            with suppress(OSError):  # descriptors are scarce: that is for acquire to say
-                news = self._take_or_wait(uuid)
-            if isinstance(news, Held):
-                return
-        if isinstance(news, Lease):
-            self._handed[uuid] = news
-            # The core takes it with Acquire while it handles Freed, or has no use for it.
-            self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
+            taken = self._take_or_wait(uuid)
+            if isinstance(taken, Lease):
+                self._hand_in(uuid, taken)
+        elif not self._wait_for(uuid) or self._waiters[uuid].holder not in (None, holder):
+            self._post(Freed(uuid))
+
+    def _hand_in(self, uuid: str, lease: Lease) -> None:
+        self._handed[uuid] = lease
+        # The core takes it with Acquire while it handles Freed, or has no use for it.
+        self._loop.call_after("handed:" + uuid, 0.0, lambda: self._drop_handed(uuid))
         self._post(Freed(uuid))
 
     def _drop_handed(self, uuid: str) -> None:
@@ -234,26 +257,32 @@ class Cards:
         elif self._gathering is None:
             self._try_gathering()
 
-    def _try_gathering(self) -> None:
-        while True:
+    def _try_gathering(self, by_clock: bool = False) -> None:
+        while self._gathering is None:
             try:
                 self._gathering = take_gather(self._scope)
             except Held:
-                waiter = Waiter.connect_gather(self._scope)
-                if waiter is None:
-                    continue
-                self._gathering = waiter
-                self._loop.watch(waiter.fileno(), self._gather_news)
-                return
-            self.say_want()
-            self._post(GatherGranted())
-            return
+                self._gathering = self._wait_to_gather(by_clock)
+            else:
+                self.say_want()
+                self._post(GatherGranted())
+
+    def _wait_to_gather(self, by_clock: bool) -> Waiter | None:
+        by_clock = by_clock or not self._connects.spend("gather", time.monotonic())
+        waiter = Waiter.connect_gather(self._scope, by_clock)
+        if waiter:
+            self._loop.watch(waiter.fileno(), self._gather_news)
+        return waiter
 
     def _gather_news(self) -> None:
         assert isinstance(self._gathering, Waiter)
-        if self._gathering.on_readable() != "still":
-            self._end_gathering()
-            self._try_gathering()
+        news = self._gathering.on_readable()
+        if news == "still":
+            return
+        if isinstance(news, Lease):  # this right is let go, never handed over
+            news.close()
+        self._end_gathering()
+        self._try_gathering(by_clock=news == "odd")
 
     def _end_gathering(self) -> None:
         if isinstance(self._gathering, Waiter):

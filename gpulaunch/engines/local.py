@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -88,11 +89,17 @@ class Local:
         """Their keepers end them by themselves, now that their supervisor is gone."""
         self._left = list(attempts)
         for name in self._old_keepers if attempts else ():
-            waiter = Waiter.connect_name(name, name, False)
-            if waiter:
+            waiter = Waiter.connect_name(name, name)
+            if waiter and waiter.holder and waiter.holder[1] not in self._owners():
+                waiter.close()  # another user's process took the name: no keeper of this run
+            elif waiter:
                 self._keepers[name] = waiter
                 self._loop.watch(waiter.fileno(), partial(self._keeper_news, name))
         self._settle_left()
+
+    def _owners(self) -> tuple[int, ...]:
+        """Whose keepers an earlier supervisor's can be, by user id."""
+        return os.geteuid(), os.stat(self._context.run.path).st_uid
 
     def _keeper_news(self, name: str) -> None:
         if self._keepers[name].on_readable() == "still":

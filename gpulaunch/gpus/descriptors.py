@@ -6,7 +6,7 @@ import os
 import socket
 from array import array
 
-from gpulaunch.gpus.names import BACKLOG, PREFIX
+from gpulaunch.gpus.names import BACKLOG, PREFIX, connect_name, peer
 
 
 def receive(link: socket.socket) -> tuple[bytes, list[int]]:
@@ -23,21 +23,37 @@ def receive(link: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def listening_socket(fd: int, name: str) -> socket.socket:
-    """The socket that was passed to us, if it is the one bound to the name. Raises OSError."""
+    """The socket that was passed to us, if it is the one that holds the name. Raises OSError.
+
+    A socket of the same name may be of another kind or network namespace, where the name excludes
+    nobody here: it is the one only if whoever connects to the name finds this process.
+    """
     try:
         sock = socket.socket(fileno=fd)
     except OSError:
         os.close(fd)
         raise
     try:
-        if sock.getsockname() != b"\0" + os.fsencode(PREFIX + name):
+        same = sock.getsockname() == b"\0" + os.fsencode(PREFIX + name)
+        if not same or sock.type != socket.SOCK_STREAM:
             raise OSError("another socket than the lease's")
         sock.setblocking(False)
         sock.listen(BACKLOG)  # again, so that SO_PEERCRED names us from now on
+        if _holder(name) != (os.getpid(), os.geteuid()):
+            raise OSError("another socket holds the lease's name")
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def _holder(name: str) -> tuple[int, int] | None:
+    """PID and user id of whoever holds the name in this network namespace."""
+    link = connect_name(name)
+    if link is None:
+        return None
+    with link:
+        return peer(link)
 
 
 def timer(seconds: float) -> int:

@@ -5,10 +5,14 @@
       on_readable(): accept, read   ◀─ "w" ── holds no card and wants this one   ("-": no longer)
       hand_over(): the socket itself ─ SCM_RIGHTS ─▶ on_readable() -> Lease
       close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
+      anything else                    ────────────▶ on_readable() -> "odd": wait by the clock
 
 A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Supervisor, keepers and job all hold it
 open, so that it outlives any of them and never the last. Where GPULAUNCH_LEASE_DIR is set, a locked
 file is held beside it (containers have abstract names of their own).
+
+Any user may bind a card's name and answer whatever they like: nothing that comes from there is a
+lease unless the kernel says so, and no answer costs a waiter more than a look every few seconds.
 
 Never looks at the card itself: whether a stranger uses it is the driver's to say (`discover`).
 """
@@ -20,11 +24,12 @@ import hashlib
 import os
 import select
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.descriptors import listening_socket, receive, timer
+from gpulaunch.gpus.lockfile import UnfitLockError
 from gpulaunch.gpus.names import (
     UNKNOWN,
     Held,
@@ -33,9 +38,20 @@ from gpulaunch.gpus.names import (
     connect_patiently,
     holder_of,
     listening,
+    peer,
 )
 
-__all__ = ["Held", "Holder", "Lease", "Waiter", "gather_name", "holders", "lease_name", "scope_of"]
+__all__ = [
+    "Held",
+    "Holder",
+    "Lease",
+    "UnfitLockError",
+    "Waiter",
+    "gather_name",
+    "holders",
+    "lease_name",
+    "scope_of",
+]
 
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
 POLL = 2.0
@@ -60,7 +76,11 @@ def gather_name(scope: str = "") -> str:
 
 
 def take(key: str, scope: str = "") -> Lease:
-    """Take a card's lease, at once or not at all. Raises Held, naming the holder."""
+    """Take a card's lease, at once or not at all.
+
+    Raises Held, naming the holder; OSError where it cannot be told (UnfitLockError, or too few
+    descriptors).
+    """
     return take_name(lease_name(key, scope), key)
 
 
@@ -244,16 +264,23 @@ class Waiter:
         self.want(want)
 
     @classmethod
-    def connect(cls, key: str, scope: str = "", want: bool = False) -> Waiter | None:
-        """Wait for a card; None: nobody holds it any more, take it. `want`: we hold no card."""
-        return cls.connect_name(lease_name(key, scope), key, want)
+    def connect(
+        cls, key: str, scope: str = "", want: bool = False, by_clock: bool = False
+    ) -> Waiter | None:
+        """Wait for a card; None: nobody holds it any more, take it.
+
+        `want`: this launcher holds no card. `by_clock`: its holder is not to be connected to.
+        """
+        name = lease_name(key, scope)
+        return cls(key, name, None, want) if by_clock else cls.connect_name(name, key, want)
 
     @classmethod
-    def connect_gather(cls, scope: str = "") -> Waiter | None:
-        return cls.connect_name(gather_name(scope), "gather", False)
+    def connect_gather(cls, scope: str = "", by_clock: bool = False) -> Waiter | None:
+        name = gather_name(scope)
+        return cls("gather", name, None, False) if by_clock else cls.connect_name(name, "gather")
 
     @classmethod
-    def connect_name(cls, name: str, key: str, want: bool) -> Waiter | None:
+    def connect_name(cls, name: str, key: str, want: bool = False) -> Waiter | None:
         try:
             link, taken = connect_patiently(name)
         except OSError:  # too many wait there unaccepted, or it is forbidden: ask again in a while
@@ -267,6 +294,11 @@ class Waiter:
     def fileno(self) -> int:
         return self._link.fileno() if self._link else self._timer
 
+    @property
+    def holder(self) -> tuple[int, int] | None:
+        """PID and user id of whoever held the name when this Waiter connected, if it did."""
+        return peer(self._link) if self._link else None
+
     def want(self, want: bool) -> None:
         """Say whether this launcher holds no card and would like to be handed this one."""
         if self._link is None or want == self._want:
@@ -276,10 +308,11 @@ class Waiter:
         with contextlib.suppress(OSError):
             self._link.send(_WANTS if want else _WANTS_NOT)
 
-    def on_readable(self) -> Lease | Literal["gone", "perhaps", "still"]:
+    def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
         """The lease, if it was handed to us; "gone": try to take it; "still": go on waiting.
 
-        "perhaps": nothing can be told of its holder from here, it is time to try.
+        "perhaps": nothing can be told of its holder from here, it is time to try. "odd": what holds
+        it is no launcher, and may say such things for ever: close, and wait by the clock.
         """
         if self._link is None:
             return "perhaps"
@@ -290,8 +323,8 @@ class Waiter:
         except OSError:
             return "gone"
         if fds:
-            return self._receive(fds) or "gone"
-        return "still" if said else "gone"
+            return self._receive(fds) or "odd"
+        return "odd" if said else "gone"
 
     def close(self) -> None:
         if self._link is not None:
@@ -307,22 +340,41 @@ class Waiter:
                 undo.callback(os.close, fd)
             try:
                 sock = undo.enter_context(listening_socket(fds[0], self._name))
-                locked = fds[1] if len(fds) == 2 else _lock(self._name)
+                locked = _lock_passed(self._name, fds[1:])
             except (OSError, Held):
                 return None
             undo.pop_all()
+        for fd in fds[1:]:
+            if fd != locked:
+                os.close(fd)
         return Lease(self.key, self._name, sock, locked)
 
 
 def _lock(name: str) -> int | None:
-    """The locked file beside the socket, None where none is asked for. Raises Held."""
+    """The locked file beside the socket, None where none is asked for.
+
+    Raises Held, or UnfitLockError where the file cannot be locked.
+    """
     directory = os.environ.get(lockfile.VARIABLE)
     if not directory:
         return None
-    locked = lockfile.lock(directory, name.removeprefix("gpu/"))
+    locked = lockfile.lock(directory, _file(name))
     if locked is None:
         raise Held(name, UNKNOWN)
     return locked
+
+
+def _lock_passed(name: str, fds: Sequence[int]) -> int | None:
+    """The one of these descriptors that holds the lock, else as `_lock`."""
+    directory = os.environ.get(lockfile.VARIABLE)
+    for fd in fds if directory else ():
+        if lockfile.holds(fd, str(directory), _file(name)):
+            return fd
+    return _lock(name)
+
+
+def _file(name: str) -> str:
+    return name.removeprefix("gpu/")
 
 
 def _below(scope: str) -> str:

@@ -3,6 +3,9 @@
 Owns binding, connecting to and listing `\\0gpulaunch/1/...`. A bound name is held by whoever has
 the listening socket open and is gone with the last of them: nothing here can be stale, and no file
 exists that a cleaner could remove. What the sockets mean is decided elsewhere (leases, runs).
+
+Any user of the machine may bind any of these names. Who did is asked of the kernel (SO_PEERCRED);
+what such a process says of itself is never believed unread.
 """
 
 from __future__ import annotations
@@ -11,17 +14,26 @@ import contextlib
 import errno
 import os
 import pwd
+import re
 import socket
 import struct
 from dataclasses import dataclass
+from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
 
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096
+RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
-_UNCONNECTED = b"01"
+# A stream socket that is not connected. A name may hold line breaks, and so forge whole lines of
+# the table: what has another shape is passed over. (net/unix/af_unix.c, unix_seq_show)
+_BOUND = re.compile(
+    rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) 0001 01 +[0-9]+ @%s(.*)\n"
+    % re.escape(PREFIX.encode())
+)
 _PATIENCE = 200
+_RUNS_ASKED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +147,10 @@ def is_bound(name: str) -> bool:
 
 
 def run_of(pid: int) -> str | None:
-    """The id of the run whose supervisor this process is."""
-    for name in listening("run/") if pid else ():
+    """The id of the run whose supervisor this process is; of so many runs at most."""
+    names = listening("run/") if pid else ()
+    runs = (name for name in names if RUN_ID.fullmatch(name.removeprefix("run/")))
+    for name in islice(runs, _RUNS_ASKED):
         with contextlib.suppress(OSError):
             link = connect_name(name)
             if link is None:
@@ -188,16 +202,11 @@ def _is_run(name: str) -> bool:
 
 
 def _bound() -> list[tuple[str, bool]]:
-    """(name, whether it listens) of all sockets below our prefix in this network namespace."""
-    found = []
-    marker = b" @" + PREFIX.encode()
+    """(name, whether it listens) of all stream sockets below our prefix in this network namespace.
+
+    Accepted connections go by their listener's name and hold it no longer than the listener does:
+    they are left out.
+    """
     with open("/proc/net/unix", "rb") as file:
-        for line in file:
-            head, mark, rest = line.partition(marker)
-            if mark:
-                _, _, _, flags, _, state, _ = head.split()
-                # Accepted connections go by their listener's name, and hold it no longer than it.
-                if state == _UNCONNECTED:
-                    name = os.fsdecode(rest.rstrip(b"\n"))
-                    found.append((name, bool(int(flags, 16) & _LISTENING)))
-    return found
+        found = [_BOUND.fullmatch(line) for line in file]
+    return [(os.fsdecode(m[2]), bool(int(m[1], 16) & _LISTENING)) for m in found if m]

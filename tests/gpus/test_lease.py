@@ -10,16 +10,16 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gpulaunch.errors import UsageError
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import (
     Held,
     Lease,
+    UnfitLockError,
     Waiter,
     gather_name,
     holders,
@@ -275,16 +275,110 @@ def test_a_lease_in_flight_to_a_launcher_that_closes_is_free_again(key: str) -> 
     take(key).close()
 
 
+# ── Whoever answers is no launcher ──────────────────────────────────────────────────────────────
+
+
+def of_the_same_name(key: str, kind: socket.SocketKind) -> socket.socket:
+    """A socket whose name reads as the lease's, and excludes nobody from it."""
+    sock = socket.socket(socket.AF_UNIX, kind)
+    sock.bind(f"\0gpulaunch/1/gpu/{key}")
+    return sock
+
+
+def answered(impostor: socket.socket, key: str, *descriptors: int) -> object:
+    """What a waiter makes of these descriptors."""
+    with Waiter_closing(waiter_for(key, want=True)) as waiter:
+        link, _ = impostor.accept()
+        with link:
+            socket.send_fds(link, [b"L"], descriptors)
+        return waiter.on_readable()
+
+
 @pytest.mark.usefixtures("no_leaked_descriptors")
-def test_what_is_not_the_lease_is_not_accepted_as_it(key: str) -> None:
+@pytest.mark.parametrize("count", [1, 3, 4, 250])
+def test_descriptors_that_are_not_the_lease_are_closed(key: str, count: int) -> None:
     with bind_name(f"gpu/{key}") as impostor, bind_name(f"gpu/{key}-other") as other:
-        for given in (other.fileno(), 0):
-            waiter = waiter_for(key, want=True)
-            link, _ = impostor.accept()
-            with link:
-                socket.send_fds(link, [b"L"], [given, given, given])
-            assert waiter.on_readable() == "gone"
-            waiter.close()
+        read, write = os.pipe()
+        internet = socket.socket(socket.AF_INET6)
+        with internet, os.fdopen(read), os.fdopen(write, "w"):
+            for given in (other.fileno(), 0, read, internet.fileno()):
+                assert answered(impostor, key, *[given] * count) == "odd"
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_DGRAM])
+def test_a_socket_of_another_kind_is_not_the_lease(key: str, kind: socket.SocketKind) -> None:
+    with bind_name(f"gpu/{key}") as impostor, of_the_same_name(key, kind) as other:
+        assert answered(impostor, key, other.fileno()) == "odd"
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_an_accepted_connection_goes_by_the_name_of_the_lease_and_is_not_it(key: str) -> None:
+    with bind_name(f"gpu/{key}") as impostor, Waiter_closing(waiter_for(key)) as waiter:
+        link, _ = impostor.accept()
+        with link:
+            socket.send_fds(link, [b"L"], [link.fileno()])
+        assert waiter.on_readable() == "odd"
+
+
+BOUND_ELSEWHERE = """
+import ctypes, os, socket, sys
+from gpulaunch.gpus.names import bind_name
+impostor = bind_name("gpu/" + sys.argv[1])
+impostor.setblocking(True)
+if ctypes.CDLL(None).unshare(0x40000000):  # CLONE_NEWNET
+    print("refused", flush=True)
+    raise SystemExit
+print("taken", flush=True)
+link, _ = impostor.accept()
+lease = bind_name("gpu/" + sys.argv[1])
+socket.send_fds(link, [b"L"], [lease.fileno()])
+sys.stdin.read()
+"""
+
+
+@as_root
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_name_of_another_network_namespace_is_not_the_lease(key: str) -> None:
+    with python(BOUND_ELSEWHERE, key) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != "taken\n":
+            pytest.skip("no network namespace can be made here")
+        with Waiter_closing(waiter_for(key, want=True)) as waiter:
+            assert readable(waiter)
+            assert waiter.on_readable() == "odd"
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_holder_that_talks_is_no_launcher(key: str) -> None:
+    with bind_name(f"gpu/{key}") as impostor, Waiter_closing(waiter_for(key)) as waiter:
+        link, _ = impostor.accept()
+        with link:
+            link.sendall(b"spam" * 100)
+            assert waiter.on_readable() == "odd"
+
+
+def test_sockets_of_other_kinds_neither_hold_a_name_nor_are_listed(key: str) -> None:
+    with of_the_same_name(key, socket.SOCK_DGRAM), of_the_same_name(key, socket.SOCK_SEQPACKET):
+        assert not is_bound(f"gpu/{key}")
+        assert Waiter.connect(key) is None
+        take(key).close()
+
+
+def test_a_name_with_line_breaks_forges_no_row_of_the_table(key: str) -> None:
+    forged = f"gpu/{key}\nodd row @gpulaunch/1/gpu/{key}-forged"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0gpulaunch/1/{forged}")
+        other.listen()
+        assert not is_bound(f"gpu/{key}-forged")
+        assert holders().get(f"{key}-forged") is None
+        assert take(key).close() is None
+
+
+def test_the_name_of_a_holder_s_run_is_a_run_s_name(key: str) -> None:
+    with bind_name(f"run/{key}\x1b[2J"), take(key), pytest.raises(Held) as refused:
+        take(key)
+    assert refused.value.holder.run is None
 
 
 def test_the_new_holder_is_the_one_the_kernel_names(key: str) -> None:
@@ -561,16 +655,64 @@ def test_a_removed_lock_file_is_not_mistaken_for_the_lock(
     os.close(fd)
 
 
-def test_a_lease_directory_that_cannot_be_used_is_said_in_one_line(
+def test_a_lease_directory_that_is_gone_is_said_in_one_line(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPULAUNCH_LEASE_DIR", "/nonexistent/leases")
-    with pytest.raises(UsageError, match=r"GPULAUNCH_LEASE_DIR=/nonexistent/leases: No such file"):
+    with pytest.raises(UnfitLockError, match=r"^/nonexistent/leases/.*No such file[^\n]*$"):
         take(key)
 
 
-def test_a_symbolic_link_in_the_lease_directory_is_not_followed(key: str, shared: Path) -> None:
-    (shared / f"{key}.lock").symlink_to(shared / "elsewhere")
-    with pytest.raises(UsageError):
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"/proc/self/cwd/{path.name}")
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (os.mkfifo, "is a FIFO"),
+        (os.mkdir, "is a directory"),
+        (a_socket, "is a socket"),
+        (lambda path: path.symlink_to(path.with_name("elsewhere")), "is a symbolic link"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a symbolic link"),
+    ],
+    ids=["fifo", "directory", "socket", "dangling link", "link"],
+)
+def test_what_stands_in_the_place_of_a_lock_is_named_and_nothing_waits_for_it(
+    make: Callable[[Path], None],
+    what: str,
+    key: str,
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(shared)
+    make(shared / f"{key}.lock")
+    with pytest.raises(UnfitLockError, match=f"{key}.lock {what}"):
         take(key)
     assert not (shared / "elsewhere").exists()
+    take(f"{key}-other").close()
+
+
+@as_root
+def test_a_lock_that_its_owner_forbids_is_named(key: str, shared: Path) -> None:
+    (shared / f"{key}.lock").touch(mode=0)
+    code = BECOME + "take(sys.argv[1])"
+    process = subprocess.run(
+        [sys.executable, "-c", code, key], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "cannot be locked (Permission denied)" in process.stderr
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_a_descriptor_that_is_not_the_lock_is_not_taken_for_it(key: str, shared: Path) -> None:
+    lease = bind_name(f"gpu/{key}")
+    with Waiter_closing(waiter_for(key, want=True)) as waiter, open("/dev/null") as null:
+        link, _ = lease.accept()
+        with link:
+            socket.send_fds(link, [b"L"], [lease.fileno(), null.fileno()])
+        lease.close()
+        with received(waiter) as handed:
+            locked = handed.filenos()[1]
+            assert os.path.samestat(os.fstat(locked), (shared / f"{key}.lock").stat())
