@@ -19,22 +19,29 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from types import TracebackType
 from typing import Any, TypeAlias, cast
 
 from gpulaunch import __version__
 from gpulaunch.core.events import Request
+from gpulaunch.core.model import RunState
 from gpulaunch.errors import UnfinishedRunError, UsageError
-from gpulaunch.gpus.names import RUN_ID, Held, bind_name, listening, peer, user_name
+from gpulaunch.gpus.names import RUN_ID, Held, Holder, bind_name, listening, peer, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
-from gpulaunch.journal.shapes import coder_of
+from gpulaunch.journal.shapes import Coder, coder_of
 
 REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some of it
 REPLY_BYTES = 64 << 20
 CONNECTIONS = 256
+_SHARE = 8  # of the descriptors that this process may have: the others are for jobs and leases
+_AT_ONCE = 32  # clients admitted before anything else has its turn
+_NAME_CHARS = 255
+_PATH_BYTES = 4096
+_ASKING_ALL = 10.0  # seconds; each of very many runs may keep us waiting
 _READ_BYTES = 1 << 16
 
 
@@ -52,15 +59,52 @@ Asking: TypeAlias = Request | Hello | Reasons
 _ASKING = coder_of(Asking)
 
 
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What a run answers to Hello."""
+
+    pid: int
+    dir: str
+    name: str
+    state: RunState
+    counts: Mapping[str, int]
+
+    @property
+    def plausible(self) -> bool:
+        """Whether no value is out of the range that a run's can have."""
+        path = os.fsencode(self.dir)
+        return (
+            path.startswith(b"/")
+            and b"\0" not in path
+            and len(path) <= _PATH_BYTES
+            and 0 < len(self.name) <= _NAME_CHARS
+            and all(count >= 0 for count in self.counts.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run answers to Reasons: words by job."""
+
+    reasons: Mapping[str, str]
+
+
+_PRESENT = coder_of(Present)
+_TOLD = coder_of(Told)
+
+
 class AlreadySupervisedError(UnfinishedRunError):
     """Another supervisor has the run; `pid` is 0 where it lives in another PID namespace."""
 
-    def __init__(self, run: str, pid: int) -> None:
+    def __init__(self, run: str, holder: Holder) -> None:
+        pid = holder.pid
         where = f"pid {pid}" if pid else "in another container"
-        super().__init__(
-            f"run {run} is alive ({where}): follow it with gpulaunch wait, or end it with"
-            " gpulaunch cancel --all"
-        )
+        text = f"run {run} is alive ({where}): follow it with gpulaunch wait, or end it with"
+        text += " gpulaunch cancel --all"
+        if holder.uid not in (os.geteuid(), 0) and os.geteuid():
+            text = f"the name of run {run} is taken by a process of {holder}: nothing goes on with"
+            text += " the run before that process ends"
+        super().__init__(text)
         self.pid = pid
 
 
@@ -188,10 +232,11 @@ class ControlServer:
         try:
             self._listener = bind_name(control_name(run).removeprefix("\0gpulaunch/1/"))
         except Held as held:
-            raise AlreadySupervisedError(run, held.holder.pid) from None
+            raise AlreadySupervisedError(run, held.holder) from None
         self.run = run
         self._uid = os.geteuid()
         self._conns: dict[int, Conn] = {}
+        self._most = max(1, min(CONNECTIONS, getrlimit(RLIMIT_NOFILE)[0] // _SHARE))
         self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         # One descriptor for the loop, however many clients come and go.
         self._poll = select.epoll()
@@ -238,7 +283,7 @@ class ControlServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        for _ in range(CONNECTIONS):
+        for _ in range(_AT_ONCE):
             try:
                 link, _ = self._listener.accept()
             except BlockingIOError:
@@ -269,7 +314,7 @@ class ControlServer:
         self._poll.register(conn.fileno(), select.EPOLLIN)
         if uid not in (self._uid, 0):
             conn.end(_others(self.run, self._uid))
-        elif len(self._conns) > CONNECTIONS:
+        elif len(self._conns) > self._most:
             # Those that owe or leave something go first; a client that only waits does no harm.
             stuck = next((each for each in self._conns.values() if each.busy), conn)
             stuck.end("too many ask this run at once")
@@ -302,6 +347,11 @@ class RunInfo:
     name: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def own(self) -> bool:
+        """Whether it is this user's."""
+        return self.uid == os.geteuid()
+
 
 def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
     """Ask a live run; its answer. Raises NoAnswerError with what is the matter.
@@ -327,6 +377,29 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
     return answer
 
 
+def present(run: str, timeout: float = 10.0) -> Present:
+    """Who a live run says it is. Raises NoAnswerError, also for an answer that makes no sense."""
+    said = cast(Present, _understood(run, _PRESENT, call(run, Hello(), timeout)))
+    if not said.plausible:
+        raise NoAnswerError(_NONSENSE.format(run))
+    return said
+
+
+def reasons(run: str, timeout: float = 10.0) -> Mapping[str, str]:
+    """Why jobs of a live run wait, for the first of them. Raises NoAnswerError as `present`."""
+    return cast(Told, _understood(run, _TOLD, call(run, Reasons(), timeout))).reasons
+
+
+_NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"
+
+
+def _understood(run: str, coder: Coder, answer: object) -> object:
+    try:
+        return coder.decode(answer)
+    except (ValueError, TypeError, RecursionError):
+        raise NoAnswerError(_NONSENSE.format(run)) from None
+
+
 def watch(run: str) -> socket.socket | None:
     """A connection that becomes readable when the run's supervisor is gone; None if it is already.
 
@@ -343,25 +416,27 @@ def live_runs(timeout: float = 2.0) -> list[RunInfo]:
 
     `timeout` in seconds, for each.
     """
+    until = time.monotonic() + _ASKING_ALL
     names = sorted(name.removeprefix("run/") for name in listening("run/"))
-    found = [_look(run, timeout) for run in names if RUN_ID.fullmatch(run)]
+    found = [_look(run, timeout, until) for run in names if RUN_ID.fullmatch(run)]
     return [info for info in found if info is not None]
 
 
-def _look(run: str, timeout: float) -> RunInfo | None:
+def _look(run: str, timeout: float, until: float) -> RunInfo | None:
+    patience = max(0.0, min(timeout, until - time.monotonic()))
     try:
-        with _connect(run, timeout) as link:
+        with _connect(run, patience) as link:
             pid, uid = peer(link)
     except NoAnswerError:
         return None
     info = RunInfo(run, pid, uid, user_name(uid))
     if os.geteuid() not in (uid, 0):
         return info
-    with contextlib.suppress(NoAnswerError, KeyError, TypeError):
-        said = call(run, Hello(), timeout)
-        counts = dict(said.get("counts") or {})
-        return RunInfo(run, pid, uid, info.user, Path(said["dir"]), str(said["name"]), counts)
-    return info
+    try:
+        said = present(run, patience)
+    except NoAnswerError:
+        return info
+    return replace(info, dir=Path(said.dir), name=said.name, counts=said.counts)
 
 
 def _connect(run: str, timeout: float) -> socket.socket:

@@ -14,11 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 
+from gpulaunch.cli.ps import command as ps
 from gpulaunch.control import (
     CONNECTIONS,
     REQUEST_BYTES,
@@ -32,6 +34,8 @@ from gpulaunch.control import (
     call,
     from_request,
     live_runs,
+    present,
+    reasons,
     to_request,
     watch,
 )
@@ -86,10 +90,16 @@ class Served:
         self.server.close()
 
 
+def hello(**other: object) -> dict[str, object]:
+    """What a run answers to Hello, but for what is `other`."""
+    usual = {"pid": os.getpid(), "dir": "/runs/a", "name": "a", "state": "running"}
+    return usual | {"counts": {"running": 2}} | other
+
+
 def well(conn: Conn, asking: Asking) -> None:
     match asking:
         case Hello():
-            conn.send({"pid": os.getpid(), "dir": "/runs/a", "name": "a", "counts": {"running": 2}})
+            conn.send(hello())
         case Reasons():
             conn.send({"reasons": {f"job-{i}": "waits for a card " * 8 for i in range(100_000)}})
         case Stop(now=True):
@@ -165,14 +175,14 @@ def test_a_run_that_is_not_alive_is_a_clear_line() -> None:
     with pytest.raises(NoAnswerError, match=f"run {run} is not alive"):
         call(run, Hello())
     assert watch(run) is None
-    assert not supervised(run)
+    assert not supervised(run, os.getuid())
 
 
 def test_a_supervisor_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     with ControlServer(some_run()) as server:
         with pytest.raises(NoAnswerError, match=r"has not answered within 0\.2 s"):
             call(server.run, Hello(), timeout=0.2)
-        assert supervised(server.run)
+        assert supervised(server.run, os.getuid())
 
 
 def test_a_supervisor_whose_queue_is_full_is_not_waited_for_for_ever() -> None:
@@ -189,7 +199,7 @@ def test_a_supervisor_whose_queue_is_full_is_not_waited_for_for_ever() -> None:
         with pytest.raises(NoAnswerError, match="does not answer"):
             call(run, Hello(), timeout=0.2)
         assert time.monotonic() - began > 0.15
-        assert supervised(run)
+        assert supervised(run, os.getuid())
 
 
 def test_a_supervisor_that_ends_before_it_answers_is_said() -> None:
@@ -232,7 +242,7 @@ def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
             os.kill(other.pid, signal.SIGKILL)
             assert select.select([watching], [], [], 10)[0]
         other.wait()
-    assert not supervised(run)
+    assert not supervised(run, os.getuid())
     ControlServer(run).close()
 
 
@@ -415,7 +425,8 @@ print(info.user, info.dir, info.name)
     said = as_nobody(code, served.run).stdout.splitlines()
     assert said[0].startswith(f"run {served.run} belongs to root")
     assert said[1:] == ["root None None"]
-    assert served.asked == []
+    # Whoever lists the machine's live runs meanwhile says hello to this one as well.
+    assert not [asked for asked in served.asked if not isinstance(asked, Hello)]
 
 
 @root_only
@@ -469,6 +480,129 @@ with control.ControlServer(sys.argv[1]) as server:
         assert other.stdout is not None
         assert other.stdout.readline() == "bound\n"
         assert call(run, Hello()) == {"uid": NOBODY}
+
+
+# ── Whoever answers is no run ───────────────────────────────────────────────────────────────────
+
+HOSTILE: list[object] = [
+    [],
+    ["error"],
+    {},
+    hello(counts="many"),
+    hello(counts=[1, 2]),
+    hello(counts={"running": "two"}),
+    hello(counts={"running": -1}),
+    hello(counts={"running": True}),
+    hello(counts={"running": 1.5}),
+    hello(counts={"running": {}}),
+    hello(dir="/runs/a\0b"),
+    hello(dir="runs/a"),
+    hello(dir="/" + "a" * 5000),
+    hello(dir=None),
+    hello(dir=["/runs/a"]),
+    hello(name=7),
+    hello(name=""),
+    hello(name="n" * 300),
+    hello(state="well"),
+    hello(pid="1"),
+    hello(more=1),
+    {"error": ["\x1b[2J"]},
+]
+
+
+@contextlib.contextmanager
+def answering(answer: object) -> Iterator[str]:
+    """A run that gives the same answer to whatever it is asked; yields its id."""
+    served = Served(lambda conn, asking: conn.send(cast("Any", answer)))
+    try:
+        yield served.run
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+def test_an_answer_that_no_run_gives_is_not_believed(answer: object) -> None:
+    with answering(answer) as run:
+        with pytest.raises(NoAnswerError):
+            present(run)
+        [info] = mine(run)
+        assert (info.pid, info.dir, info.name, info.counts) == (os.getpid(), None, None, {})
+        assert CliRunner().invoke(ps).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"reasons": ["a"]}, {"reasons": {"a": 1}}, {"reasons": None}], ids=repr
+)
+def test_reasons_that_no_run_gives_are_not_believed(answer: object) -> None:
+    with answering(answer) as run, pytest.raises(NoAnswerError, match="makes no sense"):
+        reasons(run)
+
+
+def test_what_a_terminal_would_obey_in_a_run_s_name_is_written_out() -> None:
+    with answering(hello(name="a\x1b[2J\nb", dir="/runs/\x1b]0;x\x07")) as run:
+        [info] = mine(run)
+        assert info.name == "a\x1b[2J\nb"
+        shown = CliRunner().invoke(ps).stdout
+        assert r"a\x1b[2J\nb" in shown
+        assert "\x1b[2J" not in shown
+        assert "\x07" not in shown
+
+
+TAKE = """
+with control.ControlServer(sys.argv[1]) as server:
+    print("bound", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def taken_by_nobody(run: str) -> Iterator[None]:
+    """The run's name is another user's process's."""
+    command = [sys.executable, "-c", AS_NOBODY + TAKE, run]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "bound\n"
+        yield
+
+
+@root_only
+def test_a_name_that_another_user_took_makes_no_run_alive() -> None:
+    run, owner = some_run(), 12345
+    with taken_by_nobody(run):
+        assert not supervised(run, owner)
+        assert supervised(run, NOBODY)
+
+
+@root_only
+def test_whose_process_took_a_run_s_name_is_said() -> None:
+    run = some_run()
+    code = """
+os.setgid(65533)
+os.setuid(65533)
+try: control.ControlServer(sys.argv[1])
+except control.AlreadySupervisedError as error: print(error)
+"""
+    become = AS_NOBODY.replace("os.setgid(65534); os.setuid(65534)", "")
+    command = [sys.executable, "-c", become + code, run]
+    with taken_by_nobody(run):
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"the name of run {run} is taken by a process of nobody (pid ")
+    assert said.stdout.endswith("nothing goes on with the run before that process ends\n")
+
+
+def test_where_descriptors_are_few_few_clients_are_heard_at_once() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        with ControlServer(some_run()) as server, contextlib.ExitStack() as links:
+            for _ in range(20):
+                links.enter_context(connect(server.run))
+            before = len(os.listdir("/proc/self/fd"))
+            server.on_readable()
+            assert len(os.listdir("/proc/self/fd")) == before + 64 // 8
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # ── Who is alive ────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,10 @@ _ENDS = frozenset({"--", ":::"})
 
 def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mistake] = ()) -> int:
     """Say why a command failed; returns its exit status."""
-    click.echo(f"gpulaunch: {text}" if "\n" not in text else text, err=True)
+    from gpulaunch.views.words import visible_lines
+
+    shown = visible_lines(text)
+    click.echo(f"gpulaunch: {shown}" if "\n" not in shown else shown, err=True)
     if as_json:
         count = f"{len(found)} mistake{'s' if len(found) > 1 else ''} in the job file"
         error = count if found else text

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpulaunch.cli.damage import remembered
-from gpulaunch.control import NoAnswerError, Reasons, call, live_runs
+from gpulaunch.control import NoAnswerError, live_runs, reasons
 from gpulaunch.core.ledger import CUT_OFF, Ledger
 from gpulaunch.core.mending import UNRECORDED
 from gpulaunch.core.model import Job, RunState
@@ -53,11 +53,11 @@ class Found:
             known = {name: self.ledger.jobs[name] for name in waiting}
             return {name: self.ledger.reason_of(job) for name, job in known.items()}
         try:
-            told: dict[str, str] = call(self.id, Reasons(), PATIENCE)["reasons"]
+            told = reasons(self.id, PATIENCE)
         except NoAnswerError as error:
             return dict.fromkeys(waiting, str(error))
         if len(told) < EXPLAINED:
-            return told
+            return dict(told)
         return {name: told.get(name, behind(told)) for name in waiting}
 
 
@@ -71,7 +71,8 @@ def directory(run: str | None) -> RunDir:
     try:
         return find(run, Path.cwd())
     except UsageError:
-        alive = [info for info in live_runs() if run is not None and run in (info.id, info.name)]
+        own = [info for info in live_runs() if info.own]
+        alive = [info for info in own if run is not None and run in (info.id, info.name)]
         if len(alive) != 1 or alive[0].dir is None:
             raise
         return RunDir(alive[0].dir)
@@ -85,7 +86,7 @@ def alive(run: str | None) -> Found:
             raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
         refuse_elsewhere(one.run)
         return one
-    mine = [info for info in live_runs() if info.dir is not None]
+    mine = [info for info in live_runs() if info.own and info.dir is not None]
     if len(mine) != 1 or mine[0].dir is None:
         have = ", ".join(str(info.dir) for info in mine) or "none is"
         raise UsageError(f"name the run (-r RUN), unless exactly one is alive (alive: {have})")

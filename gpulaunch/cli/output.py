@@ -18,6 +18,7 @@ from gpulaunch.engines.pool import Pool
 from gpulaunch.journal import codec
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, console_for
+from gpulaunch.views.words import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 def say(text: str, options: Any = None) -> None:
     """A line of gpulaunch's own, on standard error; not where `--quiet` asked for silence."""
     if not getattr(options, "quiet", False):
-        click.echo(f"gpulaunch: {text}", err=True)
+        click.echo(f"gpulaunch: {visible_lines(text)}", err=True)
 
 
 def print_json(value: Any) -> None:

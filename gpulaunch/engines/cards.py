@@ -42,7 +42,7 @@ from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
 DRAIN_PAUSE = 0.2
-CONNECTS = 32
+CONNECTS = 8
 """So many times in a row a card's holder is connected to, then once in `POLL` seconds."""
 
 

@@ -24,7 +24,10 @@ import hashlib
 import os
 import select
 import socket
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
 from gpulaunch.gpus import lockfile
@@ -55,8 +58,10 @@ __all__ = [
 
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
 POLL = 2.0
-_VISITORS = 256
-_ROUNDS = 2 * _VISITORS
+VISITORS = 32
+"""So many connections a lease keeps open at most; those of a user who has the most give way."""
+_SHARE = 32  # of this process's descriptors one lease may have one part
+_ROUNDS = 2 * VISITORS
 _WANTS, _WANTS_NOT, _YOURS = b"w", b"-", b"L"
 
 
@@ -114,6 +119,14 @@ def holders(scope: str = "") -> dict[str, Holder]:
     return {key: holder for key, holder in found.items() if holder}
 
 
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """One who waits for a lease: the connection, and whose process it is, by user id."""
+
+    link: socket.socket
+    uid: int
+
+
 class Lease:
     """A lease this process holds. Close it, hand it over, or leave it to those that inherited it.
 
@@ -127,7 +140,8 @@ class Lease:
         self._sock = sock
         self._locked = locked
         self._wanting: dict[int, None] = {}  # in the order in which they began to want
-        self._visitors: dict[int, socket.socket] = {}
+        self._visitors: dict[int, Visitor] = {}
+        self._most = max(1, min(VISITORS, getrlimit(RLIMIT_NOFILE)[0] // _SHARE))
         # One descriptor for the loop, however many visit.
         self._poll = select.epoll()
         self._accepting = False
@@ -197,13 +211,13 @@ class Lease:
         self._sock.close()
         self._poll.close()
         for visitor in self._visitors.values():
-            visitor.close()
+            visitor.link.close()
         self._visitors.clear()
         self._wanting.clear()
 
     def _give(self, fd: int) -> bool:
         try:
-            socket.send_fds(self._visitors[fd], [_YOURS], list(self.filenos()))
+            socket.send_fds(self._visitors[fd].link, [_YOURS], list(self.filenos()))
         except OSError:
             self._forget(fd)
             return False
@@ -211,22 +225,33 @@ class Lease:
 
     def _accept(self) -> None:
         try:
-            visitor, _ = self._sock.accept()
+            link, _ = self._sock.accept()
         except BlockingIOError:
             return
         except OSError:
             # No descriptor left. Those who wait in the kernel's queue are woken at the end anyway.
             self._accept_more(False)
             return
-        visitor.setblocking(False)
-        self._visitors[visitor.fileno()] = visitor
-        self._poll.register(visitor.fileno(), select.EPOLLIN)
-        if len(self._visitors) >= _VISITORS:
-            self._accept_more(False)
+        uid = peer(link)[1]
+        if len(self._visitors) >= self._most and not self._make_room(uid):
+            link.close()  # it looks again in a while, by the clock
+            return
+        link.setblocking(False)
+        self._visitors[link.fileno()] = Visitor(link, uid)
+        self._poll.register(link.fileno(), select.EPOLLIN)
+
+    def _make_room(self, uid: int) -> bool:
+        """Hang up on the newest visitor of the user who has the most, unless this is that user."""
+        crowds = Counter(visitor.uid for visitor in self._visitors.values())
+        crowd, many = crowds.most_common(1)[0]
+        if crowds[uid] + 1 >= many:
+            return False
+        self._forget(next(fd for fd, each in reversed(self._visitors.items()) if each.uid == crowd))
+        return True
 
     def _read(self, fd: int) -> None:
         try:
-            said = self._visitors[fd].recv(256)
+            said = self._visitors[fd].link.recv(256)
         except BlockingIOError:
             return
         except OSError:
@@ -241,7 +266,7 @@ class Lease:
     def _forget(self, fd: int) -> None:
         self._wanting.pop(fd, None)
         self._poll.unregister(fd)
-        self._visitors.pop(fd).close()
+        self._visitors.pop(fd).link.close()
         self._accept_more(True)
 
     def _accept_more(self, on: bool) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
+from gpulaunch.gpus.names import peer
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
@@ -43,8 +44,12 @@ def control_name(run: str) -> str:
     return f"\0gpulaunch/1/run/{run}"
 
 
-def supervised(run: str) -> bool:
-    """Whether a supervisor of this run lives on this machine."""
+def supervised(run: str, owner: int) -> bool:
+    """Whether a supervisor of this run lives on this machine.
+
+    `owner` is the user id of whom the run's directory belongs to: any other user's process may have
+    taken the name when the run was gone.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
         try:
             link.connect(control_name(run))
@@ -52,7 +57,7 @@ def supervised(run: str) -> bool:
             return True  # too many wait there already
         except OSError:
             return False
-        return True
+        return peer(link)[1] in (owner, os.geteuid(), 0)
 
 
 def state_of(rundir: RunDir) -> RunState:
@@ -64,7 +69,10 @@ def state_of(rundir: RunDir) -> RunState:
     if isinstance(last, RunClosed):
         return last.state
     origin = origin_of(rundir)
-    return "running" if not origin.here or supervised(origin.run) else "interrupted"
+    if not origin.here:
+        return "running"
+    owner = os.stat(rundir.path).st_uid
+    return "running" if supervised(origin.run, owner) else "interrupted"
 
 
 def origin_of(rundir: RunDir) -> Origin:

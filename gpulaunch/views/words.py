@@ -161,6 +161,11 @@ def visible(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def visible_lines(text: str) -> str:
+    """`text` as `visible` has it, line by line: of what is said to people, parts may be anybody's."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def clip(text: str, length: int) -> str:
     """At most `length` characters, the cut marked."""
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"

@@ -407,18 +407,54 @@ sys.stdin.read()
 
 def test_a_crowd_of_waiters_does_not_take_the_holders_descriptors(key: str) -> None:
     with take(key) as lease:
-        crowd = [waiter_for(key) for _ in range(leases._VISITORS + 20)]
+        crowd = [waiter_for(key) for _ in range(leases.VISITORS + 20)]
+        before = len(os.listdir("/proc/self/fd"))
         lease.on_readable()
+        assert len(os.listdir("/proc/self/fd")) == before + leases.VISITORS
         (watched,) = lease.selectables()
         assert not readable(watched, within=0)
-        assert len(lease._visitors) == leases._VISITORS
+        assert [waiter.on_readable() for waiter in crowd[leases.VISITORS :]] == ["gone"] * 20
         for waiter in crowd[:30]:
             waiter.close()
         late = waiter_for(key, want=True)
         wait_until(lease.on_readable)
-    for waiter in (*crowd[30:], late):
+    for waiter in (*crowd[30 : leases.VISITORS], late):
         assert waiter.on_readable() == "gone"
+    for waiter in (*crowd, late):
         waiter.close()
+
+
+CROWD = """
+waiters = [Waiter.connect(sys.argv[1], want=True) for _ in range(int(sys.argv[2]))]
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@as_root
+def test_one_user_s_crowd_keeps_no_other_user_s_launcher_out(key: str) -> None:
+    with take(key) as lease, python(BECOME + CROWD, key, str(leases.VISITORS + 5)) as crowd:
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "there\n"
+        assert lease.on_readable()
+        with Waiter_closing(waiter_for(key, want=True)) as ours:
+            lease.on_readable()
+            assert ours.on_readable() == "still"
+
+
+@pytest.mark.usefixtures("no_leaked_descriptors")
+def test_where_descriptors_are_few_a_lease_keeps_few_connections(key: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        with take(key) as lease:
+            crowd = [waiter_for(key) for _ in range(10)]
+            lease.on_readable()
+            assert [waiter.on_readable() for waiter in crowd] == ["still"] * 4 + ["gone"] * 6
+            for waiter in crowd:
+                waiter.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_holder_without_a_descriptor_left_goes_on_and_hands_over_later(key: str) -> None:
