@@ -29,10 +29,11 @@ from gpulaunch import __version__
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UnfinishedRunError, UsageError
-from gpulaunch.gpus.names import RUN_ID, Held, Holder, bind_name, listening, peer, user_name
+from gpulaunch.gpus.names import RUN_ID, Held, Holder, bind_name, listening, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
 from gpulaunch.journal.shapes import Coder, coder_of
+from gpulaunch.peers import peer
 
 REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some of it
 REPLY_BYTES = 64 << 20

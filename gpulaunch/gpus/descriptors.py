@@ -6,7 +6,8 @@ import os
 import socket
 from array import array
 
-from gpulaunch.gpus.names import BACKLOG, PREFIX, connect_name, peer
+from gpulaunch.gpus.names import BACKLOG, PREFIX, connect_name
+from gpulaunch.peers import peer
 
 
 def receive(link: socket.socket) -> tuple[bytes, list[int]]:

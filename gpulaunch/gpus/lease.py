@@ -41,8 +41,8 @@ from gpulaunch.gpus.names import (
     connect_patiently,
     holder_of,
     listening,
-    peer,
 )
+from gpulaunch.peers import peer
 
 __all__ = [
     "Held",

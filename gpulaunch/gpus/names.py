@@ -16,11 +16,11 @@ import os
 import pwd
 import re
 import socket
-import struct
 from dataclasses import dataclass
 from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.peers import peer
 
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096
@@ -113,13 +113,6 @@ def holder_of(name: str) -> Holder | None:
     with link:
         pid, uid = peer(link)
     return Holder(pid, uid, user_name(uid), command_of(pid), None if _is_run(name) else run_of(pid))
-
-
-def peer(link: socket.socket) -> tuple[int, int]:
-    """The PID (0: of another PID namespace) and user id at the other end of a connection."""
-    size = struct.calcsize("iII")
-    pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return pid, uid
 
 
 def listening(prefix: str = "") -> tuple[str, ...]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
-from gpulaunch.gpus.names import peer
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.read import read
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.shapes import UnknownKindError
+from gpulaunch.peers import peer
 
 _TAIL_BYTES = 1 << 16
 

@@ -89,7 +89,7 @@ class Renderer:
         text = "\n".join(line for line in lines if line)
         if found := _MASKED.search(text):
             raise Untranslatable(
-                f"{found.group()}... cannot be cut where it stands: it would override the job's card"
+                f"{found.group()}... cannot be cut where it stands: it would override the card"
             )
         if edits.masks and any(map(forks, nodes)):
             raise Untranslatable(

@@ -162,7 +162,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """`text` as `visible` has it, line by line: of what is said to people, parts may be anybody's."""
+    """`text` as `visible` has it, its lines kept."""
     return "\n".join(map(visible, text.split("\n")))
 
 
