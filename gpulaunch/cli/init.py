@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ def command(script: Path | None, output: Path) -> None:
 
     text = starter()
     if script is not None:
-        translation = translate(_read(script), script.stem)
+        translation = translate(_read(script), script.stem, partial(_beside, script.parent))
         text = translation.yaml_text
         for number, line, why in translation.untranslated:
             say(f"{script}:{number}: {why}\n    {line}")
@@ -44,6 +45,14 @@ def command(script: Path | None, output: Path) -> None:
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from None
     say(f"wrote {output}; next: gpulaunch check {output}")
+
+
+def _beside(directory: Path, name: str) -> str | None:
+    """The text of a file that the script names; None where it cannot be read."""
+    try:
+        return (directory / name).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def _read(script: Path) -> str:

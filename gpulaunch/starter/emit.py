@@ -121,7 +121,7 @@ def _entry(entry: Entry) -> Iterator[str]:
         if names:
             note = "  # one after the other, as in the script" if entry.in_turn else ""
             yield f"    {key}: {_list(names)}{note}"
-    for key in ("cwd", "venv", "conda"):
+    for key in ("cpus", "timeout", "cwd", "venv", "conda"):
         value: str | None = getattr(entry, key)
         if value is not None:
             yield f"    {key}: {scalar(value)}"

@@ -53,5 +53,7 @@ class Entry:
     env: Mapping[str, str] = field(default_factory=dict)
     venv: str | None = None
     conda: str | None = None
+    timeout: str | None = None
+    cpus: str | None = None
     comments: tuple[str, ...] = ()
     in_turn: bool = False

@@ -13,7 +13,7 @@ from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
 from gpulaunch.starter.notes import Notes
-from gpulaunch.starter.render import WRAPPERS, Rendered, Renderer, behind_wrappers, mask_value
+from gpulaunch.starter.render import Rendered, Renderer, behind_wrappers, mask_value
 from gpulaunch.starter.scope import Made, Order, Scope
 from gpulaunch.starter.shell import Script, variables_in, walk
 
@@ -24,9 +24,13 @@ _FILES = "mkdir cp mv rm ln cat ls touch chmod tar gzip gunzip zip unzip diff md
 _TEXTS = "grep sed awk sort uniq head tail cut tr wc tee paste xargs basename dirname seq test ["
 _OTHERS = "wget curl git rsync scp pip aws gsutil cd exit continue true : set source export read"
 _BUILTINS = "wait sleep trap kill jobs disown shift alias pushd popd shopt let module ml return . ["
-_NO_CARD = frozenset(
+NO_CARD = frozenset(
     {*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split(), *_BUILTINS.split()}
 )
+INDEX = "item_index"
+"""The variable that an unfolded script has for an item's number, counted from 0."""
+KEPT = frozenset({"SLURM_ARRAY_TASK_ID"})
+"""Variables of loops that programs read by themselves."""
 _PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes)[= ](\d{1,3})\b")
 _PYTHONS = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh|torchrun|accelerate|deepspeed|Rscript|uv)")
 
@@ -59,6 +63,7 @@ class Launcher:
         nodes = [node for group in [*before, *groups] for node in group]
         self.notes.read |= {name for node in nodes for name in variables_in(self.script, node)}
         gpus, remarks = self._gpus(nodes, rendered, scope)
+        self._of_slurm(nodes, scope)
         base = self._base(nodes)
         name = base + name_suffix(loops)
         needs, after, in_turn = _waits_for(order, scope)
@@ -73,6 +78,8 @@ class Launcher:
             env=self._env(nodes, rendered.variables, scope),
             venv=_escaped(scope.venv),
             conda=_escaped(scope.conda),
+            timeout=scope.timeout,
+            cpus=scope.cpus,
             comments=(*comments, *remarks),
             in_turn=in_turn,
         )
@@ -96,13 +103,22 @@ class Launcher:
 
     def _env(self, nodes: Iterable[Node], items: Sequence[Loop], scope: Scope) -> dict[str, str]:
         read = {name for node in nodes for name in variables_in(self.script, node)}
-        env = {name: escaped(value) for name, value in scope.exported.items()}
+        read -= self.renderer.idle
+        env = {name: escaped(value) for name, value in scope.exported.items() if name != MASK}
         for name, value in scope.literals.items():
             if name in read:
                 env[name] = escaped(value)
-        for loop in items:
+        for loop in (*items, *(loop for loop in scope.loops if loop.variable in KEPT)):
             env[loop.variable] = f"{{{{{loop.placeholder}}}}}"
+        if INDEX in read:
+            env[INDEX] = "{{index}}"
         return env
+
+    def _of_slurm(self, nodes: Sequence[Node], scope: Scope) -> None:
+        given = {*scope.literals, *(loop.variable for loop in scope.loops)}
+        for name in {v for node in nodes for v in variables_in(self.script, node)} - given:
+            if name.startswith("SLURM_"):
+                self.notes.remark(nodes[0], "empty here: only Slurm sets it", f"${name}")
 
     def _gpus(
         self, nodes: Sequence[Node], rendered: Rendered, scope: Scope
@@ -120,12 +136,12 @@ class Launcher:
             return 0, ()
         if (several := _PROCESSES.search(text)) and int(several.group(1)) > 1:
             return int(several.group(1)), ()
-        return 1, (f"No {MASK} in the script: it saw every card. Here it gets one; 0 hides them.",)
+        return 1, (f"Without {MASK} it saw every card. Here it gets one; gpus: 0 hides them.",)
 
     def works(self, nodes: Sequence[Node]) -> bool:
         """Whether something in it may need a card: more than files, texts and the shell itself."""
         names = [self._program(inner) for node in nodes for inner in walk(node)]
-        return any(name not in _NO_CARD for name in names if name)
+        return any(name not in NO_CARD for name in names if name)
 
     def _program(self, node: Node) -> str:
         if node.type != "command" or not (words := behind_wrappers(self.script.words(node))):
@@ -141,7 +157,7 @@ class Launcher:
                 continue
             words = self.script.words(command)
             found = _called(words)
-            if program not in _NO_CARD:
+            if program not in NO_CARD:
                 break
         return self._distinct(found)
 
@@ -168,11 +184,8 @@ def _prefixes(base: str) -> set[str]:
 
 
 def _called(words: Sequence[str]) -> str:
-    words = [word for word in words if "=" not in word] or ["job"]
+    words = behind_wrappers([word for word in words if "=" not in word]) or ["job"]
     name = words[0]
-    while posixpath.basename(name) in WRAPPERS and len(words) > 1:
-        words = [word for word in words[1:] if not re.match(r"-|\d", word)] or ["job"]
-        name = words[0]
     if "-c" in words[1:-1] and _PYTHONS.fullmatch(name):
         return _called(words[-1].strip("'\"").split() or ["job"])
     if _PYTHONS.fullmatch(name):

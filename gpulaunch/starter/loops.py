@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _GLOB = re.compile(r"[*?\[]")
 _COUNT = re.compile(r"\s*(\w+)=(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1|\1\+=1)\s*")
 _FILE = re.compile(r"\$\((?:cat |<\s*)([\w./-]+)\)")
+_FIND = re.compile(
+    r"\$\(find (?P<where>[\w./-]+)(?P<options>(?: -(?:maxdepth 1|type [fdl]|mindepth 1))*)"
+    r" -name (?P<quote>['\"])(?P<name>[^'\"$`/]+)(?P=quote)"
+    r"(?: -(?:type [fdl]|maxdepth 1|print0?))*(?: \| sort(?: -\w+)*)?\)"
+)
 _MOST = 10_000
 _OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
 _OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
@@ -57,9 +62,15 @@ def _values(script: Script, word: Node, scope: Scope) -> list[str]:
     text = script.text(word)
     if braces := re.fullmatch(r"\{(\d+)\.\.(\d+)\}", text):
         return _numbers(int(braces.group(1)), int(braces.group(2)))
-    if counted := re.fullmatch(r"\$\(seq (?:-w )?(\d+)(?: (\d+))?\)", text):
-        first, last = counted.groups()
-        return _numbers(int(first), int(last)) if last else _numbers(1, int(first))
+    if counted := re.fullmatch(r"\$\(seq (-w )?(\d+)(?: (\d+))?(?: (\d+))?\)", text):
+        return _sequence(*counted.groups())
+    if text.startswith("$(find "):
+        return _found(text)
+    if indices := re.fullmatch(r'"?\$\{!(\w+)\[[@*]\]\}"?', text):
+        items = _array(script, indices.group(1), scope)
+        if any(isinstance(item, _Pattern) for item in items):
+            raise Untranslatable(f"counts the files of {indices.group(1)}: loop over those")
+        return [str(number) for number in range(len(items))]
     if listed := re.fullmatch(r"\$\(ls (?:-1 )?([^\s$()|;&`]+)\)", text):
         return [_Pattern(listed.group(1)) if _GLOB.search(text) else _no_listing(text)]
     if array := re.fullmatch(r'"?\$\{(\w+)\[[@*]\]\}"?', text):
@@ -77,6 +88,28 @@ def _values(script: Script, word: Node, scope: Scope) -> list[str]:
     if unquoted and "{" in value and ("," in value or ".." in value):
         raise Untranslatable(f"loops over {text}, a list only the shell can spell out")
     return [value]
+
+
+def _sequence(same: str | None, *numbers: str | None) -> list[str]:
+    """`seq [-w] [FIRST [STEP]] LAST`."""
+    given = [int(number) for number in numbers if number is not None]
+    first, last = (1, *given)[-2:] if len(given) < 3 else (given[0], given[2])
+    step = given[1] if len(given) == 3 else 1
+    if not step or (last - first) // step >= _MOST:
+        raise Untranslatable(f"loops over more than {_MOST} numbers: use lines: of a file")
+    found = [str(number) for number in range(first, last + 1, step)]
+    width = max(map(len, found), default=0) if same else 0
+    return [number.zfill(width) for number in found]
+
+
+def _found(text: str) -> list[str]:
+    """`find DIR -name PATTERN` as a pattern of files."""
+    match = _FIND.fullmatch(text)
+    if match is None:
+        raise Untranslatable(f"loops over {text}, which only the shell can know")
+    where, options, name = match.group("where"), match.group("options"), match.group("name")
+    deep = "" if "maxdepth 1" in options else "**/"
+    return [_Pattern(f"{where.rstrip('/')}/{deep}{name}")]
 
 
 def _quoted_glob(script: Script, word: Node) -> bool:
@@ -126,7 +159,9 @@ def read_loop(script: Script, loop: Node, redirect: Node, scope: Scope) -> Loop:
     head = " ".join(
         script.text(child) for child in loop.children if child.type in ("command", "list")
     )
-    match = re.fullmatch(r"(?:IFS=\S*\s+)?read\s+(?:-r\s+)?(\w+)", head)
+    match = re.fullmatch(
+        r"(?:IFS=\S*\s+)?read\s+(?:-r\s+)?(\w+)(?:\s*\|\|\s*\[+ -n \"?\$\{?\1\}?\"? \]+)?", head
+    )
     target = redirect.child_by_field_name("destination")
     file = literal(script, target, scope.literals) if target is not None else None
     if match is None or file is None or not script.text(redirect).startswith("<"):

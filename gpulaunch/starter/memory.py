@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.notes import Notes
-from gpulaunch.starter.render import Renderer, mask_value
+from gpulaunch.starter.render import MODULES, Renderer, mask_value
 from gpulaunch.starter.scope import Order, Scope
 from gpulaunch.starter.shell import Script, literal, variables_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+TIME, CPUS = "_init_timeout", "_init_cpus"
+"""Variables by which an unfolded script says a job's `timeout` and `cpus`."""
 PRINTS = frozenset({"echo", "printf", "date", "clear", "nvidia-smi", "hostname", "whoami", "pwd"})
 CONDA = ("conda", "mamba", "micromamba")
 _REFUSED = {
@@ -35,8 +37,8 @@ _REFUSED = {
     "popd": "use cwd: of the jobs",
     "shopt": "jobs start with bash's usual settings; write it into run: where it is needed",
     "let": "only counts; use {{index}} where a number is needed",
-    "module": "environment modules are not loaded in a job: load them before `gpulaunch run`",
-    "ml": "environment modules are not loaded in a job: load them before `gpulaunch run`",
+    "module": MODULES,
+    "ml": MODULES,
     "sbatch": "hands the work to Slurm: run gpulaunch inside the allocation instead",
     "break": "jobs do not end each other; see --fail-fast",
     "return": "belongs to a function of the script",
@@ -72,6 +74,12 @@ class Memory:
         spelt = self.script.text(value) if value is not None else ""
         if name == MASK:
             scope.mask = mask_value(spelt, scope.literals)
+            return
+        if name == TIME:
+            scope.timeout = spelt
+            return
+        if name == CPUS:
+            scope.cpus = spelt
             return
         if name in OWNED:
             raise Untranslatable(f"{name} is set by gpulaunch itself")
@@ -140,6 +148,8 @@ class Memory:
             raise Untranslatable("only waits: gpulaunch starts a job when a card is free for it")
         elif name in PRINTS and not redirected:
             raise Untranslatable("only prints; `gpulaunch run` says what starts and ends")
+        elif name == "read" and self._reads_a_text(node):
+            scope.preamble.append((None, node))
         elif name in (":", "true"):
             raise Untranslatable("does nothing")
         elif name in ("ulimit", "umask"):
@@ -151,6 +161,11 @@ class Memory:
         else:
             return False
         return True
+
+    def _reads_a_text(self, node: Node) -> bool:
+        """`read a b <<< "$line"`: variables from what is known, no terminal."""
+        inside = [node, *node.children]
+        return any(one.type == "herestring_redirect" for part in inside for one in part.children)
 
     def _literal(self, command: Node, number: int, scope: Scope) -> str | None:
         words = [child for child in command.named_children if child.type != "variable_assignment"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.entry import Remark
-from gpulaunch.starter.shell import Script, line_of
+from gpulaunch.starter.shell import Script
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -21,12 +21,16 @@ class Notes:
         self.read: set[str] = set()
 
     def remark(self, node: Node, why: str, text: str | None = None) -> None:
+        line = self.script.line(node)
+        if text is None:
+            compound = not node.type.endswith(("command", "assignment", "redirect"))
+            text = self.script.typed.get(line) if compound else None
         shown = self.script.text(node) if text is None else text
-        self.remarks.append(Remark(line_of(node), shown, why))
+        self.remarks.append(Remark(line, shown, why))
 
     def all(self) -> tuple[Remark, ...]:
         """Each once, in the script's order; at the end, so that unread variables are known."""
         for name, node in self.assigned:
-            if name not in self.read:
+            if name not in self.read and self.script.line(node) not in self.script.typed:
                 self.remark(node, "read by no command that is left")
-        return tuple(sorted(set(self.remarks), key=lambda remark: remark.line))
+        return tuple(sorted(dict.fromkeys(self.remarks), key=lambda remark: remark.line))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
@@ -24,7 +25,6 @@ from gpulaunch.starter.shell import (
     forks,
     is_late_ampersand,
     joined,
-    line_of,
     shell_text,
     walk,
     words_of,
@@ -45,8 +45,12 @@ WRAPPERS = frozenset({
 # fmt: on
 _BLIND = ("heredoc_body", "arithmetic_expansion", "expansion", "subscript", "array")
 _OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
+_JOB_SLOT = "PARALLEL_JOBSLOT"
+_KEEPS = ("command", "declaration_command")
+_DETACHING = ("nohup", "setsid")
 _LOOPS = ("for_statement", "c_style_for_statement", "while_statement")
 
+MODULES = "environment modules are not loaded in a job: load them before `gpulaunch run`"
 KEPT = "gpulaunch keeps the output: logs/JOB.N.log of the run, and `gpulaunch logs JOB` shows it"
 
 
@@ -72,6 +76,8 @@ class Renderer:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.functions: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self.idle: frozenset[str] = frozenset()
         self.exported: set[int] = set()
 
     def render(self, groups: Sequence[Sequence[Node]], loops: tuple[Loop, ...]) -> Rendered:
@@ -80,6 +86,7 @@ class Renderer:
         Raises Untranslatable and Unwritable.
         """
         nodes = [node for group in groups for node in group]
+        self.idle = self._only_for_masks(nodes)
         by_env = tuple(loop for loop in loops if self._in_shell_ways(nodes, loop.variable))
         edits = _Edits(tops=nodes)
         for group in groups:
@@ -89,7 +96,7 @@ class Renderer:
         text = "\n".join(line for line in lines if line)
         if found := _MASKED.search(text):
             raise Untranslatable(
-                f"{found.group()}... cannot be cut where it stands: it would override the card"
+                f"{found.group()} cannot be cut where it stands: it would override the card"
             )
         if edits.masks and any(map(forks, nodes)):
             raise Untranslatable(
@@ -99,7 +106,14 @@ class Renderer:
 
     def _line(self, group: Sequence[Node], edits: _Edits) -> str:
         text = self._apply(group[0].start_byte, group[-1].end_byte, edits)
+        if not any(self._spans_lines(node) for node in group):
+            text = _dedented(text)
         return f"export {text}" if group[0].start_byte in self.exported else text
+
+    def _spans_lines(self, top: Node) -> bool:
+        """Whether a text goes over several lines, so that its blanks count."""
+        texts = ("string", "raw_string", "ansi_c_string", "heredoc_body")
+        return any("\n" in self.script.text(one) for one in walk(top) if one.type in texts)
 
     def masks(self, node: Node) -> list[str]:
         """The masks named in it, without a word on the rest."""
@@ -152,6 +166,8 @@ class Renderer:
             raise Untranslatable(f"uses {given_text}, a word of the script's own command line")
         for node in walk(top):
             kind = node.type
+            if why := self._refused(node):
+                raise Untranslatable(why)
             if kind == "variable_assignment":
                 self._assignment(node, edits)
             elif kind == "command":
@@ -166,7 +182,65 @@ class Renderer:
                 match := _OTHER_CARD.search(self.script.text(node))
             ):
                 why = f"asks for {match.group()}, but a job sees one card, cuda:0: change it"
-                edits.remarks.append(Remark(line_of(node), self.script.text(node), why))
+                edits.remarks.append(Remark(self.script.line(node), self.script.text(node), why))
+
+    def _refused(self, node: Node) -> str:
+        """Why nothing around it can be a job; empty for nearly everything."""
+        if node.type == "for_statement":
+            name = node.child_by_field_name("variable")
+            if name is not None and self.script.text(name) in self.script.made:
+                return "starts several jobs, but only under a condition: write them without it"
+        slot = node.type == "variable_name" and self.script.text(node) == _JOB_SLOT
+        if slot and not chooses_a_card(self.script, node) and not self._in_idle(node):
+            return "uses the number of a slot: a job sees its card as cuda:0"
+        return self.refused.get(self.script.text(node), "")
+
+    def _only_for_masks(self, nodes: Sequence[Node]) -> frozenset[str]:
+        """Variables that are assigned here, and that nothing but masks and messages reads."""
+        read: set[str] = set()
+        chosen: set[str] = set()
+        for node in nodes:
+            for inner in walk(node):
+                if inner.type != "variable_name" or self._is_target(inner):
+                    continue
+                name = self.script.text(inner)
+                if chooses_a_card(self.script, inner) or self._in_message(inner):
+                    chosen.add(name)
+                else:
+                    read.add(name)
+        text = "".join(shell_text(self.script, node, masks=False) for node in nodes)
+        loose = {name for name in chosen - read if "eval" in text and name in text}
+        return frozenset(chosen - read - loose)
+
+    def _is_target(self, name: Node) -> bool:
+        parent = name.parent
+        return parent is not None and parent.type == "variable_assignment"
+
+    def _in_message(self, node: Node) -> bool:
+        """Inside of an `echo` to the terminal."""
+        parent = node.parent
+        while parent is not None and parent.type != "command":
+            parent = parent.parent
+        return parent is not None and self._is_message(parent)
+
+    def _is_message(self, command: Node) -> bool:
+        parent = command.parent
+        alone = parent is not None and parent.type not in (
+            "pipeline",
+            "redirected_statement",
+            "command_substitution",
+            "list",
+        )
+        return alone and self.script.words(command)[:1] in (["echo"], ["printf"])
+
+    def _in_idle(self, node: Node) -> bool:
+        """In the value of a variable that only chooses a card, or in a message."""
+        parent = node.parent
+        while parent is not None:
+            if parent.type == "variable_assignment" and self._assigned(parent) in self.idle:
+                return True
+            parent = parent.parent
+        return self._in_message(node)
 
     def _assigned(self, assignment: Node) -> str:
         name = assignment.child_by_field_name("name")
@@ -178,13 +252,19 @@ class Renderer:
 
     def _assignment(self, node: Node, edits: _Edits) -> None:
         name, parent = self._assigned(node), node.parent
+        if name in self.idle and parent is not None and parent.type not in _KEEPS:
+            self._cut_statement(node, edits)
+            edits.remarks.append(
+                Remark(self.script.line(node), self.script.text(node), "only chose the card")
+            )
+            return
         if name not in OWNED or parent is None:
             return
         if name == MASK:
             edits.masks.append(self._value(node))
         else:
             why = f"{name} is set by gpulaunch itself"
-            edits.remarks.append(Remark(line_of(node), self.script.text(node), why))
+            edits.remarks.append(Remark(self.script.line(node), self.script.text(node), why))
         if parent.type == "command":
             self._cut_before_next(node, edits)
         elif parent.type == "declaration_command" and parent.named_child_count == 1:
@@ -219,14 +299,20 @@ class Renderer:
         if not words:
             return
         name = self.script.text(words[0])
+        if name in ("module", "ml"):
+            self._cut_statement(node, edits)
+            edits.remarks.append(Remark(self.script.line(node), self.script.text(node), MODULES))
+            return
+        read = {self.script.text(one) for one in walk(node) if one.type == "variable_name"}
+        if self._is_message(node) and read & (self.idle | {_JOB_SLOT}):
+            self._cut_statement(node, edits)
+            return
         if why := why_outside(behind_wrappers([self.script.text(word) for word in words])):
             raise Untranslatable(why)
         if (spelt := self._env_mask(node)) is not None:
             self._cut_env_mask(spelt, words, edits)
-        if name == "nohup" and len(words) > 1:
-            self._cut_before_next(words[0], edits)
-            why = "nohup: `gpulaunch run --detach` goes on when the terminal is closed"
-            edits.remarks.append(Remark(line_of(node), "nohup", why))
+        if name in _DETACHING and len(words) > 1:
+            self._cut_detaching(node, words, edits)
         elif name in self.functions:
             raise Untranslatable(
                 f"calls {name}, a function of the script (line {self.functions[name]})"
@@ -235,6 +321,16 @@ class Renderer:
             if name == "break":
                 raise Untranslatable("break: jobs do not end each other; see --fail-fast")
             edits.cuts.append((node.start_byte, node.end_byte, "exit 0"))
+
+    def _cut_detaching(self, node: Node, words: Sequence[Node], edits: _Edits) -> None:
+        """`nohup`, and `setsid`, which would end at once while its child goes on."""
+        for word in words[:-1]:
+            name = self.script.text(word)
+            if name not in _DETACHING:
+                return
+            self._cut_before_next(word, edits)
+            why = f"{name}: `gpulaunch run --detach` goes on when the terminal is closed"
+            edits.remarks.append(Remark(self.script.line(node), name, why))
 
     def _cut_env_mask(self, spelt: tuple[Node, str], words: list[Node], edits: _Edits) -> None:
         """With the `env` before it, where that has nothing else to do."""
@@ -275,16 +371,16 @@ class Renderer:
     # ── redirections ────────────────────────────────────────────────────────────────────────────
 
     def _redirect(self, node: Node, edits: _Edits) -> None:
-        if not self._of_a_log(node):
+        if not self.of_a_log(node):
             return
         before = node.prev_sibling
         start = before.end_byte if before is not None else node.start_byte
         edits.cuts.append((start, node.end_byte, ""))
         text = self.script.text(node)
         if not re.fullmatch(r"\d*>&\d", text):
-            edits.remarks.append(Remark(line_of(node), text, KEPT))
+            edits.remarks.append(Remark(self.script.line(node), text, KEPT))
 
-    def _of_a_log(self, node: Node) -> bool:
+    def of_a_log(self, node: Node) -> bool:
         """A file that takes standard error, or is called a log, and that nothing else mentions."""
         text, siblings = self.script.text(node), self._beside(node)
         target = node.child_by_field_name("destination")
@@ -292,7 +388,7 @@ class Renderer:
             return False
         name = self.script.text(target)
         if re.match(r"\d*>&", text) and name.isdigit():
-            return any(self._of_a_log(one) for one in siblings if one.id != node.id and one != node)
+            return any(self.of_a_log(one) for one in siblings if one.id != node.id and one != node)
         errors = text.startswith(("&>", "2>", ">&")) or any(
             self.script.text(one).startswith("2>&1") for one in siblings
         )
@@ -331,6 +427,12 @@ class Renderer:
         for i in range(0, len(done), 2):
             done[i] = escaped(done[i])
         return "".join(done).strip()
+
+
+def _dedented(text: str) -> str:
+    """Lines behind the first with what they have in common of their indentation gone."""
+    first, newline, rest = text.partition("\n")
+    return first + newline + dedent(rest)
 
 
 def behind_wrappers(words: Sequence[str]) -> Sequence[str]:

@@ -30,6 +30,8 @@ class Scope:
     cwd: str | None = None
     venv: str | None = None
     conda: str | None = None
+    timeout: str | None = None
+    cpus: str | None = None
     errexit: bool = False
     loops: tuple[Loop, ...] = ()
 
@@ -43,6 +45,8 @@ class Scope:
             self.cwd,
             self.venv,
             self.conda,
+            self.timeout,
+            self.cpus,
             self.errexit,
             self.loops,
         )

@@ -22,15 +22,41 @@ _CONTINUED = re.compile(r"[ \t]*\\\n[ \t]*")
 
 
 class Script:
-    """The source and its tree. Positions are bytes of the UTF-8 text."""
+    """The source and its tree. Positions are bytes of the UTF-8 text.
+
+    `lines` are the numbers that its lines have in the script as it was typed, `made` the variables
+    that are not the author's, and `typed` is what stood on a line before it was spelt out.
+    """
 
     def __init__(self, source: str) -> None:
         import tree_sitter_bash
         from tree_sitter import Language, Parser
 
         self.source = source.replace("\r\n", "\n").encode("utf-8", "replace")
+        self.lines = list(range(1, self.source.count(b"\n") + 2))
+        self.made: frozenset[str] = frozenset()
+        self.typed: dict[int, str] = {}
         parser = Parser(Language(tree_sitter_bash.language()))
         self.root = parser.parse(self.source).root_node
+
+    def replaced(
+        self, start: int, end: int, new: str, made: frozenset[str] = frozenset()
+    ) -> Script:
+        """The script with other words from `start` to `end`, which stand on the line of `start`."""
+        before, old = self.source[:start], self.source[start:end]
+        first = before.count(b"\n")
+        last = first + old.count(b"\n")
+        script = Script((before + new.encode() + self.source[end:]).decode("utf-8", "replace"))
+        line = self.lines[first]
+        again = [line] * new.count("\n")
+        script.lines = self.lines[: first + 1] + again + self.lines[last + 1 :]
+        script.made = self.made | made
+        script.typed = {line: old.decode("utf-8", "replace"), **self.typed}
+        return script
+
+    def line(self, node: Node) -> int:
+        """The number of its line in the script as it was typed."""
+        return self.lines[node.start_point.row]
 
     def text(self, node: Node) -> str:
         return self.slice(node.start_byte, node.end_byte)
@@ -41,10 +67,6 @@ class Script:
     def words(self, command: Node) -> list[str]:
         """A command's own words as they stand, without assignments and redirections."""
         return [self.text(node) for node in words_of(command)]
-
-
-def line_of(node: Node) -> int:
-    return node.start_point.row + 1
 
 
 def words_of(command: Node) -> list[Node]:

@@ -18,35 +18,41 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.starter import loops as lp
 from gpulaunch.starter.emit import Unwritable, job_file
-from gpulaunch.starter.entry import Translation
+from gpulaunch.starter.entry import Remark, Translation
 from gpulaunch.starter.launch import Launcher
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.memory import CONDA, PRINTS, Memory
 from gpulaunch.starter.notes import Notes
-from gpulaunch.starter.render import Renderer
+from gpulaunch.starter.render import KEPT, Renderer
 from gpulaunch.starter.scope import Order, Scope
 from gpulaunch.starter.shell import (
-    Script,
     broken,
     is_late_ampersand,
-    line_of,
     variables_in,
     walk,
 )
+from gpulaunch.starter.unfold import Unfolded, unfold
+from gpulaunch.starter.unfold.strings import Read
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_GROUPS = ("subshell", "compound_statement")
 _WAITS = frozenset({"wait", "sleep", "jobs", "wc", "test", "[", ":", "true", "pgrep", "grep"})
 
 
-def translate(script: str, name: str) -> Translation:
+def translate(script: str, name: str, read: Read = lambda path: None) -> Translation:
     """The job file that replaces the script, and what of it has no counterpart.
 
-    `name` is how the file's header calls the script. Never fails: at worst all is remarked.
+    `name` is how the file's header calls the script; `read` gives the text of a file that it
+    names, as `sbatch job.sh` does. Never fails: at worst all is remarked.
     """
-    return _Translator(Script(without_account(script)), name).run()
+    source = without_account(script)
+    try:
+        return _Translator(unfold(source, read), name).run()
+    except Untranslatable as no:
+        return Translation("", (Remark(1, source.strip().split("\n")[0], str(no)),))
 
 
 _EXPORTED = "by `gpulaunch export`"
@@ -77,11 +83,14 @@ def _directory(line: str) -> str:
 
 
 class _Translator:
-    def __init__(self, script: Script, name: str) -> None:
-        self.script = script
+    def __init__(self, unfolded: Unfolded, name: str) -> None:
+        script = self.script = unfolded.script
+        self.called, self.refused = unfolded.called, unfolded.refused
         self.title = name
         self.notes = Notes(script)
+        self.notes.remarks += unfolded.remarks
         self.renderer = Renderer(script)
+        self.renderer.refused = unfolded.refused
         self.memory = Memory(script, self.renderer, self.notes)
         self.launcher = Launcher(script, self.renderer, self.notes)
         self.comments: list[str] = []
@@ -107,7 +116,8 @@ class _Translator:
             try:
                 self._statement(node, background, inner, order, must)
             except (Untranslatable, Unwritable) as no:
-                self.notes.remark(node, str(no))
+                if not (self._tells(node) and self.script.line(node) in self.script.typed):
+                    self.notes.remark(node, str(no))
                 self.lost = self.lost or self.launcher.works([node])
 
     def _statement(
@@ -120,6 +130,8 @@ class _Translator:
                 self.comments.append(text)
             return
         comments, self.comments = self.comments, []
+        if why := self.refused.get(self.script.text(node)):
+            raise Untranslatable(why)
         if broken(node):
             raise Untranslatable("could not be read as bash")
         if kind in ("variable_assignment", "variable_assignments", "declaration_command"):
@@ -127,8 +139,7 @@ class _Translator:
         elif kind == "unset_command":
             self.memory.unset(node, scope)
         elif kind == "function_definition":
-            self.renderer.functions[self.script.text(node.children[0])] = line_of(node)
-            raise Untranslatable("a function: write what it does as a script, and run that")
+            self._function(node)
         elif kind in ("for_statement", "c_style_for_statement", "while_statement"):
             self._loop(node, None, background, scope, order)
         elif kind == "redirected_statement" and node.children[0].type == "while_statement":
@@ -138,6 +149,8 @@ class _Translator:
             self._loop(node.children[0], None, background, scope, order)
         elif kind in ("subshell", "compound_statement"):
             self._group(node, background, scope, order, must)
+        elif self._logged_group(node):
+            self._group(node.children[0], background, scope, order, must)
         elif kind == "list":
             self._list(node, background, scope, order, must)
         elif self._throttles(node):
@@ -149,9 +162,26 @@ class _Translator:
             self._launch([[node]], background, scope, order, must)
         self.comments = []
 
+    def _logged_group(self, node: Node) -> bool:
+        """Whether it is `( ... ) > log 2>&1`: a group whose output gpulaunch keeps."""
+        group = node.type == "redirected_statement" and node.children[0].type in _GROUPS
+        logs = node.children[1:] if group else []
+        if not logs or not all(map(self.renderer.of_a_log, logs)):
+            return False
+        self.notes.remark(logs[0], KEPT)
+        return True
+
+    def _function(self, node: Node) -> None:
+        """Its calls were spelt out, or each is told why not."""
+        name = node.child_by_field_name("name")
+        spelt = self.script.text(name) if name is not None else ""
+        self.renderer.functions[spelt] = self.script.line(node)
+        if spelt not in self.called:
+            raise Untranslatable("a function that no command calls in a way that is known")
+
     def _throttles(self, node: Node) -> bool:
         """An `if` or `while` that only waits for some of the started to end."""
-        if node.type not in ("if_statement", "while_statement"):
+        if node.type not in ("if_statement", "while_statement", "compound_statement"):
             return False
         commands = [inner for inner in walk(node) if inner.type == "command"]
         names = {self.script.words(command)[0] for command in commands if command.children}
@@ -164,8 +194,14 @@ class _Translator:
         first, operator = parts[0]
         if len(parts) == 2 and operator == "||" and self._gives_up(parts[1][0]):
             why = "a failed job stops what needs it; `--fail-fast` stops the run"
-            self.notes.remark(parts[1][0], why, f"|| {self.script.text(parts[1][0])}")
+            if not self._is(first, "wait"):
+                self.notes.remark(parts[1][0], why, f"|| {self.script.text(parts[1][0])}")
+            known = [one.made for one in order.ended]
             self._statement(first, background, scope, order, True)
+            if self._is(first, "wait"):
+                order.ended = [
+                    one if one.made in known else replace(one, must=True) for one in order.ended
+                ]
             return
         while len(parts) > 1 and parts[0][1] == "&&" and self._remembers(parts[0][0]):
             self._block([(parts[0][0], False)], scope, order)
@@ -196,6 +232,10 @@ class _Translator:
             return True
         words = self.script.words(node) if node.type == "command" else []
         activates = words[:1] and words[0] in CONDA and words[1:2] == ["activate"]
+        if node.type == "redirected_statement" and node.children[0].type == "command":
+            return self.script.words(node.children[0])[:1] == ["read"] and any(
+                one.type == "herestring_redirect" for one in walk(node)
+            )
         return bool(activates) or words[:1] in (["cd"], ["source"], ["."], ["set"])
 
     def _leaves_traces(self, node: Node) -> bool:
@@ -216,9 +256,29 @@ class _Translator:
             self._block(statements, scope, order, must)
             return
         inner = scope.copy()
-        while statements and (
-            self._remembers(statements[0][0]) or self._is(statements[0][0], "sleep")
-        ):
+        if statements and self._waits(statements[0][0]):
+            order, outer = order.copy(), order
+            try:
+                self._block(statements[:1], inner, order)
+                self._group_of(statements[1:], background, inner, order, must)
+            finally:
+                outer.joined(order)
+            return
+        self._group_of(statements, background, inner, order, must)
+
+    def _waits(self, node: Node) -> bool:
+        first = _flat(node)[0][0]
+        return self._is(first, "wait")
+
+    def _group_of(
+        self,
+        statements: list[tuple[Node, bool]],
+        background: bool,
+        inner: Scope,
+        order: Order,
+        must: bool,
+    ) -> None:
+        while statements and self._prepares(statements[0][0]):
             self._block(statements[:1], inner, order)
             statements = statements[1:]
         statements = [pair for pair in statements if pair[0].type != "comment"]
@@ -235,6 +295,11 @@ class _Translator:
         self._block(statements, inner, forked, must)
         if background:
             order.joined(forked)
+
+    def _prepares(self, node: Node) -> bool:
+        """Whether it changes what follows, or only tells and waits; it starts no job."""
+        modules = self._is(node, "module") or self._is(node, "ml")
+        return self._remembers(node) or self._tells(node) or modules
 
     def _one_job(self, statements: Sequence[tuple[Node, bool]]) -> bool:
         nodes = [node for node, _ in statements]
@@ -289,6 +354,9 @@ class _Translator:
         while rest and self._remembers(rest[0][0]) and not self._assigns(rest[0][0]):
             self._block(rest[:1], scope, order)
             rest = rest[1:]
+        if len(rest) == 1 and rest[0][0].type in ("subshell", "compound_statement"):
+            self._turn(node, rest[0], background, scope, order)
+            return
         waits = [one for one, _ in rest if self._is(one, "wait")]
         everything, rest = rest, [pair for pair in rest if pair[0] not in waits]
         rest = self._chose_no_card(rest, counters)
@@ -309,6 +377,18 @@ class _Translator:
         self._block(left, scope, forked)
         if background:
             order.joined(forked)
+
+    def _turn(
+        self, loop: Node, turn: tuple[Node, bool], background: bool, scope: Scope, order: Order
+    ) -> None:
+        """A loop whose whole body is one group."""
+        group, forks = turn
+        self._group(group, background or forks, scope, order, False)
+        name = loop.child_by_field_name("variable")
+        ours = self.script.text(name) in self.script.made if name is not None else False
+        if not (background or forks or ours or scope.loops[-1].variable in self.script.made):
+            why = "its turns ran one after another; as jobs, as many run as have cards"
+            self.notes.remark(loop, why, self._head(loop))
 
     def _head(self, loop: Node) -> str:
         """A loop's words before its body."""
@@ -340,8 +420,13 @@ class _Translator:
         spelt = self.script.text(name) if name is not None else ""
         return spelt not in read and spelt not in OWNED
 
+    def _tells(self, node: Node) -> bool:
+        """Whether it only prints or waits."""
+        words = self.script.words(node) if node.type == "command" else []
+        return bool(words) and (words[0] in PRINTS or words[0] in ("sleep", ":"))
+
     def _counted(self, node: Node) -> set[str]:
-        if self._throttles(node):
+        if self._throttles(node) or self._tells(node):
             return set()
         words = self.script.words(node) if node.type == "command" else []
         if words[:1] == ["let"]:
@@ -362,8 +447,7 @@ class _Translator:
             if name is None or value is None:
                 return False
             return self.script.text(name) in variables_in(self.script, value)
-        words = self.script.words(node) if node.type == "command" else []
-        return bool(words) and (words[0] == "sleep" or words[0] in PRINTS)
+        return self._tells(node)
 
     def _launch(
         self,

@@ -487,9 +487,17 @@ def test_a_line_that_bash_could_not_read_is_told_whole(base: Path) -> None:
     assert {remark.line for remark in loaded.remarks} == {2}
 
 
-def test_a_call_of_a_function_is_told(base: Path) -> None:
-    loaded = load("f() {\n  python a.py\n}\nCUDA_VISIBLE_DEVICES=0 f x &\n", base)
-    assert "line 1" in loaded.why("CUDA_VISIBLE_DEVICES=0 f x")
+def test_a_call_of_a_function_is_what_the_function_does(base: Path) -> None:
+    loaded = load("f() {\n  python a.py $1\n}\nCUDA_VISIBLE_DEVICES=0,1 f x &\n", base)
+    assert loaded.run("a") == "python a.py x"
+    assert loaded.jobs["a"].demand.gpus == 2
+    assert loaded.remarks == ()
+
+
+def test_a_call_of_a_function_that_is_defined_twice_is_told(base: Path) -> None:
+    loaded = load("f() { python a.py; }\nf() { python b.py; }\nf x &\n", base)
+    assert loaded.jobs == {}
+    assert "a function of the script (line 2)" in loaded.why("f x")
 
 
 def test_quotes_here_documents_and_placeholders_of_the_script_survive(base: Path) -> None:

@@ -1,0 +1,122 @@
+"""Where GNU Parallel, xargs and `| while read` take their items from, as the head of a loop."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.shell import Script, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tree_sitter import Node
+
+_ORDER = frozenset({"sort", "shuf", "uniq", "natsort"})
+_GLOB = re.compile(r"[*?\[]")
+_FORMAT = re.compile(r"(['\"])%s\\n\1")
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Either `words`, as `for` takes them, or the lines of a `file`.
+
+    `within`: they are names in that directory, as `ls DIR` prints them.
+    """
+
+    words: str = ""
+    file: str = ""
+    within: bool = False
+
+    def loop(self, variable: str, body: str) -> str:
+        """A loop in which the variable is each item."""
+        if self.file:
+            return f"while read -r {variable}; do {body}\ndone < {self.file}"
+        if self.within:
+            path = f"{variable}_path"
+            body = f"{variable}=${{{path}##*/}}; {body}"
+            variable = path
+        return f"for {variable} in {self.words}; do {body}\ndone"
+
+    def group(self, variable: str, body: str) -> str:
+        """A loop of which each turn is a process of its own."""
+        if self.within:
+            path = f"{variable}_path"
+            body = f"{variable}=${{{path}##*/}}; {body}"
+            return f"for {path} in {self.words}; do ( {body}\n)\ndone"
+        return self.loop(variable, f"( {body}\n)")
+
+
+def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> Items:
+    """What the stages before the last print, an item a line; a word, too, where not `lines`.
+
+    Raises Untranslatable.
+    """
+    kept = [stage for stage in stages if _program(script, stage) not in _ORDER]
+    if len(kept) != 1 or kept[0].type != "command":
+        shown = " | ".join(script.text(stage) for stage in stages)
+        raise Untranslatable(
+            f"takes its items from {shown}, which only the shell can know: write them to a file,"
+            " an item a line, and read that"
+        )
+    return _of_command(script, kept[0], lines)
+
+
+def _program(script: Script, stage: Node) -> str:
+    words = script.words(stage) if stage.type == "command" else []
+    return words[0] if words else ""
+
+
+def _of_command(script: Script, command: Node, lines: bool) -> Items:
+    text, words = script.text(command), words_of(command)[1:]
+    spelt = [script.text(word) for word in words]
+    program = _program(script, command)
+    if program == "cat" and len(words) == 1 and not spelt[0].startswith("-"):
+        return Items(file=spelt[0])
+    if program in ("find", "seq"):
+        return Items(words=f"$({text})")
+    if program == "ls":
+        return _of_listing(text, [word for word in spelt if not word.startswith("-")])
+    if program == "printf" and spelt and _FORMAT.fullmatch(spelt[0]):
+        return Items(words=" ".join(spelt[1:]))
+    if program == "echo" and not (spelt and spelt[0].startswith("-")) and not lines:
+        return Items(words=" ".join(spelt))
+    raise Untranslatable(
+        f"takes its items from {text}, which only the shell can know: write them to a file, an"
+        " item a line, and read that"
+    )
+
+
+def _of_listing(text: str, paths: Sequence[str]) -> Items:
+    if paths and all(_GLOB.search(path) for path in paths):
+        return Items(words=" ".join(paths))
+    if len(paths) == 1:
+        return Items(words=f"{paths[0].rstrip('/')}/*", within=True)
+    raise Untranslatable(f"takes its items from {text}: write the directory's pattern, like dir/*")
+
+
+def of_redirect(script: Script, redirects: Sequence[Node]) -> Items | None:
+    """The lines of the file that standard input comes from."""
+    for redirect in redirects:
+        text = script.text(redirect)
+        target = redirect.child_by_field_name("destination")
+        if text.startswith("<") and not text.startswith(("<<", "<(")) and target is not None:
+            if target.type == "process_substitution":
+                stages = list(target.named_children)
+                if len(stages) == 1 and stages[0].type == "pipeline":
+                    stages = list(stages[0].named_children)
+                return of_pipe(script, stages, lines=True)
+            return Items(file=script.text(target))
+        if redirect.type == "heredoc_redirect":
+            return Items(words=" ".join(f"'{line}'" for line in _lines_of(script, redirect)))
+    return None
+
+
+def _lines_of(script: Script, redirect: Node) -> list[str]:
+    body = next((one for one in redirect.children if one.type == "heredoc_body"), None)
+    lines = script.text(body).splitlines() if body is not None else []
+    if any("'" in line or "$" in line or "`" in line for line in lines):
+        raise Untranslatable("takes its items from a here-document with quotes or expansions in it")
+    return [line.strip() for line in lines if line.strip()]

@@ -1,0 +1,154 @@
+"""Words of the script as the shell inside of them reads them, and texts put into such a script.
+
+bash -c "fold $f 'a b'"     what the inner shell reads:   fold | $f (Outer) | 'a b'
+parallel 'fold {} > {.}'                                  fold | {} (Slot) | > | {.} (Slot)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.shell import Script
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_ESCAPED = re.compile(r'\\(["\\$`])|\\\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """An expansion that the outer shell makes before the inner one reads its value as text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A value that is one word, whatever is in it: an expansion to be quoted where it stands."""
+
+    text: str
+
+
+Piece: TypeAlias = "str | Outer | Slot"
+_EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+
+
+def inner(script: Script, node: Node) -> list[Piece]:
+    """What a word hands on. Raises Untranslatable where that cannot be told."""
+    kind, text = node.type, script.text(node)
+    if kind in ("word", "number"):
+        return [re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)]
+    if kind == "raw_string":
+        return [text[1:-1]]
+    if kind in _EXPANSIONS:
+        return [Outer(text)]
+    if kind == "string":
+        return list(_double_quoted(script, node))
+    if kind in ("concatenation", "command_name"):
+        return joined(piece for child in node.children for piece in inner(script, child))
+    raise Untranslatable(f"has {text}, which only the shell can read")
+
+
+def _double_quoted(script: Script, node: Node) -> Iterator[Piece]:
+    at = node.start_byte + 1
+    for child in node.named_children:
+        if child.type in _EXPANSIONS:
+            yield _unescaped(script.slice(at, child.start_byte))
+            yield Outer(script.text(child))
+            at = child.end_byte
+    yield _unescaped(script.slice(at, node.end_byte - 1))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda match: match.group(1) or "", text)
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces with neighbouring texts in one: `{1}` is three words to the grammar."""
+    out: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and out and isinstance(out[-1], str):
+            out[-1] += piece
+        else:
+            out.append(piece)
+    return out
+
+
+def plain(pieces: Iterable[Piece]) -> str | None:
+    """The text, where no expansion is in it."""
+    found = list(pieces)
+    if any(not isinstance(piece, str) for piece in found):
+        return None
+    return "".join(piece for piece in found if isinstance(piece, str))
+
+
+def split(
+    pieces: Iterable[Piece], pattern: re.Pattern[str]
+) -> Iterator[str | Outer | re.Match[str]]:
+    """The pieces with what matches in their texts apart."""
+    for piece in pieces:
+        if not isinstance(piece, str):
+            assert isinstance(piece, Outer)
+            yield piece
+            continue
+        at = 0
+        for match in pattern.finditer(piece):
+            yield piece[at : match.start()]
+            yield match
+            at = match.end()
+        yield piece[at:]
+
+
+def script_of(pieces: Iterable[Piece]) -> str:
+    """The pieces as a script whose expansions stand outside of '...', each quoted for its place."""
+    scanner, out = _Quotes(), []
+    for piece in pieces:
+        if isinstance(piece, str):
+            scanner.read(piece)
+            out.append(piece)
+        elif scanner.quote == "'":
+            out.append(f"'\"{piece.text}\"'")
+        elif isinstance(piece, Slot) and not scanner.quote and not scanner.counting:
+            out.append(f'"{piece.text}"')
+        else:
+            out.append(piece.text)
+    return "".join(out)
+
+
+class _Quotes:
+    """Which quotes are open after a text; `$(` inside "..." begins anew."""
+
+    def __init__(self) -> None:
+        self.quote = ""
+        self.outer: list[str] = []
+        self.counting = False
+
+    def read(self, text: str) -> None:
+        at = 0
+        while at < len(text):
+            char = text[at]
+            if self.quote == "'":
+                self.quote = "" if char == "'" else "'"
+            elif char == "\\":
+                at += 1
+            elif text.startswith("$((", at):
+                self.counting = True
+                at += 2
+            elif self.counting:
+                self.counting = not text.startswith("))", at)
+            elif text.startswith("$(", at):
+                self.outer.append(self.quote)
+                self.quote = ""
+                at += 1
+            elif char == ")" and self.outer and not self.quote:
+                self.quote = self.outer.pop()
+            elif char == '"':
+                self.quote = "" if self.quote else '"'
+            elif char == "'" and not self.quote:
+                self.quote = "'"
+            at += 1

@@ -1,0 +1,106 @@
+"""xargs that starts a process per item, as the loop that it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.launch import NO_CARD
+from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.mask import MASK
+from gpulaunch.starter.render import behind_wrappers
+from gpulaunch.starter.shell import Script
+from gpulaunch.starter.unfold.items import Items
+from gpulaunch.starter.unfold.parallel import SLOT
+from gpulaunch.starter.unfold.pieces import Piece, Slot, script_of, split
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_VALUED = ("-I", "-P", "-n", "-L", "-d", "-a", "-s", "-E")
+_LONG = {
+    "--max-procs": "-P",
+    "--max-args": "-n",
+    "--max-lines": "-L",
+    "--replace": "-I",
+    "--arg-file": "-a",
+    "--delimiter": "-d",
+    "--null": "-0",
+    "--no-run-if-empty": "-r",
+    "--verbose": "-t",
+    "--process-slot-var": "--process-slot-var",
+}
+_KNOWN = frozenset({*_LONG.values(), "-r", "-t", "-0", "-x", "-E"})
+
+
+@dataclass(slots=True)
+class Line:
+    """`string` is what is replaced by the item; empty: the item is the last word."""
+
+    template: list[Node] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def string(self) -> str:
+        if "-I" not in self.options:
+            return ""
+        return self.options["-I"].strip("'\"") or "{}"
+
+    def per_item(self) -> bool:
+        """Whether it starts a process for each item, as against one for all."""
+        return "-I" in self.options or {self.options.get("-n"), self.options.get("-L")} >= {"1"}
+
+
+def read_line(script: Script, words: Sequence[Node]) -> Line:
+    """The words behind `xargs`. Raises Untranslatable for options that change what is run."""
+    line, at = Line(), 0
+    while at < len(words) and script.text(words[at]).startswith("-"):
+        text = script.text(words[at])
+        name, equals, value = text.partition("=")
+        if not text.startswith("--"):
+            name, value = text[:2], text[2:]
+            if name in ("-i", "-l"):
+                name = {"-i": "-I", "-l": "-L"}[name]
+                value = value or {"-I": "{}", "-L": "1"}[name]
+        name = _LONG.get(name, name)
+        if name in _VALUED and not value and not equals and at + 1 < len(words):
+            at += 1
+            value = script.text(words[at])
+        if name not in _KNOWN:
+            raise Untranslatable(f"xargs {name} has no counterpart that init knows")
+        line.options[name] = value
+        at += 1
+    line.template = list(words[at:])
+    return line
+
+
+def starts_jobs(script: Script, line: Line) -> bool:
+    """Whether its processes may need a card: not for `xargs rm`, nor one process for all items."""
+    words = behind_wrappers([script.text(word) for word in line.template])
+    program = words[0].rpartition("/")[2] if words else "echo"
+    return line.per_item() and program not in NO_CARD
+
+
+def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> str:
+    """The loop. Raises Untranslatable."""
+    if file := line.options.get("-a"):
+        given = Items(file=file)
+    if given is None:
+        raise Untranslatable("xargs reads its items from the terminal, which a job has not")
+    if line.options.get("-d", "'\\n'").strip("'\"$") != "\\n":
+        raise Untranslatable(f"xargs -d {line.options['-d']} splits its items in its own way")
+    slot = line.options.get("--process-slot-var", "")
+    text = " ".join(script.text(word) for word in line.template)
+    if slot and slot != MASK:
+        text = re.sub(rf"\$(?:{slot}\b|\{{{slot}\}})", f"${SLOT}", text)
+    pieces: list[Piece] = [text]
+    chosen = f"export {MASK}=${SLOT}; " if slot == MASK else ""
+    made: list[Piece] = []
+    if line.string:
+        for piece in split(pieces, re.compile(re.escape(line.string))):
+            made.append(Slot(f"${variable}") if isinstance(piece, re.Match) else piece)
+    else:
+        made = [*pieces, " ", Slot(f"${variable}")]
+    return given.group(variable, f"{chosen}{script_of(made)}")
