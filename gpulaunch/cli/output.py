@@ -97,7 +97,8 @@ class TypedPaths:
 def show_summary(ledger: Ledger, run: RunDir) -> None:
     """The end of a run for people, on standard error."""
     from gpulaunch.metrics.read import measured
-    from gpulaunch.views.summary import print_summary, summarise
+    from gpulaunch.views.ending import print_summary
+    from gpulaunch.views.summary import summarise
 
     told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
     print_summary(stderr_console(), told)

@@ -42,6 +42,6 @@ def reported(ledger: Ledger, run: RunDir, options: Asked) -> Iterator[None]:
             again = f"gpulaunch report {shlex.quote(typed(run.path))}"
             say(f"the report could not be written: {why}; once more: {again}", options)
         elif not options.quiet and not options.as_json:
-            from gpulaunch.views.summary import print_report
+            from gpulaunch.views.ending import print_report
 
             print_report(stderr_console(), os.fspath(typed(run.report)))

@@ -25,16 +25,16 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
     from gpulaunch.journal.codec import now
     from gpulaunch.journal.earlier import durations_before
     from gpulaunch.metrics.read import measured
-    from gpulaunch.views.status import print_status, status_json
+    from gpulaunch.views.standing import Standing, print_status
+    from gpulaunch.views.status import status_json
 
     one = found(run)
     paths = TypedPaths(one.run)
     earlier = partial(durations_before, one.run)
-    told = (one.ledger, paths.absolute() if as_json else paths, one.state, one.reasons())
+    used, at, why = measured(one.run.metrics), now(), one.reasons()
     if as_json:
-        used = measured(one.run.metrics)
-        print_json(status_json(*told, used, now=now(), earlier=earlier))
-    else:
-        print_status(
-            stdout_console(), *told, now(), everything=everything, earlier=earlier, here=one.here
-        )
+        absolute = paths.absolute()
+        print_json(status_json(one.ledger, absolute, one.state, why, used, at, earlier))
+        return
+    told = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
+    print_status(stdout_console(), told, everything)

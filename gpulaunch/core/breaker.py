@@ -48,7 +48,7 @@ class Breaker:
         if seconds >= FAST:
             self._jobs.clear()
             return
-        alike = f"{status}: {_without(evidence, (job, *params))}"
+        alike = f"{status}: {without_own(evidence, (job, *params))}"
         if alike != self._alike:
             self._alike = alike
             self._jobs.clear()
@@ -64,7 +64,7 @@ class Breaker:
         self.tripped = ""
 
 
-def _without(text: str, params: Iterable[str]) -> str:
+def without_own(text: str, params: Iterable[str]) -> str:
     """The text without what is the job's own: its name and values, and all numbers."""
     for value in sorted(params, key=len, reverse=True):
         if len(value) >= SHORTEST:

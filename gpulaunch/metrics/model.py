@@ -64,10 +64,14 @@ class AttemptUse:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a run's attempts; `pins` with why, in words. Those not in it: nothing."""
+    """What is known of a run's attempts; `pins` with why, in words. Those not in it: nothing.
+
+    `seen`: when the run was last seen alive, in seconds since 1970 (UTC).
+    """
 
     uses: Mapping[AttemptId, AttemptUse] = field(default_factory=dict)
     pins: Mapping[AttemptId, tuple[PinState, str]] = field(default_factory=dict)
+    seen: float | None = None
 
 
 NOTHING = Measured()

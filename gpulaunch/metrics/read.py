@@ -56,7 +56,7 @@ def measured(path: Path) -> Measured:
     if reader is None:
         return NOTHING
     with reader:
-        return Measured(reader.uses(), reader.pins())
+        return Measured(reader.uses(), reader.pins(), reader.last_seen())
 
 
 def _ours(connection: sqlite3.Connection) -> bool:

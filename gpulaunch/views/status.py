@@ -1,4 +1,4 @@
-"""`gpulaunch status`: every job's state and, where it is not plain, why. As JSON and for people.
+"""`gpulaunch status --json`: every job's state and, where it is not plain, why.
 
 The run's state comes from the caller: whether a supervisor is alive is not in the journal.
 """
@@ -6,19 +6,17 @@ The run's state comes from the caller: whether a supervisor is alive is not in t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Ahead, Estimate
-from gpulaunch.views.events import unusable
+from gpulaunch.views.groups import evidence_of
 from gpulaunch.views.paths import RunPaths
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from gpulaunch.views.summary import next_command
 
 STATES: tuple[JobState, ...] = (
     "waiting",
@@ -28,7 +26,6 @@ STATES: tuple[JobState, ...] = (
     "cancelled",
     "skipped",
 )
-SHOWN = 10
 
 
 def status_json(
@@ -46,7 +43,7 @@ def status_json(
     Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
     not known is null. Cards of a cluster have their `node`, attempts there that and `queue_id`.
     """
-    ahead = _ahead(ledger, state, now, earlier)
+    ahead = ahead_of(ledger, state, now, earlier)
     return {
         "run": {
             "id": ledger.run,
@@ -56,16 +53,34 @@ def status_json(
             "reason": ledger.reason,
             "started": words.iso(ledger.opened.utc if ledger.opened else None),
             "ended": words.iso(ledger.closed.utc if ledger.closed else None),
+            "seconds": lasted(ledger, state, now, measured) if now else None,
             "simulated": ledger.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
             "seconds_left": ahead and {"low": round(ahead.low), "high": round(ahead.high)},
+            "next_command": next_command(state, ledger, os.fspath(paths.root)),
         },
         "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
         "jobs": [_job_json(job, ledger, paths, reasons, measured) for job in ledger.jobs.values()],
     }
 
 
-def _ahead(
+def lasted(ledger: Ledger, state: RunState, now: Instant, measured: Measured = NOTHING) -> float:
+    """How many seconds the run, as it was begun or taken up last, has lasted or did.
+
+    One that nobody ended lasted until something was last heard of it.
+    """
+    since = ledger.taken or ledger.opened or now
+    if state == "running":
+        until = now.utc
+    elif ledger.closed:
+        until = ledger.closed.utc
+    else:
+        heard = ledger.last.utc if ledger.last else since.utc
+        until = max(heard, min(measured.seen or heard, now.utc))
+    return max(0.0, until - since.utc)
+
+
+def ahead_of(
     ledger: Ledger,
     state: RunState,
     now: Instant | None,
@@ -113,6 +128,7 @@ def _job_json(
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
+        "evidence": evidence_of(job),
         "attempts": [
             _attempt_json(attempt, ledger, paths) | _measured_json(attempt, measured)
             for attempt in job.attempts
@@ -179,170 +195,3 @@ def reason_of(job: JobRecord, reasons: Mapping[str, str]) -> str:
     if job.state == "failed" and not job.reason and job.attempts:
         return words.ending(job.attempts[-1])
     return job.reason
-
-
-# ── For people ──────────────────────────────────────────────────────────────────────────────────
-
-_STYLES: dict[JobState, str] = {
-    "waiting": "dim",
-    "running": "cyan",
-    "succeeded": "green",
-    "failed": "bold red",
-    "cancelled": "yellow",
-    "skipped": "yellow",
-}
-
-
-def print_status(
-    console: Console,
-    ledger: Ledger,
-    paths: RunPaths,
-    state: RunState,
-    reasons: Mapping[str, str],
-    now: Instant,
-    everything: bool = False,
-    earlier: Callable[[], Mapping[str, float]] = dict,
-    here: bool = True,
-) -> None:
-    """Counts, cards and jobs. Without `everything`: running, failed, and the first that wait.
-
-    `earlier` as for `status_json`; `here`: the run is this machine's.
-    """
-    if state != "running":  # what no supervisor has ended did not last until now
-        now = ledger.closed or ledger.last or now
-    _print_head(console, ledger, paths, state, now, earlier, here)
-    _print_cards(console, ledger)
-    if everything:
-        _print_jobs(console, ledger.jobs.values(), ledger, reasons, now)
-        return
-    by_state: dict[JobState, list[JobRecord]] = {name: [] for name in STATES}
-    for job in ledger.jobs.values():
-        by_state[job.state].append(job)
-    hidden = []
-    shown: list[JobRecord] = []
-    limits = {"running": 64, "failed": 64, "waiting": SHOWN, "skipped": SHOWN, "cancelled": SHOWN}
-    for name in ("running", "failed", "cancelled", "skipped", "waiting"):
-        jobs = by_state[name]
-        shown += jobs[: limits[name]]
-        if len(jobs) > limits[name]:
-            hidden.append(f"{words.count(len(jobs) - limits[name])} more {name}")
-    if by_state["succeeded"]:
-        hidden.append(f"{words.count(len(by_state['succeeded']))} succeeded")
-    _print_jobs(console, shown, ledger, reasons, now)
-    if hidden:
-        _line(console, f"not listed: {', '.join(hidden)} (--all lists every job)", "dim")
-
-
-def _print_head(
-    console: Console,
-    ledger: Ledger,
-    paths: RunPaths,
-    state: RunState,
-    now: Instant,
-    earlier: Callable[[], Mapping[str, float]],
-    here: bool,
-) -> None:
-    from rich.text import Text
-
-    since = ledger.taken or ledger.opened or now
-    ahead = _ahead(ledger, state, now, earlier)
-    style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
-    head = Text.assemble(
-        (words.visible(ledger.name), "bold"),
-        "  ",
-        (state, style),
-        f"  {words.duration(now.utc - since.utc)}",
-        f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
-        "  simulated cards" if ledger.simulated else "",
-        (f"  {words.visible(os.fspath(paths.root))}", "dim"),
-    )
-    console.print(head, soft_wrap=True)
-    counts = Text(", ").join(
-        Text(f"{words.count(ledger.counts[name])} {name}", _STYLES[name])
-        for name in STATES
-        if ledger.counts[name] > 0
-    )
-    console.print(counts or Text("no jobs"), soft_wrap=True)
-    if state == "running":
-        for what, why in (("paused", ledger.paused), ("stopping", ledger.stopping)):
-            if why is not None:
-                _line(console, f"{what}: {words.visible(why)}", "yellow")
-        if not here:
-            host = words.visible(ledger.host)
-            _line(console, f"as it is written: whether it is alive shows on {host} alone", "yellow")
-    elif ledger.reason:
-        _line(console, words.visible(ledger.reason), "yellow")
-    elif state == "interrupted" and ledger.queueing and ledger.open_attempts():
-        _line(console, words.ON_ITS_OWN, "yellow")
-
-
-def _print_cards(console: Console, ledger: Ledger) -> None:
-    for record in ledger.gpus.values():
-        why = ""
-        if record.state in ("elsewhere", "occupied", "aside"):
-            why = unusable(record.state, record.why)
-        if record.drained:
-            why = ", ".join(filter(None, ["given back: no new starts there", why]))
-        if why:
-            _line(console, f"{words.card(record.gpu)}: {why}", "yellow")
-
-
-def _print_jobs(
-    console: Console,
-    jobs: Iterable[JobRecord],
-    ledger: Ledger,
-    reasons: Mapping[str, str],
-    now: Instant,
-) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("job", overflow="ellipsis", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for job in jobs:
-        last = job.attempts[-1] if job.attempts else None
-        table.add_row(
-            Text(words.visible(job.name)),
-            Text(job.state, _STYLES[job.state]),
-            _time(last, now) if job.state not in ("waiting", "skipped") else "",
-            Text(words.visible(_about(job, last, ledger, reasons))),
-        )
-    if table.row_count:
-        console.print()
-        console.print(table)
-
-
-def _time(attempt: AttemptRecord | None, now: Instant) -> str:
-    if attempt is None:
-        return ""
-    if attempt.ended is None:
-        return words.duration(now.utc - (attempt.started or attempt.launched).utc)
-    return words.duration(attempt.seconds)
-
-
-def _about(
-    job: JobRecord, last: AttemptRecord | None, ledger: Ledger, reasons: Mapping[str, str]
-) -> str:
-    where = (
-        words.attempt_cards(last, ledger)
-        if last and job.state not in ("waiting", "skipped")
-        else ""
-    )
-    began = last is not None and not last.taken_back
-    number = f"attempt {last.id.number}" if last and began and last.id.number > 1 else ""
-    parts: Sequence[str] = (
-        where,
-        reason_of(job, reasons),
-        number,
-        "changed since" if job.changed else "",
-    )
-    return ", ".join(filter(None, parts))
-
-
-def _line(console: Console, text: str, style: str) -> None:
-    from rich.text import Text
-
-    console.print(Text(text, style), soft_wrap=True)

@@ -102,6 +102,9 @@ def local_time(utc: float, zone: tzinfo | None = None) -> str:
 ON_ITS_OWN = "its supervisor is gone; what was handed over goes on, `gpulaunch resume` takes it up"
 """Of an interrupted run whose attempts are an engine's."""
 
+KILLED = "its supervisor is gone: it was killed, or the machine went down"
+"""Of any other interrupted run."""
+
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,9 +6,11 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
 from gpulaunch.prometheus.tally import Tally
 from gpulaunch.views import words
+from gpulaunch.views.ending import print_summary
 from gpulaunch.views.estimate import Estimate
-from gpulaunch.views.status import print_status, status_json
-from gpulaunch.views.summary import print_summary, summarise
+from gpulaunch.views.standing import Standing, print_status
+from gpulaunch.views.status import status_json
+from gpulaunch.views.summary import summarise
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts
 from gpulaunch.views.top.rows import CardRows, FailedRows, Filter
@@ -31,12 +33,8 @@ def status(run: History, state: str = "running", **reasons: str) -> str:
     return rendered(
         lambda console: print_status(
             console,
-            run.ledger,
-            Paths(),
-            state,
-            reasons,
-            run.now,
-            everything=True,  # type: ignore[arg-type]
+            Standing(run.ledger, Paths(), state, reasons, run.now),  # type: ignore[arg-type]
+            everything=True,
         )
     )
 

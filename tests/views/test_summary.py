@@ -9,7 +9,8 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId, Exited, RunState
 from gpulaunch.metrics.model import AttemptUse, Measured
-from gpulaunch.views.summary import Summary, print_summary, summarise
+from gpulaunch.views.ending import print_summary
+from gpulaunch.views.summary import Summary, summarise
 from gpulaunch.views.terminal import console_for
 from gpulaunch.views.usage import covered
 from tests.views.history import History
@@ -58,13 +59,13 @@ def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> Non
     for name in ("a", "b"):
         run.start(name, 0).add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId(name, 1),)))
         end = f.AttemptEnded(
-            AttemptId(name, 1), Exited(1), "crash", True, advice="Do this.\nThen that."
+            AttemptId(name, 1), Exited(ord(name)), "crash", True, advice="Do this.\nThen that."
         )
-        run.add(end).add(f.JobSettled(name, "failed", "exited with status 1: illegal access"))
+        run.add(end).add(f.JobSettled(name, "failed", f"went wrong in {name}"))
     shown = rendered(lambda console: print_summary(console, summary_of(run)))
-    assert shown.count("    driver  Xid 31: a fault\n") == 2
+    assert shown.count("    driver  Xid 31: a fault\n") == 2, "of each kind"
     assert shown.count("    advice  Do this.\n            Then that.\n") == 1
-    assert "failed  a  exited with status 1: illegal access, GPU 0" in shown
+    assert "failed  a  the program crashed on the card (went wrong in a), GPU 0" in shown
 
 
 def test_a_run_where_all_is_well_is_short() -> None:
@@ -102,7 +103,8 @@ def test_the_next_command_can_be_pasted_whatever_the_directory_is_called() -> No
 def test_ten_failures_are_shown_and_only_their_logs_are_read() -> None:
     run = History(1).open().jobs(*(f"j{n}" for n in range(25)))
     for n in range(25):
-        run.start(f"j{n}", 0).fail(f"j{n}")
+        run.start(f"j{n}", 0).end(f"j{n}", Exited(1), "exit")
+        run.add(f.JobSettled(f"j{n}", "failed", f"went wrong {'x' * n}"))
     read: list[str] = []
 
     def tail_of(log: str) -> Sequence[str]:

@@ -1,0 +1,206 @@
+"""The end of a run for people, on one screen however many failed: what, why, and how to go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpulaunch.core.model import JobState
+from gpulaunch.views import words
+from gpulaunch.views.groups import BEGINNING
+from gpulaunch.views.overview import height_of, put
+from gpulaunch.views.summary import Failed, Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+LINES = 40
+"""Of what is no terminal."""
+EACH = 4
+"""Cards whose use is given one by one."""
+_LABEL = 10
+_STATES: tuple[tuple[JobState, str], ...] = (
+    ("succeeded", "green"),
+    ("failed", "bold red"),
+    ("cancelled", "yellow"),
+    ("skipped", "yellow"),
+    ("running", "cyan"),
+    ("waiting", "cyan"),
+)
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Failures first, what it came to last: the end of a long output is what people see."""
+    foot = [*_skipped(summary), *_totals(summary)]
+    room = (console.height if console.is_terminal else LINES) - 2  # the report, the shell's prompt
+    told = _told(summary, room - sum(_height(console, line) for line in foot), console)
+    for failed in told:
+        for line in failed:
+            _say(console, line)
+    left = sum(len(one.names) for one in summary.failed[len(told) :]) + summary.failed_more
+    if left:
+        _say(console, Line("", f"and {words.several(left, 'failed job')} more"))
+        _say(console, Line())
+    for line in foot:
+        _say(console, line)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`text` behind a right-aligned label. `whole`: never cut, so that it can be copied."""
+
+    label: str = ""
+    text: str | Text = ""
+    style: str = ""
+    whole: bool = False
+
+    @property
+    def blank(self) -> bool:
+        return not self.label and not self.text
+
+
+def _told(summary: Summary, room: int, console: Console) -> list[list[Line]]:
+    """What is told of each kind of failure: of as many as find room in short, then of the first
+    ones all that there is."""
+    told: list[list[Line]] = []
+    if len(summary.failed) > 1:
+        room -= 2  # for what says how many more there are
+    for detail in range(3):
+        advised: set[str] = set()
+        for at, failed in enumerate(summary.failed):
+            lines = _lines_of(failed, detail, failed.advice not in advised)
+            advised.add(failed.advice)
+            before = sum(_height(console, line) for line in told[at]) if at < len(told) else 0
+            more = sum(_height(console, line) for line in lines) - before
+            if more > room and (detail or told):
+                break
+            told[at : at + 1] = [lines]
+            room -= more
+    return told
+
+
+def _height(console: Console, line: Line) -> int:
+    return height_of(console, _text(line)) if line.whole else 1
+
+
+def print_report(console: Console, path: str) -> None:
+    """Where the run's report is: a line of the summary that comes once it is written."""
+    from rich.text import Text
+
+    _say(console, Line("report", Text(words.visible(path)), "dim", whole=True))
+
+
+def _lines_of(failed: Failed, detail: int, advise: bool) -> list[Line]:
+    """`detail`: 0 how and what shows it, 1 also its log and what to do, 2 everything.
+
+    `advise`: its advice has not been given yet.
+    """
+    from rich.text import Text
+
+    names, how = words.listing(map(words.visible, failed.names)), words.visible(failed.reason)
+    if len(failed.names) > 1:
+        head = Text.assemble(f"{words.several(len(failed.names), 'job')}: {how}: ", (names, "bold"))
+    else:
+        attempts = f"{failed.attempts} attempts" if failed.attempts > 1 else ""
+        rest = ", ".join(filter(None, [how, attempts, failed.card]))
+        head = Text.assemble((names, "bold"), f"  {rest}")
+    lines = [Line("failed", head, "bold red")]
+    if failed.log and detail:
+        lines.append(Line("", Text(words.visible(failed.log), "dim"), whole=True))
+    shown = failed.tail if detail > 1 else failed.tail[-1:]
+    if failed.evidence and not any(failed.evidence[:BEGINNING] in line for line in shown):
+        shown = (failed.evidence, *(shown if detail > 1 else ()))
+    lines += [Line("", Text.assemble(("│ ", "red"), words.visible(line))) for line in shown]
+    if detail > 1:
+        lines += [Line("driver", words.visible(report), "yellow") for report in failed.reports]
+        lines += [Line("used", failed.use, "dim")] if failed.use else []
+    if detail and failed.advice and advise:
+        for number, line in enumerate(failed.advice.splitlines()):
+            lines.append(Line("" if number else "advice", words.visible(line), "cyan", whole=True))
+    return [*lines, Line()]
+
+
+def _skipped(summary: Summary) -> list[Line]:
+    several = words.several
+    lines = [
+        Line("skipped", f"{several(number, 'job')}: {words.visible(cause)}", "yellow")
+        for cause, number in summary.skipped
+    ]
+    if summary.skipped_more:
+        lines.append(Line("skipped", f"{several(summary.skipped_more, 'job')} more", "yellow"))
+    if summary.vanished:
+        gone = several(summary.vanished, "job")
+        lines.append(Line("not run", f"{gone} no longer in the job file", "yellow"))
+    return [*lines, Line()] if lines else []
+
+
+def _totals(summary: Summary) -> list[Line]:
+    from rich.text import Text
+
+    counts = Text(", ").join(
+        Text(f"{words.count(summary.counts[state])} {state}", style)
+        for state, style in _STATES
+        if summary.counts.get(state)
+    )
+    head = Text.assemble(words.several(summary.total, "job"), ": ") + (counts or Text("none"))
+    style = "bold green" if summary.state == "succeeded" else "bold red"
+    if summary.state in ("stopped", "interrupted"):
+        style = "bold yellow"
+    name = Text(words.visible(summary.name), "bold")
+    since = " since it was taken up again" if summary.resumed else ""
+    lines = [Line(summary.state, name + Text("  ") + head, style, whole=True)]
+    if summary.reason:
+        lines.append(Line("", words.visible(summary.reason), whole=True))
+    lines.append(Line("time", f"{words.duration(summary.elapsed)}{since}", "dim", whole=True))
+    if summary.cards:
+        lines.append(Line("cards", _cards_line(summary), "dim", whole=True))
+    if summary.used:
+        lines.append(Line("used", summary.used, "dim", whole=True))
+    lines.append(Line("run", Text(words.visible(summary.directory)), "dim", whole=True))
+    if summary.next_command:
+        command = Text(words.visible(summary.next_command), "bold")
+        lines.append(Line("go on with", command, "dim", whole=True))
+    return lines
+
+
+def _cards_line(summary: Summary) -> str:
+    kind = "simulated card" if summary.simulated else "card"
+    hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
+    if summary.nodes:  # what else those cards did is not known
+        nodes = words.several(summary.nodes, "node")
+        return f"{words.several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
+    busy = _percent(summary.busy or 0.0)
+    line = f"{words.several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
+    if len(summary.cards) > 1:
+        line += f" ({_each(summary)})"
+    return line
+
+
+def _each(summary: Summary) -> str:
+    """`GPU 0: 90 %, GPU 1: 97 %`; of many cards, the least and the most busy."""
+    named = [(name.removeprefix("simulated "), use.share) for name, use in summary.cards]
+    if len(named) > EACH:
+        least, most = min(named, key=lambda n: n[1]), max(named, key=lambda n: n[1])
+        return f"from {least[0]}: {_percent(least[1])} to {most[0]}: {_percent(most[1])}"
+    return ", ".join(f"{name}: {_percent(share)}" for name, share in named)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def _text(line: Line) -> Text:
+    from rich.text import Text
+
+    body = line.text if isinstance(line.text, Text) else Text(line.text)
+    return Text.assemble((f"{line.label:>{_LABEL}}  ", line.style)) + body
+
+
+def _say(console: Console, line: Line) -> None:
+    if line.blank:
+        console.print()
+    elif line.whole:
+        console.print(_text(line), soft_wrap=True)
+    else:
+        put(console, _text(line))

@@ -1,0 +1,125 @@
+"""A run's jobs in groups that say the same: what failed alike, what waits for the same. Pure.
+
+However many jobs there are, the groups are few: a person reads each sentence once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.breaker import without_own
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.failure.classes import title_of
+from gpulaunch.views import words
+
+BEGINNING = 60
+"""Characters of a line by which it is known in a sentence that may hold it shortened."""
+_NAME = re.compile(r"[^\s,;:()]+")
+_NUMBER = re.compile(r"\d+(?::\d\d)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Jobs of which the same is to be said: `text`, and of failures the line that shows it."""
+
+    text: str
+    names: tuple[str, ...]
+    evidence: str = ""
+
+
+def evidence_of(job: JobRecord) -> str:
+    """The line that shows why the job failed; empty where nothing is known, or it did not."""
+    last = _last(job)
+    return last.evidence if last is not None and job.state == "failed" else ""
+
+
+def how(job: JobRecord) -> str:
+    """How a failed job ended, in words, without the line that shows it."""
+    last = _last(job)
+    if last is None:
+        return job.reason or "never started"
+    plain = job.reason or words.ending(last)
+    if last.evidence:
+        start = plain.find(f": {last.evidence[:BEGINNING]}")
+        plain = plain[:start] if start > 0 else plain
+    title = title_of(last.failure or "")
+    return f"{title} ({plain})" if title and title not in plain else plain
+
+
+def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
+    """Failed jobs by failure class and by what shows it, the most frequent first."""
+    members: dict[tuple[str, str, str], list[JobRecord]] = {}
+    for job in jobs:
+        last, text, evidence = _last(job), how(job), evidence_of(job)
+        kind = (last.failure or "") if last else ""
+        own = (job.name, *job.params.values())
+        alike = (kind, without_own(text, own), without_own(evidence, own))
+        members.setdefault(alike, []).append(job)
+    return _sorted(
+        Alike(how(one[0]), tuple(job.name for job in one), evidence_of(one[0]))
+        for one in members.values()
+    )
+
+
+def reasons(
+    jobs: Iterable[JobRecord], reason: Callable[[JobRecord], str], ledger: Ledger
+) -> list[Alike]:
+    """Jobs by what is said of them, the most frequent first.
+
+    Sentences that differ in names of jobs and in numbers alone count as one (`needs fold-*, which
+    is running`).
+    """
+    members: dict[str, list[tuple[str, str]]] = {}
+    for job in jobs:
+        text = reason(job)
+        members.setdefault(_shape(text, ledger.jobs), []).append((job.name, text))
+    return _sorted(
+        Alike(_folded([text for _, text in one]), tuple(name for name, _ in one))
+        for one in members.values()
+    )
+
+
+def _sorted(groups: Iterable[Alike]) -> list[Alike]:
+    return sorted(groups, key=lambda one: -len(one.names))
+
+
+def _last(job: JobRecord) -> AttemptRecord | None:
+    return job.attempts[-1] if job.attempts else None
+
+
+def _shape(text: str, names: Mapping[str, object]) -> str:
+    """The sentence without what may vary in it."""
+    return _NAME.sub(lambda found: "*" if found[0] in names else _NUMBER.sub("0", found[0]), text)
+
+
+def _folded(texts: Sequence[str]) -> str:
+    """One sentence for several of one shape: where their words differ, what those have alike."""
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) == 1:
+        return distinct[0]
+    columns = zip(*(_NAME.findall(text) for text in distinct), strict=False)
+    folded = iter([_alike(column) for column in columns])
+    return _NAME.sub(lambda found: next(folded, found[0]), distinct[0])
+
+
+def _alike(texts: Sequence[str]) -> str:
+    """`fold-*` of fold-a and fold-b; a number is not cut in two."""
+    if all(text.isdecimal() for text in texts):
+        least, most = min(map(int, texts)), max(map(int, texts))
+        return f"{least}" if least == most else f"{least} to {most}"
+    first, last = min(texts), max(texts)
+    if first == last:
+        return first
+    start = _common(first, last).rstrip("0123456789")
+    end = _common(first[len(start) :][::-1], last[len(start) :][::-1])[::-1].lstrip("0123456789")
+    alike = all(text.startswith(start) and text.endswith(end) for text in texts)
+    return f"{start}*{end}" if alike else "*"
+
+
+def _common(one: str, other: str) -> str:
+    length = 0
+    while length < min(len(one), len(other)) and one[length] == other[length]:
+        length += 1
+    return one[:length]

@@ -1,0 +1,220 @@
+"""`gpulaunch status` for people: a run on one screen, or every job of it.
+
+The run's state comes from the caller: whether a supervisor is alive is not in the journal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.metrics.model import NOTHING, Measured
+from gpulaunch.views import words
+from gpulaunch.views.events import unusable
+from gpulaunch.views.groups import evidence_of, failures, how, reasons
+from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
+from gpulaunch.views.paths import RunPaths
+from gpulaunch.views.status import STATES, ahead_of, lasted, reason_of
+from gpulaunch.views.summary import next_command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+SCREEN = 24
+"""Lines of what is no terminal."""
+
+_STYLES: dict[JobState, str] = {
+    "waiting": "dim",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A run as it stands. `why`: why jobs wait, where the live run knows better than the ledger.
+
+    `earlier` as for `status_json`; `here`: the run is this machine's.
+    """
+
+    ledger: Ledger
+    paths: RunPaths
+    state: RunState
+    why: Mapping[str, str]
+    now: Instant
+    measured: Measured = NOTHING
+    earlier: Callable[[], Mapping[str, float]] = dict
+    here: bool = True
+
+    @property
+    def clock(self) -> Instant:
+        """What no supervisor has ended did not last until now."""
+        return self.now if self.state == "running" else self.ledger.last or self.now
+
+    def reason(self, job: JobRecord) -> str:
+        return reason_of(job, self.why)
+
+
+def print_status(console: Console, run: Standing, everything: bool = False) -> None:
+    """Counts, cards, jobs and how to go on. Without `everything`: as much as a screen holds."""
+
+    head = [*_head(run), *(_cards(run.ledger) if run.state == "running" else [])]
+    foot = _foot(run, everything)
+    for text in head:
+        console.print(text, soft_wrap=True)
+    if everything:
+        _print_jobs(console, run)
+    elif run.ledger.jobs:
+        screen = console.height if console.is_terminal else SCREEN
+        # A blank line, and the shell's prompt below.
+        taken = sum(height_of(console, text) for text in (*head, *foot)) + 3
+        console.print()
+        print_sections(console, _sections(run), screen - taken)
+    if foot:
+        console.print()
+    for text in foot:
+        console.print(text, soft_wrap=True)
+
+
+def _sections(run: Standing) -> list[Section]:
+    """What a person looks for first comes first."""
+    by_state: dict[JobState, list[JobRecord]] = {name: [] for name in STATES}
+    for job in run.ledger.jobs.values():
+        by_state[job.state].append(job)
+    sections = [
+        grouped("failed", _STYLES["failed"], failures(by_state["failed"])),
+        listed("running", _STYLES["running"], [_running(job, run) for job in by_state["running"]]),
+    ]
+    for state in ("waiting", "skipped", "cancelled"):
+        alike = reasons(by_state[state], run.reason, run.ledger)
+        sections.append(grouped(state, _STYLES[state], alike))
+    return [section for section in sections if section.items]
+
+
+def _running(job: JobRecord, run: Standing) -> str:
+    last = job.attempts[-1] if job.attempts else None
+    about = _about(job, last, run)
+    return "  ".join(filter(None, [words.visible(job.name), _time(last, run.clock), about]))
+
+
+def _foot(run: Standing, everything: bool) -> list[Text]:
+    from rich.text import Text
+
+    lines = []
+    command = next_command(run.state, run.ledger, os.fspath(run.paths.root))
+    if command:
+        lines.append(Text.assemble(("go on with  ", "dim"), (words.visible(command), "bold")))
+    if not everything and run.ledger.jobs:
+        lines.append(Text("every job: gpulaunch status --all", "dim"))
+    return lines
+
+
+def _head(run: Standing) -> list[Text]:
+    from rich.text import Text
+
+    ledger, state = run.ledger, run.state
+    ahead = ahead_of(ledger, state, run.now, run.earlier)
+    style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
+    lines = [
+        Text.assemble(
+            (words.visible(ledger.name), "bold"),
+            "  ",
+            (state, style),
+            f"  {words.duration(lasted(ledger, state, run.now, run.measured))}",
+            f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
+            "  simulated cards" if ledger.simulated else "",
+            (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
+        ),
+        Text(", ").join(
+            Text(f"{words.count(ledger.counts[name])} {name}", _STYLES[name])
+            for name in STATES
+            if ledger.counts[name] > 0
+        )
+        or Text("no jobs"),
+    ]
+    return lines + [Text(text, "yellow") for text in _remarks(run)]
+
+
+def _remarks(run: Standing) -> list[str]:
+    """What keeps the run from going on."""
+    ledger = run.ledger
+    if run.state == "running":
+        kept = (("paused", ledger.paused), ("stopping", ledger.stopping))
+        told = [f"{what}: {words.visible(why)}" for what, why in kept if why is not None]
+        if not run.here:
+            host = words.visible(ledger.host)
+            told.append(f"as it is written: whether it is alive shows on {host} alone")
+        return told
+    if ledger.reason:
+        return [words.visible(ledger.reason)]
+    if run.state == "interrupted":
+        on = ledger.queueing and ledger.open_attempts()
+        return [words.ON_ITS_OWN if on else words.KILLED]
+    return []
+
+
+def _cards(ledger: Ledger) -> list[Text]:
+    from rich.text import Text
+
+    lines = []
+    for record in ledger.gpus.values():
+        why = ""
+        if record.state in ("elsewhere", "occupied", "aside"):
+            why = unusable(record.state, record.why)
+        if record.drained:
+            why = ", ".join(filter(None, ["given back: no new starts there", why]))
+        if why:
+            lines.append(Text(f"{words.card(record.gpu)}: {why}", "yellow"))
+    return lines
+
+
+def _print_jobs(console: Console, run: Standing) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("job", overflow="ellipsis", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for job in run.ledger.jobs.values():
+        last = job.attempts[-1] if job.attempts else None
+        table.add_row(
+            Text(words.visible(job.name)),
+            Text(job.state, _STYLES[job.state]),
+            _time(last, run.clock) if job.state not in ("waiting", "skipped") else "",
+            Text(words.visible(_about(job, last, run))),
+        )
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
+def _time(attempt: AttemptRecord | None, now: Instant) -> str:
+    if attempt is None:
+        return ""
+    if attempt.ended is None:
+        return words.duration(now.utc - (attempt.started or attempt.launched).utc)
+    return words.duration(attempt.seconds)
+
+
+def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:
+    """Where it ran, why it is as it is, and of a failure the line that shows it."""
+    where = ""
+    if last and job.state not in ("waiting", "skipped"):
+        where = words.attempt_cards(last, run.ledger)
+    began = last is not None and not last.taken_back
+    number = f"attempt {last.id.number}" if last and began and last.id.number > 1 else ""
+    said, shown = run.reason(job), evidence_of(job)
+    if shown:
+        said = f"{how(job)}: {shown}"
+    parts: Sequence[str] = (where, said, number, "changed since" if job.changed else "")
+    return ", ".join(filter(None, parts))

@@ -1,0 +1,133 @@
+"""What people see of a run fits their screen, whatever the number of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from gpulaunch.core import facts as f
+from gpulaunch.core.model import AttemptId, Exited, Failure, Outcome, Signaled
+from gpulaunch.core.retry import reason
+from gpulaunch.views.ending import print_summary
+from gpulaunch.views.groups import failures, reasons
+from gpulaunch.views.standing import Standing, print_status
+from gpulaunch.views.summary import summarise
+from gpulaunch.views.terminal import console_for
+from tests.views.history import History
+from tests.views.screen import Paths, Screen, Tty
+
+NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 is full"
+
+
+def fails(run: History, name: str, outcome: Outcome, kind: str, evidence: str) -> None:
+    attempt = AttemptId(name, len(run.ledger.jobs[name].attempts))
+    advice = "Make the batch smaller." if kind == "gpu_oom" else ""
+    run.add(f.AttemptEnded(attempt, outcome, kind, True, 0, evidence=evidence, advice=advice))
+    run.add(f.JobSettled(name, "failed", reason(outcome, None, Failure(kind, evidence))))
+
+
+def crowd(number: int) -> History:
+    """So many jobs in all states there are; a third failed, in eight ways."""
+    run = History(4).open().jobs(*(f"fold-{n:04}" for n in range(number)))
+    for n in range(number // 3):
+        run.start(f"fold-{n:04}", n % 4).pass_(3).succeed(f"fold-{n:04}")
+    for n in range(number // 3, 2 * number // 3):
+        name = f"fold-{n:04}"
+        run.start(name, n % 4).pass_(3)
+        if n % 8 == 0:
+            fails(run, name, Exited(1), "gpu_oom", NO_MEMORY)
+        elif n % 8 == 1:
+            fails(run, name, Signaled(11), "signal", "loading weights")
+        elif n % 8 < 6:
+            shown = f"ValueError: residue {n} of /data/{name}.fasta is {'very ' * 30}unknown"
+            fails(run, name, Exited(1), "exit", shown)
+        else:
+            fails(run, name, Exited(n % 8), "exit", "KeyError: 'a'")
+    left = [f"fold-{n:04}" for n in range(2 * number // 3, number)]
+    for n, name in enumerate(left[: len(left) // 3]):
+        run.skip(name, f"needs fold-{number // 3 + n:04}, which failed")
+    for card, name in enumerate(left[-4:]):
+        run.start(name, card)
+    return run.pass_(9)
+
+
+def on_screen(show: Callable[[Console], None], columns: int, rows: int) -> list[str]:
+    """The lines as a terminal of that size wraps them, its prompt's included."""
+    stream, screen = Tty(), Screen(columns)
+    console = console_for(stream, {"TERM": "xterm-256color", "NO_COLOR": "1"})
+    console.size = (columns, rows)  # type: ignore[assignment]
+    show(console)
+    screen.feed(stream.getvalue())
+    return [*screen.lines, "$"]
+
+
+def status(run: History, state: str = "running") -> Callable[[Console], None]:
+    why = {name: f"waits for a card: GPU 0 is busy with {name}" for name in run.ledger.jobs}
+    told = Standing(run.ledger, Paths(), state, why, run.now)  # type: ignore[arg-type]
+    return lambda console: print_status(console, told)
+
+
+def ending(run: History) -> Callable[[Console], None]:
+    run.add(f.RunClosed("failed", "a third of the jobs did not succeed", 1))
+    tail = ("Traceback (most recent call last):", *(f"  frame {n}" for n in range(5)))
+    told = summarise(run.ledger, Paths(), run.now, tail_of=lambda _: tail, exists=lambda _: True)
+    return lambda console: print_summary(console, told)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 24), (200, 50), (80, 12)], ids=str)
+@pytest.mark.parametrize("number", [3, 50, 5000])
+@pytest.mark.parametrize("view", [status, ending])
+def test_it_fits_a_screen(
+    view: Callable[[History], Callable[[Console], None]], number: int, size: tuple[int, int]
+) -> None:
+    columns, rows = size
+    lines = on_screen(view(crowd(number)), columns, rows)
+    assert len(lines) <= max(rows - (view is ending), 22), "\n".join(lines)
+    text = "\n".join(lines)
+    if number > 3:
+        assert "ValueError: residue" in text, "what shows the most frequent failure"
+
+
+def test_each_kind_of_failure_is_told_once_with_its_number_names_and_evidence() -> None:
+    lines = on_screen(status(crowd(5000)), 200, 50)
+    (at,) = (n for n, line in enumerate(lines) if "ValueError" in line)
+    assert lines[at - 1] == (
+        "   835 failed  exited with status 1: fold-1666, fold-1667, fold-1668 and 832 more"
+    )
+    assert sum("out of GPU memory" in line for line in lines) == 1
+    assert any("waits for a card: GPU 0 is busy with fold-*" in line for line in lines)
+    assert any("skipped  needs fold-*, which failed" in line for line in lines)
+
+
+def test_a_killed_run_says_so_and_names_the_command_that_goes_on() -> None:
+    lines = on_screen(status(crowd(50), "interrupted"), 80, 24)
+    assert "its supervisor is gone: it was killed, or the machine went down" in lines
+    assert f"gpulaunch resume {Paths.root}" in "".join(lines)
+
+
+def test_what_differs_in_the_jobs_own_alone_is_one_kind_of_failure() -> None:
+    run = History(1).open().add(f.JobAdded("a", 0, 1, "d", {"stem": "1ubq"}))
+    run.add(f.JobAdded("b", 0, 1, "d", {"stem": "4hhb"})).jobs("c")
+    for name, stem in (("a", "1ubq"), ("b", "4hhb"), ("c", "none")):
+        run.start(name, 0)
+        fails(run, name, Exited(1), "exit", f"OSError: {stem}.pdb at byte {len(name)} is no PDB")
+    assert [group.names for group in failures(run.ledger.jobs.values())] == [("a", "b"), ("c",)]
+
+
+def test_reasons_that_differ_in_jobs_and_numbers_alone_are_one() -> None:
+    run = History(1).open().jobs("fold-1a", "fold-2a", "x", "y", "z")
+    said = {
+        "fold-1a": "needs x, which is running",
+        "fold-2a": "needs y, which is running",
+        "x": "retries in 5 s",
+        "y": "retries in 30 s",
+        "z": "waits for its turn",
+    }
+    found = reasons(run.ledger.jobs.values(), lambda job: said[job.name], run.ledger)
+    assert [(group.text, group.names) for group in found] == [
+        ("needs *, which is running", ("fold-1a", "fold-2a")),
+        ("retries in 5 to 30 s", ("x", "y")),
+        ("waits for its turn", ("z",)),
+    ]
