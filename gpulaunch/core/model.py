@@ -216,7 +216,8 @@ Status: TypeAlias = Exited | Signaled
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """`limit` is the field of the job file that ended it, `seconds` its value."""
+    """`limit` is the field of the job file that ended it, `seconds` its value; 0 where the limit
+    was of another kind (a cluster's own)."""
 
     limit: Literal["timeout", "idle_timeout"]
     seconds: float

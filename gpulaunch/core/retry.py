@@ -162,6 +162,8 @@ def _status(outcome: Outcome) -> str:
             return f"exited with status {code}"
         case Signaled(signal):
             return f"killed by {words.signal_name(signal)}"
+        case TimedOut("timeout", 0):
+            return "was ended at a time limit"
         case TimedOut("timeout", seconds):
             return f"ran longer than its timeout of {words.duration(seconds)}"
         case TimedOut(_, seconds):

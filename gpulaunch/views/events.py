@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState
+from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState, NotStarted
 from gpulaunch.views import words
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
@@ -55,7 +55,8 @@ class Teller:
         bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (
             isinstance(fact, f.JobSettled) and line is not None and line.seconds is None
         )
-        if not (bursty and line and self._burst and _alike(line, self._burst[0])):
+        goes_on = bursty and line and self._burst and _alike(line, self._burst[0])
+        if (line or self._planning) and not goes_on:
             lines += self.flush()
         if self._planning and isinstance(fact, _OPENING):
             self._before = ledger.counts["succeeded"]
@@ -234,7 +235,9 @@ def _settled(
         f"attempt {number}" if number > 1 else "",
         f"{words.several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]
-    return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), attempt.seconds)
+    # What never ran has no time; a hundred that could not be started for one cause are told once.
+    seconds = None if isinstance(attempt.outcome, NotStarted) else attempt.seconds
+    return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), seconds)
 
 
 def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:

@@ -199,7 +199,7 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     for sight in (recorded, heeded, gone):
         verdict = judge(sight)
         assert isinstance(verdict, Over)
-        assert verdict.outcome == (Exited(5) if code else Signaled(15))
+        assert verdict.outcome == (Exited(5) if code else TimedOut("timeout", 0.0, Exited(0)))
         assert verdict.failure is not None
         assert "time limit" in verdict.failure.evidence
         assert failure_of(verdict.outcome, Job("a", ()), verdict.failure) == "timeout"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm import commands, limits
+from gpulaunch.core.model import AttemptId, Demand, Job
+from gpulaunch.engines.slurm import commands, limits, script
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
@@ -169,3 +170,34 @@ def test_an_array_of_more_tasks_than_may_be_goes_as_several(site: Site, box: Out
     assert site.lost == site.said == []
     assert max(size for size, taken in site.calls if taken) <= 30
     assert len(site.calls) <= 8
+
+
+# ── The probe ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_probe_is_told_where_and_who_pays_but_not_what_jobs_are_to_have(
+    site: Site, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path)
+    run.slurm.mkdir()
+    asked: list[Sequence[str]] = []
+    submit = site.submit
+
+    def noted(options: Sequence[str], *rest: Any) -> None:
+        asked.append(options)
+        submit(options, *rest)
+
+    site.submit = noted  # type: ignore[method-assign]
+    probe = Probe(cast(commands.Slurm, site), run, "p", {}, site.loop, site.said.append, print)
+    told = ("--partition=a", "--account=b", "--qos=c", "--constraint=d", "--reservation=e")
+    extra = ("--mem=900G", "--mem-per-cpu=9G", "--exclusive", "--mail-type=ALL", "--mail-user=x")
+    extra += ("--tmp=1T", "--licenses=l", "--hold", "--begin=now+1day", "--deadline=1", "--nice=9")
+    job = Job("a", "true", timeout=9e4, engine={"slurm": {"extra": (*told, *extra)}})
+    assert probe.comes_first(
+        script.options(replace(job, demand=Demand(4, cpus=8)), run), lambda: None
+    )
+    (options,) = asked
+    assert set(told) <= set(options)
+    assert not set(extra) & set(options)
+    assert not [word for word in options if word.startswith(("--gpus", "--cpus", "--signal"))]
+    assert {"--time=1", "--mem=100M", "--nodes=1", "--no-requeue"} <= set(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.engines.slurm.reasons import in_words, is_hopeless
+from gpulaunch.engines.slurm.reasons import in_words, is_mixed, prospect
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,41 @@ def test_of_tasks_that_are_shown_together_the_first_reason_with_words_is_told() 
     assert in_words("None,JobHeldUser") == ": held; scontrol release lets it go (None,JobHeldUser)"
 
 
-def test_what_waiting_cannot_help_is_known() -> None:
-    never = [
-        "PartitionTimeLimit",
-        "QOSMaxWallDurationPerJobLimit",
-        "QOSMaxGRESPerJob",
-        "InvalidQOS",
+NEVER = (
+    "QOSMaxWallDurationPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxGRESPerJob",
+    "QOSMaxCpuPerJobLimit", "AssocMaxGRESPerNode", "QOSMaxCpuMinutesPerJobLimit", "QOSMinGRES",
+    "QOSMinCpuNotSatisfied", "InvalidQOS", "QOSNotAllowed", "AccountNotAllowed", "MaxMemPerLimit",
+    "ReservationDeleted", "ReservationInvalid", "QOSMaxGRESPerJob,QOSMinGRES",
+)  # fmt: skip
+PERSON = (
+    "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown",
+    "PartitionInactive", "JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "JobLaunchFailure",
+    "AccountingPolicy", "QOSUsageThreshold", "AssocGrpGRESMinutes", "QOSGrpCPUMinutesLimit",
+    "AssocGrpWallLimit", "NodeDown", "BadConstraints", "QOSMinGRES,JobHeldUser",
+)  # fmt: skip
+PASSING = (
+    "", "None", "Priority", "Resources", "Dependency", "BeginTime", "Licenses", "Reservation",
+    "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit", "AssocGrpCpuLimit", "AssocGrpCPURunMinutesLimit",
+    "AssocMaxJobsLimit", "QOSMaxGRESPerUser", "MaxGRESPerAccount", "MaxCpuRunMinsPerUser",
+    "ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:n[1-2]", "InvalidAccount", "Prolog",
+    "BurstBufferStageIn", "Cleaning", "SchedDefer", "NewInSlurm99", "Resources,JobHeldAdmin",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_"), [(NEVER, "never"), (PERSON, "person"), (PASSING, "passing")]
+)
+def test_whether_waiting_helps_is_known_of_each_reason(codes: tuple[str, ...], is_: str) -> None:
+    assert {code: prospect(code) for code in codes} == dict.fromkeys(codes, is_)
+
+
+def test_what_waiting_alone_does_not_help_has_words() -> None:
+    assert [code for code in (*NEVER, *PERSON) if in_words(code) == f" ({code})"] == [
+        "AccountingPolicy",
+        "QOSUsageThreshold",
     ]
-    assert all(map(is_hopeless, never))
-    assert not any(map(is_hopeless, ["", "Priority", "QOSMaxJobsPerUserLimit", "PartitionDown"]))
+
+
+def test_reasons_of_several_tasks_are_known_by_their_comma() -> None:
+    assert is_mixed("Resources,JobHeldAdmin")
+    assert not any(map(is_mixed, ["", "Priority", "ReqNodeNotAvail, UnavailableNodes:n[1-2],n5"]))

@@ -4,7 +4,7 @@ import io
 from datetime import timezone
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, NotStarted
 from gpulaunch.views.lines import LineView
 from tests.views.history import History
 from tests.views.screen import Tty
@@ -140,6 +140,19 @@ def test_ten_thousand_jobs_skipped_for_one_cause_are_one_line() -> None:
         "skipped               10,000 jobs  needs first, which failed",
         "failed                nanobodies  1 failed, 10,000 skipped",
     ]
+
+
+def test_many_that_could_not_be_started_for_one_cause_are_one_line() -> None:
+    names = [f"j{n}" for n in range(30)]
+    run, stream = watched()
+    run.open(engine="slurm").jobs(*names).hand_over(*names)
+    for name in names:
+        run.end(name, NotStarted("sbatch: no such partition"))
+        run.add(f.JobSettled(name, "failed", ""))
+    run.add(f.RunClosed("failed"))
+    told = [line for line in text(run, stream) if "sbatch" in line]
+    assert len(told) == 1
+    assert told[0].startswith("failed                30 jobs  ")
 
 
 def test_few_skipped_jobs_are_named_without_waiting_for_the_next_event() -> None:

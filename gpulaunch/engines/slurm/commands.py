@@ -41,6 +41,7 @@ from gpulaunch.engines.slurm.reading import (
     read_queue,
     read_setting,
 )
+from gpulaunch.engines.slurm.reasons import is_mixed
 from gpulaunch.loop import Loop
 
 LIMIT = 30.0
@@ -174,8 +175,21 @@ class Slurm:
         self._call("sbatch", argv, given, lambda end: done(read(end)))
 
     def queue(self, done: Callable[[QueueAnswer], object]) -> None:
-        """All jobs of this user that Slurm knows, in hidden partitions as well."""
-        self._squeue([f"--user={os.getuid()}"], lambda end, rows: done(_queue(end, rows)))
+        """All jobs of this user that Slurm knows, in hidden partitions as well.
+
+        Tasks of an array that wait are shown together, with the reasons of all of them. Where these
+        are several (one task is held), each task is asked for by itself.
+        """
+        mine = [f"--user={os.getuid()}"]
+
+        def seen(end: _End, rows: tuple[Row, ...]) -> None:
+            answer = _queue(end, rows)
+            if any(row.tasks and is_mixed(row.reason) for row in rows):
+                self._squeue([*mine, "--array"], lambda end, rows: done(_queue(end, rows)))
+            else:
+                done(answer)
+
+        self._squeue(mine, seen)
 
     def show(self, id: str, done: Callable[[ShowAnswer], object]) -> None:
         """Of one job (`12`), one task (`12_3`), or an array with all its tasks (`12`)."""

@@ -64,6 +64,7 @@ from gpulaunch.engines.slurm.reading import Row
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.slurm.silence import Silence
+from gpulaunch.engines.slurm.standstill import Standstill, why_never
 from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
@@ -109,6 +110,7 @@ class SlurmEngine:
             self._slurm, context.run, loop, self._held.values, lambda text: context.warn(None, text)
         )
         self._witness = Witness.afar(context.run, context.warn)
+        self._standstill = Standstill(lambda text: context.warn(None, text))
         self._waits = ""
         self._silence = Silence(lambda text: context.warn(None, text))
         self._asked_at: float | None = None
@@ -211,7 +213,8 @@ class SlurmEngine:
     def why(self, attempt: AttemptId) -> str:
         held = self._held.get(attempt)
         if held is None:
-            return ""
+            put_off = attempt in self._scarce and self._waits
+            return put_off or ("waits for what it needs" if attempt in self._postponed else "")
         if not held.id:
             handed = "not yet" if self._holding.on else "is being"
             waits = self._waits or self._silence.why or self._outbox.why(attempt)
@@ -363,6 +366,7 @@ class SlurmEngine:
             self._probe.look(answer.rows)
             self._place(answer.rows, asked_at)
             self._recall()
+            self._give_up_hope()
             self._holding.look()
             self._glance()
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
@@ -385,6 +389,24 @@ class SlurmEngine:
         left = [attempt for attempt, held in self._trailing.items() if held.has_left]
         for attempt in left:
             del self._trailing[attempt]
+
+    def _give_up_hope(self) -> None:
+        """Of what Slurm will never start: no node is to begin it, and Slurm is to forget it."""
+        waiting = [
+            held
+            for held in self._held.values()
+            if held.row is not None and held.row.waits and not (held.wish or held.begun)
+        ]
+        waiting = [held for held in waiting if not self._holding.holds(held)]
+        for held in self._standstill.look(waiting, time.monotonic()):
+            why = why_never(held)
+            with suppress(OSError):  # else after the next look
+                if not withdraw([self._run.start(held.attempt)], "interrupted", why)[0]:
+                    self.begun(held)
+                    continue
+                self._leaving.found([held])
+                self._ending.recall([held])
+                self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
 
     def _recall(self) -> None:
         """What Slurm would begin anew, or never; should the first start live, it is to end.

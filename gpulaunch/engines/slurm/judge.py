@@ -288,9 +288,10 @@ def _out_of_time(
     status: Exited | Signaled | None, sight: Sight, said: str = "Slurm's time limit"
 ) -> Over:
     """At a limit that is not the job's own. A failure: it would end there again, for ever."""
+    failure = Failure("timeout", said, TOO_SHORT)
     if status is None or (isinstance(status, Exited) and status.code in sight.success):
-        status = Signaled(15)
-    return Over(status, Failure("timeout", said, TOO_SHORT))
+        return Over(TimedOut("timeout", 0.0, status), failure)
+    return Over(status, failure)
 
 
 def _out_of_memory(sight: Sight) -> Failure | None:

@@ -45,11 +45,13 @@ class Limit:
         return 0 if now < self.at else max(1, self.fits)
 
     def refused(self, size: int, why: str, now: float) -> None:
-        self.why, self.known = why, False
+        self.why = why
         if size > 1:
-            self.beyond, self.fits, self.at = size, size // 2, now
+            self.beyond, self.fits, self.known, self.at = size, size // 2, False, now
         else:
-            self.beyond, self.fits, self.at = None, 0, now + self.pause
+            self.known = self.known and self.fits > 1  # by ends since it was tried
+            self.fits = self.fits if self.known else 0
+            self.beyond, self.at = None, now + self.pause
             self.pause = min(2 * self.pause, LONGEST)
 
     def taken(self, size: int, now: float) -> None:

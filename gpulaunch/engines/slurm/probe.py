@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.engines.slurm import commands, script
 from gpulaunch.engines.slurm.reading import UNSEEN, Row
-from gpulaunch.engines.slurm.reasons import in_words, is_hopeless
+from gpulaunch.engines.slurm.reasons import in_words, prospect
+from gpulaunch.engines.slurm.standstill import SETTLED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 
@@ -22,7 +23,15 @@ PATIENCE = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
 TIME = "1"
 """Minutes, the fewest that Slurm counts: no partition gives less."""
-_ITS_OWN = ("--gpus", "--cpus-per-task", "--time", "--signal", "--requeue")
+_SHARED = (
+    *("--parsable", "--export=", "--open-mode=", "--chdir=", "--output=", "--nodes=", "--ntasks="),
+    *("--partition=", "--account=", "--qos=", "--reservation=", "--wckey=", "--clusters="),
+    *("--constraint=", "--nodelist=", "--exclude=", "--prefer="),
+)
+"""Of the options that the jobs are handed over with: how, where, and who pays. What they are to
+have there is not the probe's, which starts the sooner, and whose end is no news for anybody."""
+MEMORY = "100M"
+"""Where none is said, a partition may give all of a node's."""
 
 
 class Probe:
@@ -48,6 +57,8 @@ class Probe:
         self._over_at: float | None = None
         self._then: Callable[[], None] = lambda: None
         self._reason = ""
+        self._since = 0.0
+        self._noted: set[str] = set()
         self._absent = 0
         self._asked = self.settled = run.seen.exists()
         self.id = ""
@@ -59,7 +70,7 @@ class Probe:
         if self._asked:
             return not self.settled and (not self.id or self.in_doubt)
         self._asked, self._then = True, then
-        kept = [word for word in options if not word.startswith(_ITS_OWN)]
+        kept = [word for word in options if word.startswith(_SHARED)]
 
         def answered(answer: commands.SubmitAnswer) -> None:
             match answer:
@@ -76,7 +87,13 @@ class Probe:
 
         self._slurm.submit(
             # Where it cannot be begun that is the answer; requeued, it would be held for ever.
-            (*kept, "--no-requeue", f"--time={TIME}", f"--job-name={self._title}"),
+            (
+                *kept,
+                "--no-requeue",
+                f"--time={TIME}",
+                f"--mem={MEMORY}",
+                f"--job-name={self._title}",
+            ),
             self._run.batch_script,
             self._environ,
             answered,
@@ -126,12 +143,28 @@ class Probe:
         return f"the probe of the run directory, {self.id}, goes first{waits}"
 
     def _waits(self, reason: str) -> None:
-        if is_hopeless(reason) and reason != self._reason:
+        again, self._reason = reason == self._reason, reason
+        self._since = self._since if again else time.monotonic()
+        outlook, lasted = prospect(reason), time.monotonic() - self._since
+        if lasted >= SETTLED and outlook != "passing" and reason not in self._noted:
+            self._noted.add(reason)
             self._note(
-                f"the probe of the run directory, Slurm job {self.id}, cannot start, and nothing"
-                f" of the run before it: it{in_words(reason).removeprefix(':')}"
+                f"the probe of the run directory, Slurm job {self.id}, does not start, and nothing"
+                f" of the run before it{in_words(reason)}"
             )
-        self._reason = reason
+        if outlook == "never" and lasted >= PATIENCE:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What waits for it may start where it may not: a QOS that takes none without a card. Slurm
+        cancels that with it, and it is handed over anew."""
+        self._slurm.cancel([self.id], lambda answer: None)
+        self._note(
+            f"not checked whether the nodes see {self._run.path}: Slurm will not start the"
+            f" probe{in_words(self._reason)}"
+        )
+        self._settle()
+        self._then()
 
     def _settle(self) -> None:
         self.settled, self.id = True, ""

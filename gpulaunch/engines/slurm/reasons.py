@@ -1,21 +1,35 @@
 """Why Slurm lets a job wait, in words; its own code follows in brackets, for looking it up.
 
-Codes are those of `squeue.1` (JOB REASON CODES) and `src/common/slurm_protocol_defs.c`, 20.11 to
-25.05. One without words here is shown as it is: so is InvalidAccount, which 23.11.4 says of all
-that waits where nothing keeps accounts.
+Codes are those of `squeue.1` (JOB REASON CODES) and `src/common/job_state_reason.c` (before that
+`slurm_protocol_defs.c`), 20.11 to 26.05. One without words here is shown as it is: so is
+InvalidAccount, which 23.11.4 says of all that waits where nothing keeps accounts.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Literal, TypeAlias
 
 DEPENDENCY = "Dependency"
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
+Prospect: TypeAlias = Literal["passing", "person", "never"]
+"""What waiting will do: help; help once a person has done something; not help, as it asks for what
+it cannot be given on those terms."""
+
 _NEVER = re.compile(
-    r"Partition(Time|Node)Limit|\w*WallDuration\w*|\w*Max\w*PerJob\w*|Invalid(Account|QOS)"
+    r"\w*WallDuration\w*|\w*Max\w*Per(Job|Node)\w*|QOSMin\w+|MaxMemPerLimit|InvalidQOS"
+    r"|(QOS|Account)NotAllowed|Reservation(Deleted|Invalid)|DeadLine"
+)
+_PERSON = re.compile(
+    # Partitions' limits and states change by the hour at some sites.
+    r"PartitionTimeLimit|PartitionNodeLimit|PartitionConfig|PartitionDown|PartitionInactive"
+    r"|JobHeld(User|Admin)|JobHoldMaxRequeue|JobLaunchFailure|AccountingPolicy|QOSUsageThreshold"
+    r"|(Assoc|QOS)Grp\w*((?<!Run)Minutes|Wall)\w*|Association(Time|Resource)Limit|NodeDown"
+    # Of nodes that are there: they may be configured otherwise, and the job is held until then.
     r"|BadConstraints"
 )
-"""It asks for what it cannot be given there, however long it waits."""
+"""All others pass. InvalidAccount would be of these, but see above; so would ReqNodeNotAvail, which
+is said of nodes that are reserved for a while as well."""
 
 _SHORTER = "a shorter timeout:, or another"
 _WORDS = (
@@ -33,11 +47,20 @@ _WORDS = (
     ("NodeDown", "a node that it could run on is down"),
     ("Reservation", "its reservation has not begun"),
     ("BadConstraints", "no node has what it asks for"),
+    ("Reservation(Deleted|Invalid)", "its reservation is gone, or is none that it may use"),
+    ("DeadLine", "it cannot end before its deadline"),
+    (r"QOSMin\w+", "asks for less than its QOS takes: choose another"),
+    ("MaxMemPerLimit", "asks for more memory than it may have"),
+    ("(QOS|Account)NotAllowed", "its account or QOS may not use its partition: choose another"),
+    ("JobHoldMaxRequeue|JobLaunchFailure", "Slurm failed to begin it, and holds it"),
     ("Licenses", "a licence that it asks for is not free"),
     ("InvalidQOS", "its QOS may not be used any more: choose another"),
     (r"\w*WallDuration\w*", f"asks for more time than it may have: {_SHORTER} qos"),
-    (r"\w*(Minutes|RunMin)\w*", "the time granted to its account or QOS is used up or spoken for"),
-    (r"\w*Max\w*PerJob\w*", "asks for more than one job may have"),
+    (r"\w*Max\w*Per(Job|Node)\w*", "asks for more than one job may have"),
+    (
+        r"\w*(Minutes|RunMin|GrpWall)\w*",
+        "the time granted to its account or QOS is used up or spoken for",
+    ),
     (r"(Assoc|QOS)\w*Jobs?PerUser\w*", "you have as many jobs running as you may"),
     (r"Max\w*PerAccount|(Assoc|QOS)\w*Jobs\w*", "as many jobs run of its account or QOS as may"),
     (r"(Assoc|QOS)\w*(GRES|Gres)\w*", "its account or QOS has as many cards as it may"),
@@ -58,9 +81,19 @@ def in_words(reason: str, instead: str = "") -> str:
     return f": {words} ({reason})" if words else f" ({reason})"
 
 
-def is_hopeless(reason: str) -> bool:
-    """Whether waiting will not help, but a change of what is asked for."""
-    return any(map(_NEVER.fullmatch, re.findall(r"\w+", reason)))
+def prospect(reason: str) -> Prospect:
+    """Of several, as of tasks of an array that are shown together, only what is true of all."""
+    # Behind a space it names nodes: `ReqNodeNotAvail, UnavailableNodes:n[1-2]`.
+    codes = reason.partition(" ")[0].strip(",").split(",")
+    if all(map(_NEVER.fullmatch, codes)):
+        return "never"
+    either = all(_NEVER.fullmatch(code) or _PERSON.fullmatch(code) for code in codes)
+    return "person" if either else "passing"
+
+
+def is_mixed(reason: str) -> bool:
+    """Whether it is of several tasks, which may each have another."""
+    return bool(re.match(r"\w+,\w", reason))
 
 
 def _words_for(code: str) -> str:

@@ -1,0 +1,74 @@
+"""What waits in Slurm's queue and will go on waiting: who says so, and when it is given up.
+
+    a look ─▶ reason ─ passes ─▶ nothing
+                     ├ a person is to act ─▶ SETTLED later ─▶ said, once of each reason
+                     └ never ─▶ the same; PATIENCE later ─▶ given up
+
+Pure: decides, and makes the sentences; the engine ends what is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.reasons import in_words, prospect
+
+PATIENCE = 60.0
+"""Seconds for which Slurm must say that an attempt can never start: settings of a partition or a
+QOS are changed one by one."""
+SETTLED = 2.0
+"""Seconds after which a reason is told: Slurm may look at a job several times before it knows."""
+SHOWN = 3
+
+
+class Standstill:
+    """`warn` takes a line for people."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._since: dict[AttemptId, tuple[str, float]] = {}
+        self._said: set[tuple[str, str]] = set()
+
+    def look(self, waiting: Iterable[Held], now: float) -> list[Held]:
+        """Those of what waits, as it was last seen, that are given up at that monotonic time."""
+        seen: dict[AttemptId, tuple[str, float]] = {}
+        stuck: dict[str, list[Held]] = {}
+        over = []
+        for held in waiting:
+            reason = held.row.reason if held.row else ""
+            if prospect(reason) == "passing":
+                continue
+            before, since = self._since.get(held.attempt, ("", now))
+            seen[held.attempt] = (reason, since if before == reason else now)
+            if now - seen[held.attempt][1] >= SETTLED:
+                stuck.setdefault(reason, []).append(held)
+            if prospect(reason) == "never" and now - seen[held.attempt][1] >= PATIENCE:
+                over.append(held)
+        self._since = seen
+        for reason, some in stuck.items():
+            self._say(reason, some)
+        return over
+
+    def _say(self, reason: str, some: list[Held]) -> None:
+        """Once of each job. Another attempt of it may wait for the same."""
+        new = [held for held in some if (reason, held.attempt.job) not in self._said]
+        self._said.update((reason, held.attempt.job) for held in new)
+        if not new:
+            return
+        names = ", ".join(held.attempt.job for held in new[:SHOWN])
+        more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
+        what = "waits" if len(new) == 1 else "wait"
+        then = "gpulaunch cancel ends what shall not wait"
+        if prospect(reason) == "never":
+            then = f"given up in {PATIENCE:g} s"
+        self._warn(
+            f"{names}{more} {what} for what does not come by itself{in_words(reason)}; {then}"
+        )
+
+
+def why_never(held: Held) -> str:
+    """Why an attempt that is given up could not be started."""
+    reason = held.row.reason if held.row else ""
+    return f"Slurm will not start it{in_words(reason)}"

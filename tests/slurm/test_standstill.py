@@ -1,0 +1,111 @@
+"""What waits for what does not come by itself: said, and given up where it never will."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.events import Ended, Queued
+from gpulaunch.core.model import AttemptId, Job, NotStarted
+from gpulaunch.engines.slurm import reasons, standstill
+from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.standstill import PATIENCE, SETTLED, Standstill
+from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
+from tests.helpers import wait_until
+from tests.slurm.cluster import PATIENCE as LONG
+from tests.slurm.conftest import MakeCluster, launcher_on
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+
+def waiting(reason: str, *jobs: str) -> list[Held]:
+    return [Held(AttemptId(job, 1), Job(job, ()), "1", row=Row("1", reason=reason)) for job in jobs]
+
+
+def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
+    said: list[str] = []
+    still = Standstill(said.append)
+    some = waiting("PartitionDown", "a", "b", "c", "d", "e")
+    for now in (0.0, 5.0, 1e6):
+        assert still.look([*some, *waiting("Priority", "f")], now) == []
+    assert said == [
+        "a, b, c and 2 more wait for what does not come by itself: its partition starts no jobs now"
+        " (PartitionDown); gpulaunch cancel ends what shall not wait"
+    ]
+
+
+def test_what_can_never_start_is_given_up_once_slurm_has_kept_saying_so() -> None:
+    said: list[str] = []
+    still = Standstill(said.append)
+    some = waiting("QOSMaxGRESPerJob", "a")
+    assert still.look(some, -SETTLED) == []
+    assert said == []
+    assert still.look(some, 0.0) == []
+    assert said[0].endswith("(QOSMaxGRESPerJob); given up in 60 s")
+    assert still.look(waiting("Priority", "a"), PATIENCE) == []
+    assert still.look(some, PATIENCE) == still.look(some, 2 * PATIENCE - 1) == []
+    assert still.look(some, 2 * PATIENCE) == some
+    assert len(said) == 1
+
+
+def test_what_is_given_up_was_not_started_and_is_out_of_slurms_queue(
+    own_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standstill, "PATIENCE", 0.5)
+    # Without accounts there are no limits of jobs: as if this were one.
+    monkeypatch.setattr(reasons, "_NEVER", reasons._PERSON)
+    cluster = own_cluster(nodes=1)
+    bench = SlurmBench(cluster, run_directory(tmp_path / "run"), fresh_pool())
+    try:
+        cluster.command("scontrol", "update", "PartitionName=main", "MaxTime=2")
+        bench.launch(sh("true", "long", timeout=6000.0))
+        bench.expect(Queued)
+        ended = bench.expect(Ended)
+        assert isinstance(ended.outcome, NotStarted)
+        assert ended.outcome.error.startswith("Slurm will not start it: asks for more time than")
+        assert ended.failure is not None
+        wait_until(lambda: not cluster.command("squeue", "-h", "--states=PENDING"), LONG)
+    finally:
+        bench.close()
+
+
+def test_a_run_says_what_a_person_has_to_do(own_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = own_cluster(nodes=1)
+    launcher = launcher_on(cluster, tmp_path)
+    launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: 'true', timeout: 100m}]")
+    cluster.command("scontrol", "update", "PartitionName=main", "MaxTime=2")
+    with launcher.begun("run", "jobs.yaml", "--engine", "slurm") as process:
+        said = "a waits for what does not come by itself: asks for more time than its partition"
+        launcher.wait_for("noted")
+        wait_until(lambda: said in str(launcher.events("noted")), LONG)
+        cluster.command("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
+        assert process.wait(LONG) == 0
+
+
+def test_of_an_array_the_held_task_alone_reads_held(
+    own_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = own_cluster(nodes=1)
+    bench = SlurmBench(cluster, run_directory(tmp_path / "run"), fresh_pool())
+    try:
+        attempts = [bench.launch(sh("sleep 100", f"a{n}"), *bench.gpus) for n in range(6)]
+        number = bench.expect(Queued).id.split()[-1].partition("_")[0]
+        cluster.command("scontrol", "hold", f"{number}_4")
+
+        def told() -> bool:
+            bench.loop.turn()
+            return "JobHeld" in bench.engine.why(attempts[4])
+
+        wait_until(told, LONG)
+        others = [bench.engine.why(attempt) for attempt in (attempts[3], attempts[5])]
+        assert not [why for why in others if "JobHeld" in why]
+
+        def said() -> bool:
+            bench.loop.turn()
+            return any("a4 waits for what" in text for text in bench.warned)
+
+        wait_until(said, LONG)
+    finally:
+        bench.close()
