@@ -137,6 +137,8 @@ def _section(chosen: Chosen, lane: Lane) -> Iterator[str]:
 def _job(chosen: Chosen, job: Job, cards: tuple[int, ...]) -> Iterator[str]:
     name = word(job.name)
     values = _values(chosen, job, cards)
+    if job.after:
+        yield f": after {words(job.after)} #:"
     yield f"while begin {words([job.name, *job.needs])}; do #:"
     for line in input_lines(job, word(_input(chosen, job))):
         yield f"{line} #:"

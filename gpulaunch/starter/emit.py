@@ -125,6 +125,8 @@ def _entry(entry: Entry) -> Iterator[str]:
         value: str | None = getattr(entry, key)
         if value is not None:
             yield f"    {key}: {scalar(value)}"
+    for key, spelt in entry.extra:
+        yield f"    {key}: {spelt}"
     if entry.env:
         yield "    env:"
         for variable, text in entry.env.items():

@@ -57,3 +57,5 @@ class Entry:
     cpus: str | None = None
     comments: tuple[str, ...] = ()
     in_turn: bool = False
+    extra: tuple[tuple[str, str], ...] = ()
+    """Further fields, their values as YAML."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter import loops as lp
 from gpulaunch.starter.emit import Unwritable, job_file
 from gpulaunch.starter.entry import Remark, Translation
+from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import OWNED
@@ -48,38 +49,20 @@ def translate(script: str, name: str, read: Read = lambda path: None) -> Transla
     `name` is how the file's header calls the script; `read` gives the text of a file that it
     names, as `sbatch job.sh` does. Never fails: at worst all is remarked.
     """
-    source = without_account(script)
+    if is_export(script):
+        return _of_export(script.replace("\r\n", "\n"), name, read)
     try:
-        return _Translator(unfold(source, read), name).run()
+        return _Translator(unfold(script, read), name).run()
     except Untranslatable as no:
-        return Translation("", (Remark(1, source.strip().split("\n")[0], str(no)),))
+        return Translation("", (Remark(1, script.strip().split("\n")[0], str(no)),))
 
 
-_EXPORTED = "by `gpulaunch export`"
-
-
-def without_account(script: str) -> str:
-    """A script that `gpulaunch export` wrote, with its jobs' lines alone; others as they are.
-
-    What keeps account there stands in lines that end with `#:`, or between two that begin so.
-    """
-    lines = script.split("\n")
-    if not any(line.startswith("#") and _EXPORTED in line for line in lines[:3]):
-        return script
-    inside = False
-    for number, line in enumerate(lines):
-        mark = line.startswith("#:")
-        inside = inside != mark
-        if mark or inside or line.endswith(" #:"):
-            lines[number] = _directory(line)
-        elif line.startswith("CUDA_VISIBLE_DEVICES="):
-            lines[number] += " &"  # one after the other for want of cards alone
-    return "\n".join(lines)
-
-
-def _directory(line: str) -> str:
-    """Where the script goes is where its jobs run."""
-    return line.removesuffix(" || exit #:").replace("cd -- ", "cd ") if line[:3] == "cd " else ""
+def _of_export(script: str, name: str, read: Read) -> Translation:
+    """The jobs of what `gpulaunch export` wrote, under their own names."""
+    try:
+        return Translation(job_file(name, entries_of(script, read), ()), ())
+    except (Untranslatable, Unwritable) as no:
+        return Translation("", (Remark(1, script.strip().split("\n")[0], str(no)),))
 
 
 class _Translator:

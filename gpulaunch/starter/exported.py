@@ -1,0 +1,374 @@
+"""What `gpulaunch export` wrote for a shell or for Slurm, back as the jobs that it was made of.
+
+    while begin NAME NEED ...; do #:            fold.tasks:  GPULAUNCH_JOB=fold-a item_path=...
+    CUDA_VISIBLE_DEVICES=0 fold a >>log         submit.sh:   id_x=$(submit --dependency=... x.sh)
+
+An entry for each job, under its own name: which pattern the names came from is in no export.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from gpulaunch.starter.emit import escaped
+from gpulaunch.starter.entry import Entry
+from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.mask import MASK, OWNED, cards
+from gpulaunch.starter.shell import Script, walk, words_of
+from gpulaunch.starter.unfold.pieces import Piece, inner
+from gpulaunch.starter.unfold.strings import Read
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MADE = "by `gpulaunch export`"
+_BEGIN = re.compile(r"while begin (.*); do #:")
+_AFTER = re.compile(r": after (.*) #:")
+_ENDED = re.compile(r"(.*?)\bended (.*); done #:")
+_DIRECTORY = re.compile(r"run=(.*) gpus=\d+ #:")
+_SUBMITTED = re.compile(
+    r'(\w+)=\$\(submit (?:--dependency="([^"]*)" )?(?:--array=(\S+) )?(\S+)\.sh\)'
+)
+_OUTPUT = re.compile(
+    r'\[ "\$status" != 0 \] \|\| (?:\[ -s (.*?) \]|compgen -G (.*?) >/dev/null) \|\|'
+)
+_CODES = re.compile(r'case "\$status" in ([\d|]+)\)')
+_INPUTS = "cuts its inputs out of other files (fasta:, batch:): keep the job file it came from"
+_SHELL = ["bash", "-eo", "pipefail", "-c"]
+_OF_THE_INTERPRETER = frozenset({"PATH", "CONDA_DEFAULT_ENV", "VIRTUAL_ENV", "CONDA_PREFIX"})
+_AT_START = {
+    "GPULAUNCH_OUT": "out",
+    "GPULAUNCH_RUN_DIR": "run_dir",
+    "GPULAUNCH_LOG": "log",
+    "GPULAUNCH_PORT": "port",
+    "GPULAUNCH_ATTEMPT": "attempt",
+    "GPULAUNCH_GPU_INDEX": "gpu_index",
+    "GPULAUNCH_JOB": "job",
+}
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_CODED = re.compile(r"((?:\\x[0-9a-fA-F]{2})+)|\\(.)")
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a job's line is read with: paths that were known then, and values of variables."""
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, known: str) -> str:
+        """A text of the script for a field in which placeholders work."""
+        out = escaped(known)
+        for path, placeholder in self.paths.items():
+            out = re.sub(rf"{re.escape(path)}(?![\w.-])", f"{{{{{placeholder}}}}}", out)
+        return _VARIABLE.sub(self._variable, out)
+
+    def _variable(self, match: re.Match[str]) -> str:
+        name = match.group(1)
+        return f"{{{{{_AT_START[name]}}}}}" if name in _AT_START else match.group()
+
+    def plain(self, pieces: Sequence[Piece]) -> str:
+        """What a word comes to, where no shell reads it any more."""
+        out = ""
+        for piece in pieces:
+            if isinstance(piece, str):
+                out += self.text(piece)
+            elif match := _VARIABLE.fullmatch(piece.text):
+                out += self._known(match.group(1))
+            else:
+                raise Untranslatable(f"holds {piece.text}, which no export has")
+        return out
+
+    def _known(self, name: str) -> str:
+        if name in _AT_START:
+            return f"{{{{{_AT_START[name]}}}}}"
+        return escaped(self.values.get(name, ""))
+
+
+def is_export(script: str) -> bool:
+    """Whether a script says of itself that it is an export."""
+    return any(line.startswith("#") and _MADE in line for line in script.split("\n")[:3])
+
+
+def entries_of(script: str, read: Read) -> list[Entry]:
+    """The jobs of an export, in its order. Raises Untranslatable."""
+    found = list(_of_slurm(script, read) if "\nsubmit() {" in script else _of_shell(script))
+    if not found:
+        raise Untranslatable("an export without a job")
+    return found
+
+
+# ── Shell ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_shell(script: str) -> Iterator[Entry]:
+    lines = script.split("\n")
+    place = next((match for line in lines if (match := _DIRECTORY.fullmatch(line))), None)
+    directory = shlex.split(place.group(1))[0] if place else ""
+    base = next((_cd(line) for line in lines if line.startswith("cd -- ")), None)
+    names: list[str] = []
+    after: tuple[str, ...] = ()
+    line_of_job = ""
+    for line in lines:
+        if match := _AFTER.fullmatch(line):
+            after = tuple(_names(match.group(1)))
+        elif match := _BEGIN.fullmatch(line):
+            names = _names(match.group(1))
+        elif names and (match := _ENDED.fullmatch(line)):
+            given = _Given(_paths(directory, names[0]))
+            entry = _entry(names[0], line_of_job, given, base)
+            terms = dict(term.split("=", 1) for term in shlex.split(match.group(1)))
+            extra = _extra(terms, _outputs_of(match.group(2), given))
+            yield replace(entry, needs=tuple(names[1:]), after=after, extra=entry.extra + extra)
+            names, after = [], ()
+        elif names and not line.endswith(" #:"):
+            line_of_job = line
+        elif names and f"{directory}/inputs/{names[0]}" in line:
+            raise Untranslatable(_INPUTS)
+
+
+def _names(text: str) -> list[str]:
+    script = Script(f"x {text}")
+    command = script.root.children[0]
+    return [_Given().plain(_read(script, word)) for word in words_of(command)[1:]]
+
+
+def _cd(line: str) -> str:
+    return shlex.split(line.removesuffix(" || exit #:").removesuffix(" || exit"))[2]
+
+
+def _paths(directory: str, name: str) -> dict[str, str]:
+    return {
+        f"{directory}/out/{name}.1": "out",
+        f"{directory}/logs/{name}.1.log": "log",
+        directory: "run_dir",
+    }
+
+
+def _outputs_of(text: str, given: _Given) -> list[str]:
+    script = Script(f"x {text}")
+    words = words_of(script.root.children[0])[2:]
+    texts = [given.plain(_read(script, word)) for word in words]
+    return [text for text in texts if text != "-G"]
+
+
+def _extra(terms: Mapping[str, str], outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Fields that are told by more than a word: as YAML."""
+    found: list[tuple[str, str]] = []
+    if (tries := int(terms.get("tries", "1"))) > 1:
+        delay = terms.get("delay")
+        times = str(tries - 1)
+        found.append(("retries", f"{{times: {times}, delay: {delay}s}}" if delay else times))
+    if codes := terms.get("codes"):
+        found.append(("success_codes", f"[{', '.join(codes.split())}]"))
+    if outputs:
+        spelt = ", ".join('"' + re.sub(r'([\\"])', r"\\\1", one) + '"' for one in outputs)
+        found.append(("outputs", f"[{spelt}]"))
+    return tuple(found)
+
+
+# ── Slurm ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """`names` of the jobs by task, of those that were submitted in it."""
+
+    names: Mapping[int, str]
+
+
+def _of_slurm(script: str, read: Read) -> Iterator[Entry]:
+    made: dict[str, _Submission] = {}
+    for line in script.split("\n"):
+        match = _SUBMITTED.fullmatch(line)
+        if match is None:
+            continue
+        variable, waits, array, unit = match.groups()
+        text = read(f"{unit}.sh")
+        if text is None:
+            raise Untranslatable(f"submits {unit}.sh, which cannot be read here")
+        entries = dict(enumerate(_of_unit(unit, text, read)))
+        chosen = sorted(_numbers(array)) if array else sorted(entries)
+        made[variable] = _Submission({task: entries[task].name for task in chosen})
+        for task in chosen:
+            needs, after = _waited(waits or "", made, task)
+            yield replace(entries[task], needs=needs, after=after)
+
+
+def _numbers(array: str) -> Iterator[int]:
+    for part in array.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _waited(
+    waits: str, made: Mapping[str, _Submission], task: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    needs: list[str] = []
+    after: list[str] = []
+    for wait in waits.split(",") if waits else []:
+        kind, *jobs = wait.split(":")
+        for job in jobs:
+            match = re.fullmatch(r"\$\{?(\w+)\}(?:_(\d+))?|\$(\w+)", job)
+            if match is None:
+                continue
+            names = made[match.group(1) or match.group(3)].names
+            chosen = [int(match.group(2))] if match.group(2) else list(names)
+            chosen = [task] if kind == "aftercorr" else chosen
+            (after if kind == "afterany" else needs).extend(names[one] for one in chosen)
+    return tuple(dict.fromkeys(needs)), tuple(dict.fromkeys(after))
+
+
+def _of_unit(unit: str, text: str, read: Read) -> Iterator[Entry]:
+    table = read(f"{unit}.tasks") if f"{unit}.tasks" in text else None
+    single = re.search(r"^export (GPULAUNCH_JOB=.*)$", text, re.MULTILINE)
+    rows = table.splitlines() if table else [single.group(1)] if single else []
+    lines = text.split("\n")
+    at = next(at for at, line in enumerate(lines) if line.strip() == "status=$?")
+    tries = re.search(r"^for GPULAUNCH_ATTEMPT in (.*); do$", text, re.MULTILINE)
+    gpus = re.search(r"^#SBATCH --gpus-per-node=(\d+)$", text, re.MULTILINE)
+    cpus = re.search(r"^#SBATCH --cpus-per-task=(\d+)$", text, re.MULTILINE)
+    for row in rows:
+        values = _row(row)
+        if "item_input" in values:
+            raise Untranslatable(_INPUTS)
+        given = _Given(values=values)
+        cwd = values.get("item_cwd") or [_cd(line) for line in lines if line[:6] == "cd -- "][-1]
+        entry = _entry(values["GPULAUNCH_JOB"], lines[at - 1].strip(), given, cwd)
+        own = {name: value for name, value in values.items() if name.startswith("item_")}
+        used = {name: escaped(own[name]) for name in own if f"${{{name}}}" in lines[at - 1]}
+        extra = _extra(_terms(text, tries), _outputs_in(lines, given))
+        yield replace(
+            entry,
+            gpus=int(gpus.group(1)) if gpus else 0,
+            cpus=cpus.group(1) if cpus else None,
+            env={**used, **entry.env},
+            extra=entry.extra + extra,
+        )
+
+
+def _terms(text: str, tries: re.Match[str] | None) -> dict[str, str]:
+    spelt = tries.group(1).rstrip(")").split() if tries else ["1"]
+    terms = {"tries": spelt[-1]}
+    if delay := re.search(r"^  \[ .* \] \|\| sleep ([\d.]+)$", text, re.MULTILINE):
+        terms["delay"] = delay.group(1)
+    if codes := _CODES.search(text):
+        terms["codes"] = codes.group(1).replace("|", " ")
+    return terms
+
+
+def _row(row: str) -> dict[str, str]:
+    script = Script(f"export {row}")
+    found = {}
+    for node in walk(script.root):
+        if node.type == "variable_assignment":
+            name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+            if name is not None:
+                found[script.text(name)] = _verbatim(script, value)
+    return found
+
+
+def _verbatim(script: Script, value: Node | None) -> str:
+    pieces = _read(script, value) if value is not None else []
+    return "".join(piece for piece in pieces if isinstance(piece, str))
+
+
+def _outputs_in(lines: Sequence[str], given: _Given) -> list[str]:
+    found = []
+    for line in lines:
+        if match := _OUTPUT.match(line.strip()):
+            script = Script(f"x {match.group(1) or match.group(2)}")
+            found.append(given.plain(_read(script, words_of(script.root.children[0])[1])))
+    return found
+
+
+# ── A job's line ────────────────────────────────────────────────────────────────────────────────
+
+
+def _entry(name: str, line: str, given: _Given, base: str | None) -> Entry:
+    """The job whose command is the last one on a line."""
+    script = Script(line)
+    commands = [node for node in walk(script.root) if node.type == "command"]
+    commands = [node for node in commands if node.parent is None or not _inside(node)]
+    if not commands:
+        raise Untranslatable(f"has no command for {name}")
+    command = commands[-1]
+    cwd = _cd(script.text(commands[0])) if script.text(commands[0])[:6] == "cd -- " else base
+    assigned = _assigned(script, command)
+    mask = re.search(rf"{MASK}=(\S*)", line)
+    gpus = cards(mask.group(1))[0] if mask else 1
+    texts = {
+        key: given.plain(_read(script, value))
+        for key, value in assigned.items()
+        if key not in OWNED and key not in _OF_THE_INTERPRETER
+    }
+    interpreter = {
+        "venv": _verbatim(script, assigned.get("VIRTUAL_ENV")) or None,
+        "conda": _verbatim(script, assigned.get("CONDA_PREFIX")) or None,
+    }
+    words, extra = words_of(command), []
+    if [script.text(word) for word in words[:2]] == ["timeout", "-k"]:
+        grace, timeout = script.text(words[2]), script.text(words[3])
+        extra = [("timeout", f"{timeout}s"), *([("grace", f"{grace}s")] if grace != "10" else [])]
+        words = words[4:]
+    if [script.text(word) for word in words[:4]] == _SHELL and len(words) == 5:
+        run = "".join(_in_a_script(piece) for piece in _read(script, words[4]))
+    else:
+        run = script.slice(words[0].start_byte, words[-1].end_byte)
+        if "PATH" in assigned and not any(interpreter.values()):
+            run = f"PATH={script.text(assigned['PATH'])} {run}"
+    return Entry(
+        name=escaped(name),
+        run=given.text(run.rstrip("\n")),
+        gpus=gpus,
+        cwd=None if cwd is None else escaped(posixpath.normpath(cwd)),
+        env=texts,
+        venv=interpreter["venv"],
+        conda=interpreter["conda"],
+        extra=tuple(extra),
+    )
+
+
+def _inside(node: Node) -> bool:
+    """Whether a command stands in a `$(...)`."""
+    parent = node.parent
+    while parent is not None:
+        if parent.type == "command_substitution":
+            return True
+        parent = parent.parent
+    return False
+
+
+def _assigned(script: Script, command: Node) -> dict[str, Node]:
+    found = {}
+    for node in command.children:
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if node.type == "variable_assignment" and name is not None and value is not None:
+            found[script.text(name)] = value
+    return found
+
+
+def _in_a_script(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else piece.text
+
+
+def _read(script: Script, node: Node) -> list[Piece]:
+    """A word's pieces, `$'...'` as well, which the exporter writes for control characters."""
+    if node.type == "ansi_c_string":
+        return [_CODED.sub(_decoded, script.text(node)[2:-1])]
+    if node.type == "concatenation":
+        return [piece for child in node.children for piece in _read(script, child)]
+    return inner(script, node)
+
+
+def _decoded(match: re.Match[str]) -> str:
+    codes, letter = match.groups()
+    if codes is None:
+        return _LETTERS.get(letter, letter)
+    return bytes.fromhex(codes.replace("\\x", "")).decode(errors="surrogateescape")

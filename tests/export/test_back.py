@@ -1,0 +1,97 @@
+"""An export that `gpulaunch init` reads back: the same jobs, under the same names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Job
+from gpulaunch.export import Target, choose, to_shell, to_slurm
+from gpulaunch.spec import load, load_text
+from gpulaunch.starter import translate
+from tests.cli.launcher import Launcher
+from tests.examples.test_configs import RECIPES, beside_inputs, copied
+from tests.export.helpers import as_run, hostile
+
+__all__ = ["beside_inputs"]  # a fixture
+
+TARGETS: list[Target] = ["shell", "slurm"]
+
+
+def read_back(launcher: Launcher, target: Target) -> Path:
+    exported = launcher("export", "jobs.yaml", "--to", target, "-o", "exported")
+    assert exported.status == 0, exported.err
+    script = launcher.path / "exported"
+    made = launcher(
+        "init", script / "submit.sh" if target == "slurm" else script, "-o", "back.yaml"
+    )
+    assert made.status == 0, made.err
+    return launcher.path / "back.yaml"
+
+
+def jobs_of(path: Path) -> dict[str, Job]:
+    return {job.name: job for job in load(path, environ={}).jobs}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_names_order_cards_and_terms_are_those_of_the_job_file(
+    launcher: Launcher, target: Target
+) -> None:
+    launcher.file("in/a.fasta", "")
+    launcher.file("in/b c.fasta", "")
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: "fold {{stem}}", foreach: "in/*", run: "fold {{path}} {{out}}", timeout: 90}
+          - name: score {{stem}}
+            foreach: in/*
+            needs: ["fold {{stem}}"]
+            run: [score, "{{run_dir}}/results/fold {{stem}}", "a b"]
+            retries: {times: 2, delay: 3}
+            outputs: ["{{out}}/score.txt", "{{out}}/*.png"]
+          - {name: wide, gpus: 2, run: "serve {{port}}", success_codes: [0, 3]}
+          - {name: table, gpus: 0, after: ["score *", wide], run: table, cwd: in, env: {A: "x y"}}
+        """,
+    )
+    old, new = jobs_of(launcher.path / "jobs.yaml"), jobs_of(read_back(launcher, target))
+    assert sorted(new) == sorted(old)
+    for name, job in old.items():
+        back = new[name]
+        assert back.demand.gpus == job.demand.gpus
+        assert (set(back.needs), set(back.after)) == (set(job.needs), set(job.after))
+        assert (back.cwd, back.timeout) == (job.cwd, job.timeout)
+        assert (back.retry.times, back.retry.delay) == (job.retry.times, job.retry.delay)
+        assert back.success_codes == job.success_codes
+        assert back.outputs == job.outputs
+    assert new["table"].env["A"] == "x y"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_hostile_names_and_values_come_back_as_they_were(
+    launcher: Launcher, target: Target
+) -> None:
+    jobs = hostile(launcher)
+    back = read_back(launcher, target)
+    assert as_run(launcher, back) == as_run(launcher, jobs)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_comes_back_under_its_names(
+    recipe: Path, target: Target, beside_inputs: Path
+) -> None:
+    plan = load(copied(recipe, beside_inputs), environ={})
+    if recipe.stem == "privategpt":
+        pytest.skip("has a service, which no export takes")
+    chosen = choose(plan, target, "/there", 2)
+    files, _ = ({"": to_shell(chosen, 2)}, ()) if target == "shell" else to_slurm(chosen)
+    made = translate(files["" if target == "shell" else "submit.sh"], "x", files.get)
+    if any(job.fasta or job.batch for job in plan.jobs):
+        assert made.yaml_text == ""
+        assert "keep the job file" in made.untranslated[0].why
+        return
+    data = made.yaml_text.encode()
+    back = load_text(data, name="back.yaml", base=plan.base, environ={})
+    assert sorted(job.name for job in back.jobs) == sorted(job.name for job in plan.jobs)
