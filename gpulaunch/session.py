@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 
 from gpulaunch import __version__
-from gpulaunch.control import Asking, ControlServer, Hello, Reasons
-from gpulaunch.core.events import Asked, Submitted
+from gpulaunch.control import Asking, Conn, ControlServer, Hello, Reasons
+from gpulaunch.core.events import Asked, Retry, Submitted
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
@@ -33,6 +33,8 @@ from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
+from gpulaunch.rereading import Filed, Reading, RefusedError, refiled
+from gpulaunch.spec import Plan
 from gpulaunch.spec.tell import Target
 from gpulaunch.supervisor import STOPPING, Supervisor, View
 
@@ -50,7 +52,8 @@ class Session:
 
     `watched`: a person sits before it, and can say how to go on. `pinned`: a job that is seen on a
     card that is not its own fails. `notify`: whom else it tells; their commands run in `base`.
-    `slurm`: options that every sbatch is given.
+    `slurm`: options that every sbatch is given. `filed`: where its jobs stand written; None:
+    nowhere but in the run.
     """
 
     run: RunDir
@@ -71,6 +74,7 @@ class Session:
     notify: Sequence[Target] = ()
     base: Path = Path()
     slurm: Sequence[str] = ()
+    filed: Filed | None = None
 
     @property
     def engine(self) -> str:
@@ -122,7 +126,7 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
         stack.callback(engine.close)
-        _Control(server, loop, supervisor, session.run)
+        _Control(server, loop, supervisor, run, session)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
 
@@ -233,18 +237,59 @@ class _Control:
     """Answers what other terminals ask of the run."""
 
     def __init__(
-        self, server: ControlServer, loop: Loop, supervisor: Supervisor, run: RunDir
+        self,
+        server: ControlServer,
+        loop: Loop,
+        supervisor: Supervisor,
+        run: Run,
+        session: Session,
     ) -> None:
         self._server = server
         self._loop = loop
         self._supervisor = supervisor
         self._run = run
+        self._session = session
         for fd in server.selectables():
             loop.watch(fd, partial(self._serve, fd))
 
     def _serve(self, fd: int) -> None:
         for conn, asking in self._server.on_readable(fd):
-            conn.send(self._answer(asking))
+            filed = self._session.filed
+            if isinstance(asking, Retry) and asking.as_filed and filed is not None:
+                self._read_again(conn, asking, filed)
+            else:
+                conn.send(self._answer(asking))
+
+    def _read_again(self, conn: Conn, asking: Retry, filed: Filed) -> None:
+        """Answer once the job file is read: what is requeued, or why nothing is."""
+        reading = Reading(filed, os.environ)
+
+        def over() -> None:
+            self._loop.unwatch(reading.fileno())
+            reading.close()
+            try:
+                conn.send(self._retry_anew(reading.plan(), asking.jobs))
+            except RefusedError as error:
+                conn.fail(str(error))
+
+        self._loop.watch(reading.fileno(), over)
+
+    def _retry_anew(self, plan: Plan, names: tuple[str, ...] | None) -> dict[str, object]:
+        found = refiled(self._run, plan, names, self._session.pool)
+        directory = self._session.run
+        try:
+            if directory.newest_jobs_file().read_bytes() != plan.text:
+                directory.next_jobs_file().write_bytes(plan.text)
+        except OSError as error:
+            raise RefusedError(
+                f"{error.filename}: {error.strerror}; nothing was requeued"
+            ) from None
+        self._supervisor.post(found.event)
+        return {
+            "requeued": list(found.requeued),
+            "changed": list(found.changed),
+            "gone": list(found.gone),
+        }
 
     def _answer(self, asking: Asking) -> dict[str, object]:
         ledger = self._supervisor.ledger
@@ -252,7 +297,7 @@ class _Control:
             case Hello():
                 return {
                     "pid": os.getpid(),
-                    "dir": str(self._run.path),
+                    "dir": str(self._session.run.path),
                     "name": ledger.name,
                     "state": ledger.state,
                     "counts": dict(ledger.counts),
@@ -261,5 +306,9 @@ class _Control:
                 waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
                 why = self._supervisor.why_waiting
                 return {"reasons": {name: why(name) for name in islice(waiting, EXPLAINED)}}
+            case Retry(names):
+                requeued = self._run.retried_by(names)
+                self._supervisor.post(Asked(asking))
+                return {"requeued": requeued, "changed": [], "gone": []}
         self._supervisor.post(Asked(asking))
         return {"done": True}

@@ -6,7 +6,7 @@ Says what it finds, or refuses; starts nothing and leaves nothing behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
-from gpulaunch.engines import strict
+from gpulaunch.engines import fitting, strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
 from gpulaunch.errors import JobFileError, NoCardsError, UsageError
 from gpulaunch.journal.earlier import RUNS
@@ -105,17 +105,25 @@ def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = 
 def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:
     """The cards, and whether each of these jobs could run on them."""
     pool = _asked_for(plan, options, run_id)
-    if pool.engine == "slurm":
-        _refuse_unfit(plan, jobs, pool, options)
-        return pool
-    if not pool.gpus:
+    if pool.engine == "local" and not pool.gpus:
         require(pool, max((job.demand.gpus for job in jobs), default=0))
-    if mistakes := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
+    if mistakes := fitting.mistakes(plan, jobs, pool):
         raise JobFileError(mistakes)
-    for note in pool.notes if pool.gpus else ():
+    for note in _notes(jobs, pool):
         say(note, options)
-    _refuse_unisolated(plan, jobs, pool, options)
     return pool
+
+
+def _notes(jobs: Sequence[Job], pool: Pool) -> Iterator[str]:
+    """What a person should know of these jobs on these cards."""
+    if pool.engine == "slurm":
+        from gpulaunch.spec import elsewhere
+
+        yield from elsewhere.notes(jobs)
+        return
+    yield from pool.notes if pool.gpus else ()
+    if os.geteuid() == 0 and any(job.isolation == "strict" for job in jobs):
+        yield strict.AS_ROOT
 
 
 def require_programs(pool: Pool) -> None:
@@ -151,24 +159,3 @@ def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:
         if choices.gpus is not None:
             raise
         raise JobFileError([plan.mistake(("gpus",), error.text)]) from None
-
-
-def _refuse_unfit(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:
-    """Raises JobFileError with all that Slurm cannot do; says what it is not told."""
-    from gpulaunch.spec import elsewhere
-
-    if mistakes := elsewhere.unfit(plan, jobs, pool.limit):
-        raise JobFileError(mistakes)
-    for note in elsewhere.notes(jobs):
-        say(note, options)
-
-
-def _refuse_unisolated(plan: Plan, jobs: Sequence[Job], pool: Pool, options: Options) -> None:
-    """Raises JobFileError where a job wants strict isolation and it cannot be had here."""
-    wanting = [job for job in jobs if job.isolation == "strict"]
-    if not wanting:
-        return
-    if why := strict.refusal(pool.gpus):
-        raise JobFileError([plan.mistake(("jobs", wanting[0].group, "isolation"), why)])
-    if os.geteuid() == 0:
-        say(strict.AS_ROOT, options)

@@ -25,12 +25,12 @@ from gpulaunch.cli.damage import remembered_to_go_on
 from gpulaunch.cli.kept import among, as_before, say_left_out, say_not_taken
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
-from gpulaunch.cli.running import Begun, for_this_start, here_or_detached, run_to_its_end, short
+from gpulaunch.cli.running import Begun, here_or_detached, run_to_its_end, short
 from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
 from gpulaunch.core.again import Again
-from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.events import GoOn, Submitted
 from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
@@ -47,8 +47,10 @@ from gpulaunch.journal.liveness import (
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.rereading import Filed
 from gpulaunch.session import Session
 from gpulaunch.spec import Plan, load, load_text
+from gpulaunch.spec.chosen import as_chosen
 
 Choose: TypeAlias = Callable[[Ledger, Sequence[Job], Options], Again]
 
@@ -78,27 +80,6 @@ def resume(run: RunDir, options: Options) -> int:
     return go_on(run, options, everything)
 
 
-def retry(run: RunDir, options: Options) -> int:
-    """Only what failed; on a live run it is put back into it."""
-    refuse_elsewhere(run)
-    if state_of(run) == "running":
-        say_unserved(options)
-        say_not_taken(options)
-        return _retry_alive(run, options)
-    return go_on(run, options, lambda ledger, jobs, _: again.retry(ledger, jobs))
-
-
-def _retry_alive(run: RunDir, options: Options) -> int:
-    failed = sum(job.state == "failed" for job in replay(run.events).jobs.values())
-    where = f"{short(run.path)}, which is running"
-    if not failed or options.dry_run:
-        say(f"{failed:,} failed so far in {where}", options)
-        return errors.OK
-    call(run.read_manifest().run, Retry(None))
-    say(f"requeued {failed:,} that failed in {where}", options)
-    return errors.OK
-
-
 def go_on(run: RunDir, options: Options, choose: Choose) -> int:
     """Take a run up again with what `choose` picks; returns the exit status."""
 
@@ -122,7 +103,7 @@ def _go_on(
     manifest = run.read_manifest()
     ledger = remembered_to_go_on(run)
     options = as_before(options, manifest, ledger)
-    plan = for_this_start(_plan_again(run, manifest, options), options)
+    plan = plan_again(run, manifest, options)
     chosen = choose(ledger, plan.jobs, options)
     with looking_at(plan) as looking:
         pool = pool_for(plan, chosen.to_do, options, manifest.run)
@@ -140,7 +121,7 @@ def _go_on(
             )
         return ledger.exit_status
     require_programs(pool)
-    run.jobs_file(ledger.epoch + 1).write_bytes(plan.text)
+    run.next_jobs_file().write_bytes(plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
     again_with = replace(
         manifest.again(epoch), engine=pool.engine, slurm=options.slurm, choices=options.choices
@@ -158,22 +139,26 @@ def _go_on(
         notify=plan.notify,
         base=plan.base,
         slurm=options.slurm,
+        filed=_filed(manifest, options),
     )
     with closing(Journal.reopen(run)) as journal:
         return run_to_its_end(session, server, journal, options, begun, served)
 
 
-def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
-    """The job file as it is now; the run's own copy where asked for, or where there is no file."""
+def plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
+    """The job file as it is now, under the run's choices; the run's own copy where that is asked
+    for, or where there is no file."""
+    plan = _read_again(run, manifest, options)
+    return as_chosen(plan, options.choices.explain, options.choices.preload)
+
+
+def _read_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
     file = Path(manifest.job_file)
     if manifest.job_file and not options.recorded:
         if file.exists():
             return load(file, environ=os.environ, per_gpu=options.choices.per_gpu)
         raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
-    newest = max(
-        (n for n in range(1, len(manifest.epochs) + 2) if run.jobs_file(n).exists()), default=1
-    )
-    text = run.jobs_file(newest).read_bytes()
+    text = run.newest_jobs_file().read_bytes()
     base = file.parent if manifest.job_file else Path(manifest.cwd)
     return load_text(
         text,
@@ -182,6 +167,13 @@ def _plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> 
         environ=os.environ,
         per_gpu=options.choices.per_gpu,
     )
+
+
+def _filed(manifest: manifests.Manifest, options: Options) -> Filed | None:
+    """Where the run's jobs are read again while it lives; None: nowhere."""
+    if not manifest.job_file or options.recorded:
+        return None
+    return Filed(Path(manifest.job_file), options.choices)
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:

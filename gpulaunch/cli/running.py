@@ -47,8 +47,10 @@ from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
+from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan
+from gpulaunch.spec.chosen import as_chosen
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
 
@@ -64,7 +66,7 @@ Begun: TypeAlias = Callable[[], None]
 def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     options = with_engine(options)
-    plan = for_this_start(plan, options)
+    plan = as_chosen(plan, options.choices.explain, options.choices.preload)
     before = runs_before(job_file)
     earlier = durations_of(before)
     plan = replace(plan, jobs=expect(plan.jobs, earlier))
@@ -96,6 +98,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
             notify=plan.notify,
             base=plan.base,
             slurm=options.slurm,
+            filed=Filed(job_file.absolute(), options.choices) if job_file else None,
         )
 
         def supervised(begun: Begun) -> int:
@@ -142,15 +145,6 @@ def refuse_unfinished(job_file: Path) -> None:
 
 
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def for_this_start(plan: Plan, options: Options) -> Plan:
-    """The plan under `--explain` and `--no-preload`, of which neither file nor digest knows."""
-    if options.choices.explain:
-        plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
-    if options.choices.preload is False:
-        plan = replace(plan, jobs=tuple(replace(job, preload=()) for job in plan.jobs))
-    return plan
 
 
 def here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int]) -> int:

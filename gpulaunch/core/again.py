@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import Job
+from gpulaunch.core.model import Job, JobState
 from gpulaunch.core.waiting import WAITING
+
+BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
+"""What a job comes to that keeps others from running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +123,35 @@ def starts(ledger: Ledger, chosen: Again) -> list[Job]:
     return [node.job for node in jobs if node.place in WAITING]
 
 
-def retry(ledger: Ledger, jobs: Sequence[Job]) -> Again:
-    """Only what failed, and what was skipped because of it."""
-    return resume(ledger, jobs, among=failed(ledger, jobs))
+def retry(ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None) -> Again:
+    """Only what `retried` names."""
+    return resume(ledger, jobs, among=retried(ledger, jobs, names))
 
 
-def failed(ledger: Ledger, jobs: Sequence[Job]) -> frozenset[str]:
-    """Jobs that failed, and those skipped because of them, transitively."""
+def retried(
+    ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None
+) -> frozenset[str]:
+    """The jobs that failed, or those of `names` that did not succeed and what keeps them from
+    running; and what was skipped because of any of these."""
+    states = {record.name: record.state for record in ledger.jobs.values()}
+    if names is None:
+        found = {name for name, state in states.items() if state == "failed"}
+    else:
+        found = {name for name in names if states.get(name, "succeeded") != "succeeded"}
+    skipped = [job for job in jobs if states.get(job.name) == "skipped"]
+    needs = {job.name: [n for n in job.needs if states.get(n) in BAD] for job in skipped}
     dependants: dict[str, list[str]] = {}
-    for job in jobs:
-        record = ledger.jobs.get(job.name)
-        if record is not None and record.state == "skipped":
-            for need in job.needs:
-                dependants.setdefault(need, []).append(job.name)
-    found = {record.name for record in ledger.jobs.values() if record.state == "failed"}
-    todo = list(found)
+    for job in skipped:
+        for need in job.needs:
+            dependants.setdefault(need, []).append(job.name)
+    found = _reached(found, needs)
+    return frozenset(_reached(found, dependants))
+
+
+def _reached(start: Collection[str], onward: Mapping[str, Sequence[str]]) -> set[str]:
+    found, todo = set(start), list(start)
     while todo:
-        for name in dependants.pop(todo.pop(), ()):
-            if name not in found:
-                found.add(name)
-                todo.append(name)
-    return frozenset(found)
+        more = [name for name in onward.get(todo.pop(), ()) if name not in found]
+        found.update(more)
+        todo += more
+    return found

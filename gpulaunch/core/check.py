@@ -19,7 +19,7 @@ from gpulaunch.core.waiting import WAITING
 
 def check_jobs(ledger: Ledger, jobs: Jobs, attempts: Attempts) -> None:
     """Every job is in exactly one state, and the ledger says the same."""
-    states = Counter(record.state for record in ledger.jobs.values())
+    states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
     running = {live.id.job: live.id for live in attempts}
     assert len(running) == len(attempts), "a job has two attempts running"

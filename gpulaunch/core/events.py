@@ -212,9 +212,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Requeue these jobs, or all that failed, with what was skipped because of them."""
+    """Requeue these jobs, or all that failed, with what was skipped because of them.
+
+    `as_filed`: as the job file defines them now, which RetriedAnew then brings; else as they are.
+    """
 
     jobs: tuple[str, ...] | None
+    as_filed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +261,22 @@ class Asked:
     request: Request
 
 
+@dataclass(frozen=True, slots=True)
+class RetriedAnew:
+    """Requeue as Retry does, after the job file was read again: `jobs` of it as they are now.
+
+    Only jobs that have ended, or wait for another try, are taken from there; what they need and
+    come after stays. `gone`: the file has these no more; they are kept, and not run.
+    """
+
+    names: tuple[str, ...] | None
+    jobs: tuple[Job, ...]
+    gone: frozenset[str] = frozenset()
+
+
 Event: TypeAlias = (
     Submitted
+    | RetriedAnew
     | Granted
     | Refused
     | Freed

@@ -73,26 +73,46 @@ class Jobs:
             if node.job.service and node.dependants and not node.open:
                 self._retire(node)
 
+    def redefine(self, jobs: Iterable[Job], gone: frozenset[str]) -> None:
+        """Settled and delayed jobs are from now on as in `jobs`; those in `gone` are no more."""
+        for job in jobs:
+            node = self.nodes.get(job.name)
+            if node is None or node.place not in ("settled", "delayed"):
+                continue
+            node.asked = job.demand
+            if node.place == "delayed":
+                self.redemand(node, job.demand)
+            links = node.job
+            node.job = replace(job, needs=links.needs, after=links.after, service=links.service)
+            self._add(node.job)
+        for name in sorted(gone & self.nodes.keys()):
+            if self.is_bad(self.nodes[name]) and not self.record(self.nodes[name]).vanished:
+                self.failed.pop(self.nodes[name], None)
+                self._desk.fact(JobVanished(name))
+
     def _record(self, jobs: Sequence[Job]) -> None:
         ledger = self._desk.ledger
         for job in jobs:
-            fact = JobAdded(
-                job.name,
-                job.group,
-                job.demand.gpus,
-                job.digest,
-                job.params,
-                job.cost,
-                job.service is not None,
-                job.expected,
-                job.demand.gpu_memory,
-            )
-            if not _same(ledger.jobs.get(job.name), fact):
-                self._desk.fact(fact)
+            self._add(job)
         names = {job.name for job in jobs}
         for record in list(ledger.jobs.values()):
             if record.name not in names and not record.vanished:
                 self._desk.fact(JobVanished(record.name))
+
+    def _add(self, job: Job) -> None:
+        fact = JobAdded(
+            job.name,
+            job.group,
+            job.demand.gpus,
+            job.digest,
+            job.params,
+            job.cost,
+            job.service is not None,
+            job.expected,
+            job.demand.gpu_memory,
+        )
+        if not _same(self._desk.ledger.jobs.get(job.name), fact):
+            self._desk.fact(fact)
 
     def _link(self) -> None:
         dependants: defaultdict[Node, list[Node]] = defaultdict(list)
@@ -400,7 +420,8 @@ class Jobs:
             down += [
                 n for n in node.dependants if n not in found and self.record(n).state == "skipped"
             ]
-        return sorted(found, key=lambda node: node.order)
+        there = (node for node in found if not self.record(node).vanished)
+        return sorted(there, key=lambda node: node.order)
 
     def is_bad(self, node: Node) -> bool:
         """It has ended without success."""

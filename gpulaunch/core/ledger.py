@@ -146,6 +146,11 @@ class JobRecord:
         return self.added.gpu_memory
 
     @property
+    def gone(self) -> bool:
+        """The file has it no more, and it neither succeeded nor runs: nothing is to come of it."""
+        return self.vanished and self.state not in ("succeeded", "running")
+
+    @property
     def changed(self) -> bool:
         """It succeeded, and was defined differently since; no, where its definition was lost."""
         return self.state == "succeeded" and self.succeeded_as not in ("", self.digest)
@@ -202,6 +207,7 @@ class Ledger:
     gpus: dict[str, GpuRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     counts: Counter[JobState] = field(default_factory=Counter)
+    vanished: int = 0  # jobs that are gone, which `counts` leaves out
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
         """Fold one fact in. Raises KeyError where it names a job that was never added."""
@@ -212,7 +218,9 @@ class Ledger:
             case f.JobAdded():
                 self._add(fact)
             case f.JobVanished(name):
+                self._count(self.jobs[name], -1)
                 self.jobs[name].vanished = True
+                self._count(self.jobs[name], +1)
             case f.JobRequeued(name, why):
                 job = self.jobs[name]
                 job.budget_from = len(job.attempts) + 1
@@ -328,7 +336,9 @@ class Ledger:
             self.jobs[fact.name] = JobRecord(fact)
             self.counts["waiting"] += 1
         else:
+            self._count(job, -1)
             job.added, job.vanished = fact, False
+            self._count(job, +1)
 
     def _launch(self, fact: f.AttemptLaunched, at: Instant) -> None:
         job = self.jobs[fact.attempt.job]
@@ -376,9 +386,15 @@ class Ledger:
             card.state = "free"
 
     def _set(self, job: JobRecord, state: JobState, reason: str) -> None:
-        self.counts[job.state] -= 1
-        self.counts[state] += 1
+        self._count(job, -1)
         job.state, job.reason = state, reason
+        self._count(job, +1)
+
+    def _count(self, job: JobRecord, step: int) -> None:
+        if job.gone:
+            self.vanished += step
+        else:
+            self.counts[job.state] += step
 
 
 _UNSETTLED: frozenset[JobState] = frozenset({"waiting", "running"})

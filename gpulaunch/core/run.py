@@ -39,6 +39,7 @@ from gpulaunch.core.events import (
     Pause,
     Queued,
     Refused,
+    RetriedAnew,
     Retry,
     SetTimer,
     Started,
@@ -174,6 +175,10 @@ class Run:
         node = self._jobs.nodes.get(name)
         return None if node is None else node.job
 
+    def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
+        """The jobs that a request to retry these (None: all that failed) would requeue."""
+        return [node.name for node in self._jobs.to_retry(names)]
+
     def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
         """What follows from the event: facts, each before the instructions that rest on it."""
         self._desk.now = now
@@ -274,8 +279,10 @@ class Run:
             case Asked(GoOn()):
                 self._go_on()
             case Asked(Retry(names)):
-                self._go_on()
-                self._jobs.requeue(self._jobs.to_retry(names), "retried by a person")
+                self._retry(names)
+            case RetriedAnew(names, jobs, gone):
+                self._jobs.redefine(jobs, gone)
+                self._retry(names)
             case Asked(DrainGpus() as request):
                 self._drain_gpus(request)
             case Asked(Pause(why, off)):
@@ -391,6 +398,10 @@ class Run:
             if live.node in nodes or gone:
                 self._attempts.stop(live, "cancelled", "cancelled by a person")
 
+    def _retry(self, names: tuple[str, ...] | None) -> None:
+        self._go_on()
+        self._jobs.requeue(self._jobs.to_retry(names), "retried by a person")
+
     def _drain_gpus(self, request: DrainGpus) -> None:
         for card in self._cards:
             if request.gpus is not None and card.gpu.uuid not in request.gpus:
@@ -483,7 +494,8 @@ def _opened(gpus: Sequence[Gpu]) -> Ledger:
 
 
 def _failures(jobs: Jobs) -> str:
-    bad = [node for node in jobs if jobs.record(node).state not in ("succeeded", "waiting")]
+    there = (node for node in jobs if not jobs.record(node).vanished)
+    bad = [node for node in there if jobs.record(node).state not in ("succeeded", "waiting")]
     if not bad:
         return ""
     first = bad[0]

@@ -120,8 +120,22 @@ class RunDir:
         return self.path / "inputs"
 
     def jobs_file(self, number: int = 1) -> Path:
-        """The job file as it was read by the `number`-th epoch that read it."""
+        """The job file as it was read for the `number`-th time."""
         return self.path / ("jobs.yaml" if number == 1 else f"jobs.{number}.yaml")
+
+    def newest_jobs_file(self) -> Path:
+        """The job file as it was read last."""
+        return self.jobs_file(self._read_so_often())
+
+    def next_jobs_file(self) -> Path:
+        """Where the job file goes when it is read once more."""
+        return self.jobs_file(self._read_so_often() + 1)
+
+    def _read_so_often(self) -> int:
+        number = 1
+        while os.path.lexists(self.jobs_file(number + 1)):
+            number += 1
+        return number
 
     def log(self, attempt: AttemptId) -> Path:
         return self.logs / f"{_checked(attempt.job)}.{attempt.number}.log"

@@ -59,6 +59,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.run import Run
+from tests.core.edits import retried_anew
 
 MOST_STEPS = 20_000
 
@@ -461,6 +462,8 @@ class Cluster:
             self._ask(Stop("SIGINT", now=rng.random() < 0.4))
         elif roll < 0.7:
             self._ask(rng.choice(requests))
+        elif roll < 0.75:
+            self.tell(retried_anew(rng, self.jobs))
         else:
             self.tell(self._nonsense())
 
@@ -524,7 +527,8 @@ class Cluster:
         busy = [card.gpu.uuid for card in live.gpus.values() if card.attempts]
         assert not busy, f"attempts are left on {busy}"
         state, reason = self.run.outcome()
-        bad = [job.name for job in self.jobs if live.jobs[job.name].state != "succeeded"]
+        there = [job.name for job in self.jobs if not live.jobs[job.name].vanished]
+        bad = [name for name in there if live.jobs[name].state != "succeeded"]
         assert reason if state != "succeeded" else not bad, f"{state} with {bad}, {reason!r}"
         for job in self.jobs:
             record = live.jobs[job.name]

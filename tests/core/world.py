@@ -71,6 +71,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.run import Run
+from tests.core.edits import retried_anew
 
 GIB = 1 << 30
 
@@ -695,6 +696,7 @@ class World:
             self._ask(side, Cancel(None))
         elif roll in (2, 3):
             self._ask(side, Retry(rng.choice([None, (rng.choice(names),)])))
+            self.tell(side, retried_anew(rng, side.jobs))
         elif roll in (4, 5):
             gpus = None if rng.random() < 0.3 else (rng.choice(uuids),)
             self._ask(side, DrainGpus(gpus, now=rng.random() < 0.5))
@@ -812,7 +814,8 @@ class World:
         assert live == replayed, "the replayed ledger differs"
         state, reason = side.run.outcome()
         if state == "succeeded":
-            bad = [n for n in side.jobs if live.jobs[n.name].state != "succeeded"]
+            there = [n for n in side.jobs if not live.jobs[n.name].vanished]
+            bad = [n for n in there if live.jobs[n.name].state != "succeeded"]
             assert not bad, f"succeeded with {bad}"
         else:
             assert reason, f"{state} without a reason"

@@ -50,9 +50,10 @@ def to_retry(job: JobRecord) -> Proposal | str:
         return f"{job.name} has not failed ({job.state})"
     question = (
         f"Run {words.visible(job.name)} again?\n"
-        "With it, what keeps it from running, and what was skipped because of it."
+        "As the job file has it now, with what keeps it from running, and what was skipped"
+        " because of it."
     )
-    return Proposal(question, f"requeued {job.name}", (Retry((job.name,)),))
+    return Proposal(question, f"requeued {job.name}", (Retry((job.name,), as_filed=True),))
 
 
 def to_pause(paused: str | None) -> Proposal:

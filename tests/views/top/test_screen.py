@@ -330,7 +330,7 @@ def test_a_failed_job_is_retried_and_one_that_did_not_fail_is_not() -> None:
         await seat.press("shift+tab", "r")
         assert "Run fold-4 again?" in seat.text
         lines = await seat.press("y")
-        assert link.asked == [Retry(("fold-4",))]
+        assert link.asked == [Retry(("fold-4",), as_filed=True)]
         assert lines[-1] == " requeued fold-4"
         assert (await seat.press("c"))[-1] == " fold-4 is over already (failed)"
 

@@ -1,0 +1,122 @@
+"""What `retry` is about: which run, which of its jobs, and whether that run lives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from gpulaunch import errors
+from gpulaunch.cli import resuming
+from gpulaunch.cli.beforehand import pool_for
+from gpulaunch.cli.kept import as_before, say_not_taken
+from gpulaunch.cli.lookup import jobs_of
+from gpulaunch.cli.options import Options
+from gpulaunch.cli.output import echo_plan, say, typed
+from gpulaunch.cli.serving import say_unserved
+from gpulaunch.control import call
+from gpulaunch.core import again
+from gpulaunch.core.again import Again
+from gpulaunch.core.events import Retry
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Job
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.liveness import refuse_elsewhere, state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import RunDir, find
+
+READING = 600.0
+"""Seconds in which a live run has read its job file again: 100,000 jobs take ten."""
+
+
+def told_apart(run: str | None, words: Sequence[str]) -> tuple[RunDir, Sequence[str]]:
+    """The run, and the names or patterns of jobs: `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
+
+    Raises UsageError where the first word names a run and a job as well, or neither.
+    """
+    if run is not None or not words:
+        return find(run, Path.cwd()), words
+    named, here = _run(words[0]), _run(None)
+    is_job = here is not None and _names_jobs(here, words[0])
+    if named is not None and not is_job:
+        return named, words[1:]
+    if here is not None and named is None and is_job:
+        return here, words
+    if here is None or named is None:
+        where = f", nor a job of {typed(here.path)}" if here else ", and there is no run here"
+        raise UsageError(f"{words[0]} is not a run{where}: gpulaunch status --all lists the jobs")
+    raise UsageError(
+        f"{words[0]} is a run and a job of {typed(here.path)}: say which with -r {words[0]}, or"
+        f" -r {typed(here.path)} {words[0]}"
+    )
+
+
+def retry(run: RunDir, patterns: Sequence[str], options: Options) -> int:
+    """Run again what failed, or these jobs; on a live run they are put back into it."""
+    refuse_elsewhere(run)
+    names = tuple(jobs_of(replay(run.events), patterns)) if patterns else None
+    if state_of(run) == "running":
+        return _retry_alive(run, names, options)
+
+    def failed(ledger: Ledger, jobs: Sequence[Job], options: Options) -> Again:
+        _say_untouched(ledger, names, again.retried(ledger, jobs, names), options)
+        return again.retry(ledger, jobs, names)
+
+    return resuming.go_on(run, options, failed)
+
+
+def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: Options) -> int:
+    if options.dry_run:
+        return _dry(run, names, options)
+    say_unserved(options)
+    say_not_taken(options)
+    told = call(run.read_manifest().run, Retry(names, not options.recorded), READING)
+    requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"
+    say(f"requeued {len(requeued):,} job{'s' if len(requeued) != 1 else ''} in {where}", options)
+    if changed := told["changed"]:
+        say(f"defined otherwise since, and run so: {_some(changed)}", options)
+    if gone := told["gone"]:
+        say(f"no longer in the job file, and not run: {_some(gone)}", options)
+    _say_untouched(replay(run.events), names, requeued.union(gone), options)
+    return errors.OK
+
+
+def _dry(run: RunDir, names: tuple[str, ...] | None, options: Options) -> int:
+    """What a retry of the live run would put back into it, by the job file as it is now."""
+    ledger, manifest = replay(run.events), run.read_manifest()
+    options = as_before(options, manifest, ledger)
+    plan = resuming.plan_again(run, manifest, options)
+    asked = again.retried(ledger, plan.jobs, names)
+    jobs = [job for job in plan.jobs if job.name in asked]
+    echo_plan(plan, jobs, pool_for(plan, jobs, options, manifest.run), options.as_json)
+    return errors.OK
+
+
+def _say_untouched(
+    ledger: Ledger,
+    names: tuple[str, ...] | None,
+    taken: frozenset[str] | set[str],
+    options: Options,
+) -> None:
+    """Say of jobs that were named and are not retried why that is."""
+    for name in names or ():
+        if name not in taken:
+            say(f"{name} is not retried: it has not failed ({ledger.jobs[name].state})", options)
+
+
+def _run(run: str | None) -> RunDir | None:
+    try:
+        return find(run, Path.cwd())
+    except UsageError:
+        return None
+
+
+def _names_jobs(run: RunDir, pattern: str) -> bool:
+    try:
+        return bool(jobs_of(replay(run.events), [pattern]))
+    except UsageError:
+        return False
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"{', '.join(names[:5])}{more}"

@@ -1,0 +1,128 @@
+"""The job file, read once more while its run lives, for jobs that are retried.
+
+    Retry(as filed) ─▶ a thread reads the file ─end of pipe─▶ refiled: what changed ─▶ RetriedAnew
+                                                                   └─ or Refused: why nothing did
+
+A long list takes seconds to read, and a dead file server has no end: the loop waits for neither.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch.core.events import RetriedAnew
+from gpulaunch.core.model import Job
+from gpulaunch.core.run import Run
+from gpulaunch.engines import fitting
+from gpulaunch.engines.pool import Pool
+from gpulaunch.errors import GpulaunchError, JobFileError
+from gpulaunch.journal.choices import Choices
+from gpulaunch.spec import Plan, load
+from gpulaunch.spec.chosen import as_chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """Where a run's jobs stand written, and what was chosen over that."""
+
+    file: Path
+    choices: Choices
+
+
+@dataclass(frozen=True, slots=True)
+class Refiled:
+    """What a retry comes to, with the file as it is now. Names of jobs: `requeued`, those of them
+    whose definition is another now (`changed`), and those that the file has no more (`gone`)."""
+
+    event: RetriedAnew
+    requeued: tuple[str, ...]
+    changed: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+class RefusedError(GpulaunchError):
+    """Nothing was requeued; the text says why."""
+
+
+class Reading:
+    """The file being read; `fileno` becomes readable (end of file) once that is over."""
+
+    def __init__(self, filed: Filed, environ: Mapping[str, str]) -> None:
+        self._read, self._write = os.pipe2(os.O_CLOEXEC)
+        self._filed = filed
+        self._environ = dict(environ)
+        self._found: Plan | str = ""
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def fileno(self) -> int:
+        return self._read
+
+    def close(self) -> None:
+        """Unwatch the descriptor first. The thread ends by itself."""
+        os.close(self._read)
+
+    def plan(self) -> Plan:
+        """What was read. Raises RefusedError with every mistake that the file has."""
+        if isinstance(self._found, Plan):
+            return self._found
+        raise RefusedError(self._found)
+
+    def _look(self) -> None:
+        choices, file = self._filed.choices, self._filed.file
+        try:
+            if not file.exists():
+                raise RefusedError(f"{file} is gone; --recorded retries with what it said")
+            plan = load(file, environ=self._environ, per_gpu=choices.per_gpu)
+            self._found = as_chosen(plan, choices.explain, choices.preload)
+        except GpulaunchError as error:
+            self._found = f"{error}\nnothing was requeued: the run goes on as it was"
+        except Exception as error:  # a bug there must not leave the asker without an answer
+            self._found = f"{file} could not be read: {error!r}; nothing was requeued"
+        finally:
+            os.close(self._write)
+
+
+def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: Pool) -> Refiled:
+    """What a retry of these jobs (None: all that failed) comes to. Changes nothing.
+
+    Raises RefusedError where a job can never run as it is now, or stands elsewhere among the
+    others: what a job needs is not changed in a run that lives.
+    """
+    by_name = {job.name: job for job in plan.jobs}
+    asked = run.retried_by(names)
+    gone = tuple(name for name in asked if name not in by_name)
+    jobs = tuple(by_name[name] for name in asked if name in by_name)
+    if wrong := fitting.mistakes(plan, jobs, pool):
+        raise RefusedError(str(JobFileError(wrong)))
+    if moved := [job.name for job in jobs if _moved(job, run)]:
+        raise RefusedError(
+            f"{_some(moved)}: needs, after or service is another now, which a live run cannot take"
+            " up. Nothing was requeued: let the run end, or stop it, and retry then; --recorded"
+            " retries what it began with"
+        )
+    ledger = run.ledger
+    changed = tuple(job.name for job in jobs if ledger.jobs[job.name].digest != job.digest)
+    requeued = tuple(job.name for job in jobs)
+    return Refiled(RetriedAnew(names, jobs, frozenset(gone)), requeued, changed, gone)
+
+
+def _moved(job: Job, run: Run) -> bool:
+    """What it needs or comes after, of the run's jobs, is another now."""
+    known = run.job(job.name)
+    if known is None:
+        return False
+
+    def links(one: Job) -> tuple[set[str], set[str], bool]:
+        there = run.ledger.jobs.keys()
+        return set(one.needs) & there, set(one.after) & there, one.service is None
+
+    return links(job) != links(known)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
