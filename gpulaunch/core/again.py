@@ -21,7 +21,8 @@ class Again:
 
     `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
     that this round does not touch, and `over` those that have succeeded. The numbers are for
-    people; `going` are in an engine's queue, or run from there.
+    people; `going` are in an engine's queue, or run from there. `unrecorded`: so many came to no
+    success, and are no longer in the file, which the run does not know yet.
     """
 
     jobs: tuple[Job, ...]
@@ -33,6 +34,7 @@ class Again:
     changed: int
     vanished: int
     going: int = 0
+    unrecorded: int = 0
 
     @property
     def to_do(self) -> list[Job]:
@@ -45,7 +47,7 @@ class Again:
 
     @property
     def nothing(self) -> bool:
-        return not (self.again or self.new or self.going)
+        return not (self.again or self.new or self.going or self.unrecorded)
 
     def __str__(self) -> str:
         parts = [f"{len(self.over):,} done", f"{self.again:,} again"]
@@ -96,7 +98,9 @@ def resume(
             again += 1
             if record.settled is not None:
                 requeue.add(job.name)
-    vanished = len(ledger.jobs.keys() - {job.name for job in jobs})
+    names = {job.name for job in jobs}
+    lost = [record for record in ledger.jobs.values() if record.name not in names]
+    unrecorded = sum(not record.vanished and record.state != "succeeded" for record in lost)
     return Again(
         tuple(taken),
         frozenset(requeue),
@@ -105,8 +109,9 @@ def resume(
         again,
         new,
         changed,
-        vanished,
+        len(lost),
         going,
+        unrecorded,
     )
 
 

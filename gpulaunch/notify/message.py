@@ -118,7 +118,7 @@ def causes_of(ledger: Ledger) -> list[Cause]:
     """Of all jobs that are failed now, by class, the most frequent first."""
     found: dict[str, list[Any]] = {}
     for job in ledger.jobs.values():
-        if job.state == "failed":
+        if job.state == "failed" and not job.gone:
             last = job.attempts[-1] if job.attempts else None
             kind = (last.failure if last else None) or "not_started"
             found.setdefault(kind, [0, job])[0] += 1
@@ -148,7 +148,8 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
 
 
 def _done(ledger: Ledger) -> str:
-    return f"{words.count(ledger.counts['succeeded'])} of {words.count(len(ledger.jobs))} succeeded"
+    jobs = words.count(len(ledger.jobs) - ledger.vanished)
+    return f"{words.count(ledger.counts['succeeded'])} of {jobs} succeeded"
 
 
 def _told(causes: Sequence[Cause]) -> list[str]:

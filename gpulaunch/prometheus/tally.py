@@ -62,7 +62,7 @@ class Tally:
     @property
     def queued(self) -> int:
         """Jobs that wait and will run: those that a resume no longer found in the file do not."""
-        return self.ledger.counts["waiting"] - self._estimate.vanished
+        return self.ledger.counts["waiting"]
 
     def ahead(self, now: Instant) -> Ahead | None:
         """How long it still takes; None: too little is known to say, or the run ends or has."""

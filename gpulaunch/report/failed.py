@@ -31,7 +31,7 @@ def failures(
     members: dict[str, list[tuple[JobRecord, AttemptRecord]]] = defaultdict(list)
     for job in history.ledger.jobs.values():
         last = next((a for a in reversed(job.attempts) if a.failure), None)
-        if last is not None:
+        if last is not None and not job.gone:
             members[last.failure or ""].append((job, last))
     groups = []
     for kind, found in members.items():

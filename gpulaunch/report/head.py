@@ -60,11 +60,12 @@ def _counts(ledger: Ledger, when: Period) -> str:
         ("running", "running" if alive or ledger.queueing else "cut off"),
         ("waiting", "waiting" if alive else "not run"),
     )
+    gone = [f"{words.count(ledger.vanished)} {words.GONE}"] if ledger.vanished else []
     rest = [
         f"{words.count(ledger.counts[state])} {said}"
         for state, said in endings
         if ledger.counts[state] > 0
-    ]
+    ] + gone
     of = f"{words.count(done)} of {words.several(total, 'job')}"
     verb = "have succeeded so far" if alive else "succeeded"
     return f"{of} {verb}" + (f", {', '.join(rest)}." if rest else ".")

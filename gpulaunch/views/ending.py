@@ -129,20 +129,20 @@ def _skipped(summary: Summary) -> list[Line]:
     ]
     if summary.skipped_more:
         lines.append(Line("skipped", f"{several(summary.skipped_more, 'job')} more", "yellow"))
-    if summary.vanished:
-        gone = several(summary.vanished, "job")
-        lines.append(Line("not run", f"{gone} no longer in the job file", "yellow"))
     return [*lines, Line()] if lines else []
 
 
 def _totals(summary: Summary) -> list[Line]:
     from rich.text import Text
 
-    counts = Text(", ").join(
+    parts = [
         Text(f"{words.count(summary.counts[state])} {state}", style)
         for state, style in _STATES
         if summary.counts.get(state)
-    )
+    ]
+    if summary.vanished:
+        parts.append(Text(f"{words.count(summary.vanished)} {words.GONE}", "yellow"))
+    counts = Text(", ").join(parts)
     head = Text.assemble(words.several(summary.total, "job"), ": ") + (counts or Text("none"))
     style = "bold green" if summary.state == "succeeded" else "bold red"
     if summary.state in ("stopped", "interrupted"):

@@ -88,7 +88,6 @@ class Estimate:
         self._earlier = dict(earlier or {})
         self._groups: dict[int, Group] = {}
         self._left: dict[str, tuple[int, float]] = {}
-        self._vanished: set[str] = set()
         self._running: dict[AttemptId, Instant] = {}
         self._queued: set[AttemptId] = set()
         self._busy = 0.0
@@ -104,11 +103,6 @@ class Estimate:
         """Attempts whose turn in an engine's queue has not come."""
         return len(self._queued)
 
-    @property
-    def vanished(self) -> int:
-        """Waiting jobs that the job file no longer has: they will not run."""
-        return len(self._vanished)
-
     def seed(self, ledger: Ledger) -> None:
         """Begin in the middle: what a ledger holds already. Its past speeds count as well."""
         for job in ledger.jobs.values():
@@ -118,8 +112,6 @@ class Estimate:
                 if attempt.state == "succeeded" and not job.service:
                     self._count(job, attempt.seconds)
             self._recall(job)
-            if job.vanished and job.state == "waiting":
-                self._vanished.add(job.name)
         attempts = ledger.open_attempts()
         self._queued = {attempt.id for attempt in attempts if attempt.in_queue}
         self._running = {
@@ -132,18 +124,12 @@ class Estimate:
     def see(self, fact: f.Fact, at: Instant, ledger: Ledger) -> None:
         match fact:
             case f.JobAdded(name) | f.JobRequeued(name):
-                self._vanished.discard(name)
                 job = ledger.jobs[name]
                 self._recall(job)
                 if job.state in ("waiting", "running") and not job.vanished:
                     self._add(job)
-            case f.JobVanished(name):
+            case f.JobVanished(name) | f.JobSettled(name):
                 self._drop(name)
-                if ledger.jobs[name].state == "waiting":
-                    self._vanished.add(name)
-            case f.JobSettled(name):
-                self._drop(name)
-                self._vanished.discard(name)
             case f.AttemptLaunched(attempt, queued=True):
                 self._queued.add(attempt)
             case f.AttemptLaunched(attempt) | f.AttemptStarted(attempt):

@@ -269,6 +269,8 @@ def tally(ledger: Ledger) -> str:
         "waiting",
     )
     named = [f"{words.count(ledger.counts[s])} {s}" for s in states if ledger.counts[s] > 0]
+    if ledger.vanished:
+        named.append(f"{words.count(ledger.vanished)} {words.GONE}")
     return ", ".join(named) or "no jobs"
 
 

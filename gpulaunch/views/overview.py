@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpulaunch.core.model import JobState
 from gpulaunch.views import words
 from gpulaunch.views.groups import Alike
 
@@ -37,12 +36,12 @@ class Item:
 class Section:
     """The jobs of one state. `more` is said of those that find no place: `more failed`."""
 
-    state: JobState
+    state: str
     style: str
     items: tuple[Item, ...]
 
 
-def grouped(state: JobState, style: str, groups: Sequence[Alike]) -> Section:
+def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
     """A section of groups, each with its number."""
     items = []
     for group in groups:
@@ -56,7 +55,7 @@ def grouped(state: JobState, style: str, groups: Sequence[Alike]) -> Section:
     return Section(state, style, tuple(items))
 
 
-def listed(state: JobState, style: str, lines: Sequence[str]) -> Section:
+def listed(state: str, style: str, lines: Sequence[str]) -> Section:
     """A section with a line for each of its jobs."""
     first = f"{words.count(len(lines))} {state}"
     items = tuple(Item("" if n else first, 1, (line,)) for n, line in enumerate(lines))

@@ -208,7 +208,7 @@ class ProgressView:
         return max(8, self._console.width - 5)
 
     def _left(self, ledger: Ledger) -> int:
-        return ledger.counts["waiting"] - self._estimate.vanished
+        return ledger.counts["waiting"]
 
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
         """Counts and times; below each other where they do not fit."""

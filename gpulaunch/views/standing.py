@@ -87,8 +87,9 @@ def print_status(console: Console, run: Standing, everything: bool = False) -> N
 def _sections(run: Standing) -> list[Section]:
     """What a person looks for first comes first."""
     by_state: dict[JobState, list[JobRecord]] = {name: [] for name in STATES}
+    gone: list[JobRecord] = []
     for job in run.ledger.jobs.values():
-        by_state[job.state].append(job)
+        (gone if job.gone else by_state[job.state]).append(job)
     sections = [
         grouped("failed", _STYLES["failed"], failures(by_state["failed"])),
         listed("running", _STYLES["running"], [_running(job, run) for job in by_state["running"]]),
@@ -96,6 +97,7 @@ def _sections(run: Standing) -> list[Section]:
     for state in ("waiting", "skipped", "cancelled"):
         alike = reasons(by_state[state], run.reason, run.ledger)
         sections.append(grouped(state, _STYLES[state], alike))
+    sections.append(grouped("gone", "yellow", reasons(gone, run.reason, run.ledger)))
     return [section for section in sections if section.items]
 
 
@@ -123,6 +125,13 @@ def _head(run: Standing) -> list[Text]:
     ledger, state = run.ledger, run.state
     ahead = ahead_of(ledger, state, run.now, run.earlier)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
+    counts = [
+        Text(f"{words.count(ledger.counts[name])} {name}", _STYLES[name])
+        for name in STATES
+        if ledger.counts[name] > 0
+    ]
+    if ledger.vanished:
+        counts.append(Text(f"{words.count(ledger.vanished)} {words.GONE}", "yellow"))
     lines = [
         Text.assemble(
             (words.visible(ledger.name), "bold"),
@@ -133,12 +142,7 @@ def _head(run: Standing) -> list[Text]:
             "  simulated cards" if ledger.simulated else "",
             (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
         ),
-        Text(", ").join(
-            Text(f"{words.count(ledger.counts[name])} {name}", _STYLES[name])
-            for name in STATES
-            if ledger.counts[name] > 0
-        )
-        or Text("no jobs"),
+        Text(", ").join(counts) or Text("no jobs"),
     ]
     return lines + [Text(text, "yellow") for text in _remarks(run)]
 

@@ -56,6 +56,7 @@ def status_json(
             "seconds": lasted(ledger, state, now, measured) if now else None,
             "simulated": ledger.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
+            "vanished": ledger.vanished,
             "seconds_left": ahead and {"low": round(ahead.low), "high": round(ahead.high)},
             "next_command": next_command(state, ledger, os.fspath(paths.root)),
         },
@@ -188,9 +189,9 @@ def _index(uuid: str, ledger: Ledger) -> int | None:
 
 def reason_of(job: JobRecord, reasons: Mapping[str, str]) -> str:
     """Why the job waits, failed or was skipped, in words; empty where there is nothing to say."""
+    if job.gone:
+        return words.gone(job)
     if job.state == "waiting":
-        if job.vanished:
-            return "no longer in the job file"
         return reasons.get(job.name) or job.reason
     if job.state == "failed" and not job.reason and job.attempts:
         return words.ending(job.attempts[-1])

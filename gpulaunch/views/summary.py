@@ -94,10 +94,9 @@ def summarise(
     state = state or ledger.state
     end = ledger.closed or now
     since = ledger.taken or ledger.opened or end
-    failed = failures(job for job in ledger.jobs.values() if job.state == "failed")
-    jobs = (job for job in ledger.jobs.values() if job.state == "skipped")
+    failed = failures(job for job in ledger.jobs.values() if job.state == "failed" and not job.gone)
+    jobs = (job for job in ledger.jobs.values() if job.state == "skipped" and not job.gone)
     causes = [(one.text, len(one.names)) for one in reasons(jobs, lambda job: job.reason, ledger)]
-    vanished = sum(job.vanished and job.state == "waiting" for job in ledger.jobs.values())
     return Summary(
         name=ledger.name,
         directory=os.fspath(paths.root),
@@ -121,7 +120,7 @@ def summarise(
         failed_more=sum(len(one.names) for one in failed[SHOWN:]),
         skipped=tuple(causes[:SHOWN]),
         skipped_more=sum(n for _, n in causes[SHOWN:]),
-        vanished=vanished,
+        vanished=ledger.vanished,
         notes=tuple(ledger.notes),
         next_command=next_command(state, ledger, os.fspath(paths.root)),
         used=use_of_all(measured),
@@ -169,7 +168,7 @@ def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
     if state in ("succeeded", "running"):
         return None
     left = any(
-        job.state in ("waiting", "cancelled", "running") and not job.vanished
+        job.state in ("waiting", "cancelled", "running") and not job.gone
         for job in ledger.jobs.values()
     )
     command = "resume" if left or not ledger.counts["failed"] else "retry"

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone, tzinfo
 
-from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, Ledger
+from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import (
     Gpu,
 )
@@ -20,6 +20,19 @@ from gpulaunch.failure.classes import title_of
 _PLAIN = re.compile(r"[ -~]*")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _JOINERS = "\u200c\u200d"
+
+
+GONE = "no longer in the job file"
+
+
+def gone(job: JobRecord) -> str:
+    """Why nothing comes of a job that is gone, and what it had come to."""
+    if job.state == "waiting":
+        return f"{GONE}, not run"
+    if job.state == "cancelled":
+        return f"{GONE}; cancelled"
+    why = job.reason or (ending(job.attempts[-1]) if job.attempts else job.state)
+    return f"{GONE}; {why}"
 
 
 def duration(seconds: float) -> str:

@@ -123,3 +123,25 @@ def test_a_directory_that_holds_a_run_is_refused(launcher: Launcher) -> None:
     assert result.status == 2
     assert "already holds a run" in result.err
     assert launcher("status", "here").status == 0
+
+
+def test_a_failure_that_left_the_file_makes_words_and_numbers_agree(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: good, run: 'true'}, {name: bad, run: exit 1}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    launcher.file("jobs.yaml", "jobs: [{name: good, run: 'true'}]")
+    result = launcher("resume")
+    assert result.status == 0
+    assert "2 jobs: 1 succeeded, 1 no longer in the job file" in result.err
+    assert "1 failed" not in result.err
+    told = launcher("status").out
+    assert "1 succeeded, 1 no longer in the job file" in told
+    assert "no longer in the job file; exited with status 1" in " ".join(told.split())
+    run = launcher.status()["run"]
+    assert (run["state"], run["counts"]["failed"], run["vanished"]) == ("succeeded", 0, 1)
+    report = (launcher.run / "report.html").read_text()
+    assert "1 of 2 jobs succeeded, 1 no longer in the job file." in report
+    assert launcher("resume").status == 0
+    assert len(launcher.events("run_opened")) == 2, "what is known is not recorded again"
+    launcher.file("jobs.yaml", "jobs: [{name: good, run: 'true'}, {name: bad, run: 'true'}]")
+    assert launcher("resume").status == 0
+    assert launcher.status()["run"]["counts"]["succeeded"] == 2

@@ -40,8 +40,9 @@ def test_json_has_the_documented_shape() -> None:
         "seconds": None,
         "simulated": True,
         "counts": {
-            "waiting": 2, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
+            "waiting": 1, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "skipped": 1
         },
+        "vanished": 1,
         "seconds_left": None,
         "next_command": None,
     }  # fmt: skip
@@ -94,7 +95,7 @@ def test_json_has_the_documented_shape() -> None:
     )
     assert jobs["d"]["attempts"][0]["seconds"] is None
     assert jobs["e"]["reason"] == "waits for a card"
-    assert jobs["gone"]["reason"] == "no longer in the job file"
+    assert jobs["gone"]["reason"] == "no longer in the job file, not run"
     assert found["gpus"][1]["jobs"] == ["d"]
     assert found["gpus"][2]["state"] == "aside"
 
@@ -132,15 +133,15 @@ def shown(run: History, everything: bool = False, columns: int | None = None) ->
 def test_people_see_what_runs_failed_and_why_the_rest_waits() -> None:
     assert shown(busy()) == (
         "nanobodies  running  1:47  simulated cards  gpulaunch-runs/nanobodies-20261120-074215\n"
-        "2 waiting, 1 running, 1 succeeded, 1 failed, 1 skipped\n"
+        "1 waiting, 1 running, 1 succeeded, 1 failed, 1 skipped, 1 no longer in the job file\n"
         "simulated GPU 1: given back: no new starts there\n"
         "simulated GPU 2: set aside: its memory did not drain\n"
         "\n"
         " 1 failed  killed by SIGKILL: b\n"
         "1 running  d  1:00  simulated GPU 1\n"
         "1 waiting  waits for a card: simulated GPU 0 runs d: e\n"
-        "1 waiting  no longer in the job file: gone\n"
         "1 skipped  needs b, which failed: c\n"
+        "   1 gone  no longer in the job file, not run: gone\n"
         "\n"
         "every job: gpulaunch status --all"
     )

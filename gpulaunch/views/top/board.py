@@ -102,9 +102,9 @@ class Board:
 
     def reason(self, job: JobRecord) -> str:
         """Why it waits, failed or was skipped, in words."""
+        if job.gone:
+            return words.gone(job)
         if job.state == "waiting":
-            if job.vanished:
-                return "no longer in the job file, not run"
             if self.past:
                 return self.ledger.reason_of(job)
             if self.state != "running" and not job.in_queue:
@@ -153,7 +153,7 @@ class Board:
     @property
     def left(self) -> int:
         """Waiting jobs that are to run."""
-        return self.ledger.counts["waiting"] - self._estimate.vanished
+        return self.ledger.counts["waiting"]
 
     def failure_of(self, job: JobRecord) -> AttemptRecord | None:
         """The newest attempt that failed."""

@@ -49,6 +49,8 @@ def counts(board: Board, width: int) -> Text:
         if known[state] > 0:
             many = f"{words.count(known[state])} {said.get(state, state)}"
             parts.append(Text(many, STYLES[state]))
+    if board.ledger.vanished:
+        parts.append(Text(f"{words.count(board.ledger.vanished)} {words.GONE}", "yellow"))
     parts.append(Text(f"{words.count(board.left)} left"))
     if board.in_queue:
         parts.append(Text(f"{words.count(board.in_queue)} in the queue", "dim"))
