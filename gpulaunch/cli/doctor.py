@@ -12,10 +12,10 @@ from gpulaunch.cli.options import as_json
 
 @click.command("doctor")
 @as_json
-def command(as_json: bool) -> None:
+def command(as_json: bool) -> int:
     """Say what is wrong with this machine: driver, permissions, card order, leases, isolation.
 
-    Where Slurm's programs are, also whether they answer.
+    Where Slurm's programs are, also whether they answer. Exits 1 where it finds an error.
 
     \b
     gpulaunch doctor
@@ -28,8 +28,8 @@ def command(as_json: bool) -> None:
     findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
     if as_json:
         print_json([asdict(finding) for finding in findings])
-        return
-    for finding in findings:
+    for finding in findings if not as_json else ():
         click.echo(f"{finding.level:<8} {finding.what}")
         if finding.advice:
             click.echo(f"{'':8} {finding.advice}")
+    return int(any(finding.level == "error" for finding in findings))
