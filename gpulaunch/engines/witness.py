@@ -151,7 +151,11 @@ def _foreign(seen: Seen) -> int | None:
 
 
 def _plain(evidence: Evidence, job: Job) -> Failure | None:
-    """Nothing was recognised: the last line may still tell like ends from others."""
+    """Nothing was recognised: the last line may still tell like ends from others.
+
+    A progress bar shows where it got to, and not why it ended.
+    """
     kind = failure_of(evidence.outcome, job)
-    lines = [line for line in evidence.tail.splitlines() if line.strip()]
-    return Failure(kind, lines[-1].strip()) if kind and lines else None
+    lines = [line.strip() for line in evidence.tail.splitlines()]
+    lines = [line for line in lines if line and not failure.is_bar(line)]
+    return Failure(kind, lines[-1]) if kind and lines else None

@@ -9,7 +9,7 @@
 from gpulaunch.failure.classes import CLASSES, FailureClass, advice_for, title_of
 from gpulaunch.failure.evidence import CardFacts, Evidence, diagnose, hint
 from gpulaunch.failure.kernel import Counters, Room, counters, rooms
-from gpulaunch.failure.tail import tail
+from gpulaunch.failure.tail import is_bar, tail
 
 __all__ = [
     "CLASSES",
@@ -22,6 +22,7 @@ __all__ = [
     "counters",
     "diagnose",
     "hint",
+    "is_bar",
     "rooms",
     "tail",
     "title_of",

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 
 WINDOW = 64 * 1024
+_BAR = re.compile(
+    r".{0,200}?(?:\d{1,3}%\||\d+(?:/\d+|it) ?\[\d+:\d\d|[━╸╺█▏▎▍▌▋▊▉]{3}|\[[=>#.-]{8,} *\]).*"
+)
 
 
 def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
@@ -34,3 +38,8 @@ def _whole_lines(data: bytes, cut: bool) -> bytes:
         return data
     _, newline, rest = data.partition(b"\n")
     return rest if newline and rest.strip() else data
+
+
+def is_bar(line: str) -> bool:
+    """Whether the line is a state of a progress bar (tqdm, rich, keras, pip and their kin)."""
+    return _BAR.fullmatch(line) is not None

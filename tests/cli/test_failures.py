@@ -168,3 +168,18 @@ def test_resume_lets_a_paused_run_go_on_without_what_failed(launcher: Launcher) 
         wait_until(lambda: run.poll() is not None, 60, "the end of the run")
         assert run.returncode == 1
     assert sorted(launcher.states().values()) == ["failed"] * 2 + ["succeeded"] * 4
+
+
+def test_a_progress_bar_is_no_evidence(launcher: Launcher) -> None:
+    bar = r"printf '\\r 10%%|#    | 1/10 [00:01<00:09]\\r 20%%|##   | 2/10 [00:02<00:08]'"
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: a, gpus: 0, run: "echo loading chain A; {bar}; kill -SEGV $$"}}
+        """,
+    )
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    job = launcher.jobs()["a"]
+    assert (job["failure"], job["evidence"]) == ("signal", "loading chain A")
+    assert "loading chain A" in launcher("status").out
