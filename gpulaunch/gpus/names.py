@@ -25,6 +25,7 @@ from gpulaunch.peers import peer
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096
 RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|perl|Rscript|ruby|node|julia|bash|dash|sh|zsh")
 _LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
 # A stream socket that is not connected. A name may hold line breaks, and so forge whole lines of
 # the table: what has another shape is passed over. (net/unix/af_unix.c, unix_seq_show)
@@ -162,7 +163,8 @@ def user_name(uid: int) -> str:
 
 
 def command_of(pid: int, width: int = 200) -> str | None:
-    """The command line of a process, fit to be printed, or None where it cannot be read."""
+    """The command line of a process as people know it, fit to be printed: by its script, without
+    the interpreter and the directories of both. None where it cannot be read."""
     if not pid:
         return None
     try:
@@ -170,9 +172,24 @@ def command_of(pid: int, width: int = 200) -> str | None:
             raw = file.read(4 * width)
     except OSError:
         return None
-    text = raw.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    text = " ".join(known_as(raw.rstrip(b"\0").decode(errors="replace").split("\0")))
     # Anybody may name a process with escape sequences in it.
     return "".join(c if c.isprintable() else "?" for c in text)[:width] or None
+
+
+def known_as(argv: list[str]) -> list[str]:
+    """`/opt/env/bin/python -u /home/ann/train.py --lr 3` is train.py --lr 3."""
+    program = argv[0].rpartition("/")[2] or argv[0]
+    rest = argv[1:]
+    if not _INTERPRETER.fullmatch(program):
+        return [program, *rest]
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        rest = rest[2 if rest[0] in ("-W", "-X") else 1 :]
+    if not rest or rest[0] in ("-c", "-"):
+        return [program, *argv[1:]]
+    if rest[0] == "-m":
+        return rest[1:] or [program, *argv[1:]]
+    return [rest[0].rpartition("/")[2] or rest[0], *rest[1:]]
 
 
 def _bind(name: str) -> socket.socket:

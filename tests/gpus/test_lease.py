@@ -28,7 +28,15 @@ from gpulaunch.gpus.lease import (
     take_all_or_none,
     take_gather,
 )
-from gpulaunch.gpus.names import bind_name, command_of, connect_name, holder_of, is_bound, listening
+from gpulaunch.gpus.names import (
+    bind_name,
+    command_of,
+    connect_name,
+    holder_of,
+    is_bound,
+    known_as,
+    listening,
+)
 from tests.helpers import wait_until
 
 NOBODY = 65534
@@ -752,3 +760,22 @@ def test_a_descriptor_that_is_not_the_lock_is_not_taken_for_it(key: str, shared:
         with received(waiter) as handed:
             locked = handed.filenos()[1]
             assert os.path.samestat(os.fstat(locked), (shared / f"{key}.lock").stat())
+
+
+@pytest.mark.parametrize(
+    ("argv", "known"),
+    [
+        (["/opt/env/bin/python3.11", "-u", "/home/ann/train.py", "--lr", "3"], "train.py --lr 3"),
+        (["python", "-W", "ignore", "train.py"], "train.py"),
+        (["python", "-m", "torch.distributed.run", "x.py"], "torch.distributed.run x.py"),
+        (["/usr/bin/python3", "-c", "pass"], "python3 -c pass"),
+        (["python"], "python"),
+        (["bash", "/data/run all.sh"], "run all.sh"),
+        (["/usr/local/bin/colabfold_batch", "in", "out"], "colabfold_batch in out"),
+        (["gpulaunch-keeper"], "gpulaunch-keeper"),
+        (["/"], "/"),
+        ([""], ""),
+    ],
+)
+def test_a_process_is_known_by_its_script(argv: list[str], known: str) -> None:
+    assert " ".join(known_as(argv)) == known
