@@ -72,9 +72,8 @@ def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
     ]
     if mistakes := [mistake for wrong, mistake in concerns if wrong]:
         raise JobFileError(mistakes)
-    for _, concern in concerns:
-        if not options.quiet:
-            click.echo(f"warning: {concern.text}", err=True)
+    for _, concern in concerns:  # also where silence was asked for: nobody would hear of the end
+        click.echo(f"warning: {concern.text}", err=True)
 
 
 def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = ()) -> Options:

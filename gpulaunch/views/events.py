@@ -5,7 +5,7 @@ Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from gpulaunch.core import facts as f
@@ -28,7 +28,10 @@ _UNUSABLE: dict[GpuState, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`verb`, then how long it took (None: not a span), whom it is about, and the details."""
+    """`verb`, then how long it took (None: not a span), whom it is about, and the details.
+
+    `loud`: also for those who asked for failures alone.
+    """
 
     utc: float
     tone: Tone
@@ -36,6 +39,7 @@ class Line:
     subject: str
     detail: str = ""
     seconds: float | None = None
+    loud: bool = False
 
 
 class Teller:
@@ -250,7 +254,8 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:
             what = "running jobs are killed" if now else "no new jobs, running ones are ended"
             return _line(at, "warn", "stopping", what, why)
         case f.Noted(text, job):
-            return _line(at, "warn", "note", job or "", text)
+            # What concerns the whole run, such as that somebody could not be told of it.
+            return replace(_line(at, "warn", "note", job or "", text), loud=job is None)
         case f.RunClosed(state, reason):
             tone: Tone = "good" if state == "succeeded" else "bad"
             detail = ", ".join(filter(None, [tally(ledger), reason]))

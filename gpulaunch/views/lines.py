@@ -29,7 +29,7 @@ _COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "
 
 
 class LineView:
-    """Writes a line per event; `quiet`: only jobs that failed for good."""
+    """Writes a line per event; `quiet`: jobs that failed for good, and notes on the run."""
 
     def __init__(
         self, stream: TextIO, color: bool = False, quiet: bool = False, zone: tzinfo | None = None
@@ -66,7 +66,7 @@ class LineView:
         self._write(wait=True)
 
     def _take(self, lines: Iterable[Line]) -> None:
-        shown = (line for line in lines if line.tone == "bad" or not self._quiet)
+        shown = (line for line in lines if line.tone == "bad" or line.loud or not self._quiet)
         self._unwritten.extend(f"{self._text(line)}\n" for line in shown)
 
     def _write(self, wait: bool = False) -> None:

@@ -192,6 +192,13 @@ def test_what_people_and_the_machine_do_is_said() -> None:
     ]
 
 
+def test_quiet_still_says_what_concerns_the_whole_run() -> None:
+    run, stream = watched(quiet=True)
+    run.open().jobs("a").add(f.Noted("mail was not told: no route to host"))
+    run.add(f.Noted("12 leftovers", "a"))
+    assert text(run, stream) == ["note                  mail was not told: no route to host"]
+
+
 def test_quiet_says_only_what_failed() -> None:
     run, stream = watched(quiet=True)
     run.open().jobs("a", "b").start("a", 0).start("b", 1).succeed("a").fail("b")
