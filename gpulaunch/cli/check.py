@@ -55,7 +55,8 @@ def command(
     from gpulaunch.spec import load
 
     plan = load(jobs, environ=os.environ)
-    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
+    digests = {job.name: job.digest for job in plan.jobs}
+    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
     options = with_engine(Options(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
     with looking_at(plan) as looking:

@@ -80,7 +80,8 @@ def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None, gpus: in
     directory = plan.base / (re.sub(r"[^\w.-]+", "_", plan.name) + "-export")
     if target == "slurm" and output is not None:
         directory = Path(os.path.abspath(output))
-    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs))))
+    digests = {job.name: job.digest for job in plan.jobs}
+    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
     return choose(plan, target, str(directory), gpus)
 
 

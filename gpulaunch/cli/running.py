@@ -68,7 +68,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     options = with_engine(options)
     plan = as_chosen(plan, options.choices.explain, options.choices.preload)
     before = runs_before(job_file)
-    earlier = durations_of(before)
+    earlier = durations_of(before, {job.name: job.digest for job in plan.jobs})
     plan = replace(plan, jobs=expect(plan.jobs, earlier))
     when = datetime.now().astimezone()
     run_id = new_run_id(when)

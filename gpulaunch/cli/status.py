@@ -30,7 +30,8 @@ def command(run: str | None, everything: bool, as_json: bool) -> None:
 
     one = found(run)
     paths = TypedPaths(one.run)
-    earlier = partial(durations_before, one.run)
+    digests = {job.name: job.digest for job in one.ledger.jobs.values()}
+    earlier = partial(durations_before, one.run, digests)
     used, at, why = measured(one.run.metrics), now(), one.reasons()
     if as_json:
         absolute = paths.absolute()

@@ -5,7 +5,7 @@ Reads a run's journal, where that is small enough to be read before a run begins
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
@@ -20,19 +20,27 @@ RUNS = 3
 """How many earlier runs are asked: the newest may have been stopped before it had begun."""
 
 
-def durations_of(runs: Iterable[RunDir]) -> dict[str, float]:
+def durations_of(
+    runs: Iterable[RunDir], digests: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """Seconds of each job's last success in any of these runs, the newest first; as many of them
-    as are small enough together."""
+    as are small enough together. `digests` as for `durations`."""
     found: dict[str, float] = {}
     room = MOST
     for run in islice(runs, RUNS):
-        found = durations(run, room) | found
+        found = durations(run, room, digests) | found
         room -= _size(run)
     return found
 
 
-def durations(run: RunDir | None, most: int | None = None) -> dict[str, float]:
-    """Seconds of each job's last success, by name; nothing where there is no run to be read."""
+def durations(
+    run: RunDir | None, most: int | None = None, digests: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Seconds of each job's last success, by name; nothing where there is no run to be read.
+
+    `digests` are those of the jobs as they are now, by name: what they took under another
+    definition says nothing.
+    """
     try:
         if run is None or _size(run) > (MOST if most is None else most):
             return {}
@@ -44,12 +52,23 @@ def durations(run: RunDir | None, most: int | None = None) -> dict[str, float]:
         for job in ledger.jobs.values()
         for attempt in job.attempts
         if attempt.state == "succeeded"
+        and (digests is None or digests.get(job.name) == attempt.digest)
     }
 
 
-def durations_before(run: RunDir) -> dict[str, float]:
+def durations_before(run: RunDir, digests: Mapping[str, str] | None = None) -> dict[str, float]:
     """The same of the run of the same file before this one: what this one began with."""
-    return durations(before(run))
+    earlier = before(run)
+    if earlier is None or _size(run) > MOST:
+        return {}
+    return durations(earlier, digests=_digests(run) if digests is None else digests)
+
+
+def _digests(run: RunDir) -> dict[str, str]:
+    try:
+        return {job.name: job.digest for job in replay(run.events).jobs.values()}
+    except (OSError, GpulaunchError):
+        return {}
 
 
 def _size(run: RunDir) -> int:

@@ -52,3 +52,12 @@ def test_a_run_knows_the_one_before_it_of_the_same_file(launcher: Launcher) -> N
     assert earlier.durations_before(first) == {}
     last.manifest.unlink()
     assert before(last) is None, "nobody knows of which file it is"
+
+
+def test_what_a_job_took_under_another_definition_says_nothing(launcher: Launcher) -> None:
+    for command in ("sleep 0.3", "true"):
+        launcher.file("jobs.yaml", f"jobs: [{{name: a, run: {command}}}, {{name: b, run: 'true'}}]")
+        launcher("run", "jobs.yaml", "--simulate", "1", "--new")
+    last = RunDir(launcher.run)
+    assert earlier.durations_before(last).keys() == {"b"}
+    assert earlier.durations_before(last, {"a": "another", "b": "too"}) == {}

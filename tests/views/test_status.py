@@ -200,6 +200,19 @@ def test_the_clock_of_an_interrupted_run_stands_still() -> None:
     assert "a    running  0:30  GPU 0" in text
 
 
+def test_a_killed_run_lasted_until_it_was_last_seen_alive() -> None:
+    run = History(1).open().jobs("a").start("a", 0).pass_(90_000)
+    opened = run.ledger.opened
+    assert opened is not None
+    seen = Measured(seen=opened.utc + 14.5)
+    told = status_json(run.ledger, Paths(), "interrupted", {}, seen, now=run.now)["run"]
+    assert told["seconds"] == 14.5
+    assert told["next_command"] == f"gpulaunch resume {Paths.root}"
+    shown = Standing(run.ledger, Paths(), "interrupted", {}, run.now, seen)
+    text = rendered(lambda c: print_status(c, shown))
+    assert text.splitlines()[0].startswith("nanobodies  interrupted  0:14")
+
+
 def test_a_live_run_says_how_long_it_may_still_take() -> None:
     run = History(1).open().jobs(*"abcdef")
     for name, seconds in zip("abcd", (600, 720, 660, 640), strict=True):
