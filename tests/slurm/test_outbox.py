@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gpulaunch.core.model import AttemptId, Demand, Job
-from gpulaunch.engines.slurm import commands, limits, script
+from gpulaunch.engines.slurm import commands, limits, outbox, script
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
@@ -33,6 +33,7 @@ class Site:
         self.ids: dict[AttemptId, str] = {}
         self.said: list[str] = []
         self.lost: list[str] = []
+        self.behind = 0
 
     # As `commands.Slurm`.
 
@@ -70,6 +71,9 @@ class Site:
 
     def numbers(self) -> set[str]:
         return set(self.ids.values())
+
+    def waiting(self, lane: Lane) -> int:
+        return self.behind
 
     def sent(self, batch: Batch) -> None:
         self.ids.update({attempt: batch.task_of(place) for place, attempt in batch.members})
@@ -170,6 +174,32 @@ def test_an_array_of_more_tasks_than_may_be_goes_as_several(site: Site, box: Out
     assert site.lost == site.said == []
     assert max(size for size, taken in site.calls if taken) <= 30
     assert len(site.calls) <= 8
+
+
+def test_what_comes_one_by_one_is_gathered_while_slurm_has_plenty(site: Site, box: Outbox) -> None:
+    handed_over(site, add(box, 1, "--qos=first"))
+    site.calls.clear()
+    site.behind = 1000
+    attempts = [AttemptId(f"later{number}", 1) for number in range(250)]
+    for attempt in attempts[:-1]:
+        box.add(attempt, Terms(("--qos=a",)))
+        site.loop.call_after("on", outbox.GATHERED + 0.01 if attempt == attempts[9] else 0.0, int)
+        site.loop.turn()
+    assert site.calls == []
+    box.add(attempts[-1], Terms(("--qos=a",)))
+    handed_over(site, attempts)
+    assert [size for size, _ in site.calls] == [250]
+
+
+def test_what_is_gathered_waits_for_a_bounded_time_and_not_where_slurm_has_little(
+    site: Site, box: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "LATEST", 0.5)
+    site.behind = 1000
+    handed_over(site, add(box, 3, "--qos=a"))
+    monkeypatch.setattr(outbox, "LATEST", 1e9)
+    site.behind = outbox.PLENTY - 1
+    handed_over(site, add(box, 1, "--qos=b"))
 
 
 # ── The probe ───────────────────────────────────────────────────────────────────────────────────

@@ -279,6 +279,10 @@ class SlurmEngine:
     def numbers(self) -> set[str]:
         return {held.id for held in self._held.values()}
 
+    def waiting(self, lane: Lane) -> int:
+        held = self._held.values()
+        return sum(bool(one.id) and not one.begun and one.lane == lane for one in held)
+
     def sent(self, batch: Batch) -> None:
         self._waits = ""
         withdrawn = []
@@ -388,7 +392,7 @@ class SlurmEngine:
                 held.look(sight.row_of(held), asked_at)
         left = [attempt for attempt, held in self._trailing.items() if held.has_left]
         for attempt in left:
-            del self._trailing[attempt]
+            script.forget_silence(self._run, self._trailing.pop(attempt).id)
 
     def _give_up_hope(self) -> None:
         """Of what Slurm will never start: no node is to begin it, and Slurm is to forget it."""
@@ -494,6 +498,8 @@ class SlurmEngine:
             )
         if held.id and not held.has_left:
             self._trailing[held.attempt] = held
+        elif held.id:
+            script.forget_silence(self._run, held.id)
         if held.is_to_begin_anew:
             self._ending.recall([held])
         self._gone(held)
@@ -570,6 +576,8 @@ class SlurmEngine:
 
     def close(self) -> None:
         """The attempts stay Slurm's."""
+        for held in self._trailing.values():
+            script.forget_silence(self._run, held.id)
         self._outs.close()
         self._slurm.close()
 

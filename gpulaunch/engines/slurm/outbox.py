@@ -14,6 +14,7 @@ Knows nothing of what becomes of a batch after that.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
@@ -29,6 +30,9 @@ from gpulaunch.loop import Loop
 
 GATHERED = 0.05
 """Seconds for which attempts are gathered: those of one turn come as one array."""
+PLENTY, SHARE, LATEST = 64, 4, 10.0
+"""Where Slurm has so many of ours waiting, what comes one by one is gathered until it is that part
+of them, for so many seconds at most: its queue does not run dry, and it is called seldom."""
 MOST = 1000
 """Tasks of an array, where the cluster allows as many."""
 _Member: TypeAlias = tuple[int, AttemptId]
@@ -39,11 +43,13 @@ AGAIN, AWAY_AGAIN = 1.0, 5.0
 class Sent(Protocol):
     """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
     Slurm's number of one, empty while it is on its way, or while Slurm has done with it and it is
-    not known how it ended; None once it is over. `numbers` are those of all that are not over."""
+    not known how it ended; None once it is over. `numbers` are those of all that are not over;
+    `waiting` is how many of a lane Slurm has and has not begun."""
 
     def wanted(self, attempt: AttemptId) -> bool: ...
     def id_of(self, attempt: AttemptId) -> str | None: ...
     def numbers(self) -> set[str]: ...
+    def waiting(self, lane: Lane) -> int: ...
     def sent(self, batch: Batch) -> None: ...
     def refused(self, batch: Batch, why: str) -> None: ...
     def doubtful(self) -> None: ...
@@ -75,6 +81,7 @@ class Outbox:
         self._to = to
         self._probe = probe
         self._fresh: dict[AttemptId, tuple[Terms, tuple[AttemptId, ...]]] = {}
+        self._fresh_since: float | None = None
         self._batches: list[Batch] = []
         self._sending: Batch | None = None
         self._doubted = False
@@ -94,7 +101,8 @@ class Outbox:
     def add(self, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
         """`after`: attempts under way that have to succeed first."""
         self._fresh[attempt] = terms, tuple(after)
-        self._loop.call_after("slurm:gather", GATHERED, self._gather)
+        self._fresh_since = self._fresh_since or time.monotonic()
+        self._loop.call_after("slurm:gather", GATHERED, self._gather_what_is_ripe)
 
     def take_up(self, batch: Batch) -> None:
         """A batch of an earlier launcher, of which nobody knows whether Slurm has it."""
@@ -118,7 +126,7 @@ class Outbox:
         """What was held back until it was known how another ended may go now; and there may be room
         in the lane in which Slurm had it."""
         if self._fresh:
-            self._loop.call_after("slurm:gather", GATHERED, self._gather)
+            self._loop.call_after("slurm:gather", GATHERED, self._gather_what_is_ripe)
         if lane is not None:
             self._limits.one_is_over(lane, time.monotonic())
             self._plan()
@@ -149,10 +157,24 @@ class Outbox:
 
     # ── Batches ─────────────────────────────────────────────────────────────────────────────────
 
+    def _gather_what_is_ripe(self) -> None:
+        """Now, or later, when more has come or enough time has passed."""
+        late = (self._fresh_since or 0.0) + LATEST - time.monotonic()
+        lanes = Counter(terms.lane for terms, _ in self._fresh.values())
+        if late <= 0 or any(self._is_wanted_now(lane, count) for lane, count in lanes.items()):
+            self._gather()
+        else:
+            self._loop.call_after("slurm:gather", late, self._gather)
+
+    def _is_wanted_now(self, lane: Lane, count: int) -> bool:
+        behind = self._to.waiting(lane)
+        return behind < PLENTY or count * SHARE >= behind
+
     def _gather(self) -> None:
         if self._most is None:
             self._slurm.ask(self._configured)
             return
+        self._fresh_since = None
         alike: dict[Terms, list[_Member]] = {}
         for attempt, (terms, after) in list(self._fresh.items()):
             numbers = [self._to.id_of(need) for need in after]
@@ -327,7 +349,10 @@ class Outbox:
         except OSError:
             batch.id = answer.id  # a later launcher finds it by its name
         self._to.sent(batch)
-        self._gather()  # what needs one of these knows its number now
+        if any(after for _, after in self._fresh.values()):
+            self._gather()  # what needs one of these knows its number now
+        else:
+            self._send()
 
     def _too_many(self, batch: Batch, why: str) -> None:
         """The site takes no more, or none of that size: fewer; and of one alone, later, when others

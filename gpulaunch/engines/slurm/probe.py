@@ -167,6 +167,7 @@ class Probe:
         self._then()
 
     def _settle(self) -> None:
+        script.forget_silence(self._run, self.id)
         self.settled, self.id = True, ""
 
     def _why(self, row: Row | None) -> str:

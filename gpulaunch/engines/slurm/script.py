@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.model import Job
@@ -158,14 +159,26 @@ def said(run: RunDir, id: str) -> str:
 
     Empty where it said nothing. What the job itself says is in its log.
     """
-    # A made-up number is never that of another task: there is but the one.
-    found = sorted(run.said.glob(id if "_" in id else f"{id}_*"))
+    found = _said(run, id)
     try:
         data = found[0].read_bytes()[-4000:] if found else b""
     except OSError:
         return ""
     lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
     return "; ".join(list(filter(None, lines))[-3:])[-500:]
+
+
+def forget_silence(run: RunDir, id: str) -> None:
+    """Of a job that is over, and of which Slurm and the node's side said nothing: no empty file."""
+    for path in _said(run, id):
+        with suppress(OSError):
+            if not path.stat().st_size:
+                path.unlink()
+
+
+def _said(run: RunDir, id: str) -> list[Path]:
+    # A made-up number is never that of another task: there is but the one.
+    return [run.said / id] if "_" in id else sorted(run.said.glob(f"{id}_*"))
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
