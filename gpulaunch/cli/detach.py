@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch import errors
+from gpulaunch.files import regular
 
 
 class Detached:
@@ -62,7 +63,7 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
 def _redirect(log: Path) -> None:
     """Standard streams to /dev/null and the run's own file: nothing writes to a dead terminal."""
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    out = regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)

@@ -14,11 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.cli.output import say
 from gpulaunch.control import watch
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
+from gpulaunch.files import regular
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
@@ -48,12 +50,26 @@ def show(wanted: Wanted, ledger: Ledger, lines: int | None) -> None:
     """Print what is there now. Raises UsageError where the jobs have no log."""
     attempts = _attempts(wanted, ledger)
     if len(attempts) == 1:
-        _print(wanted.run.log(attempts[0].id), wanted.raw, lines)
+        path = wanted.run.log(attempts[0].id)
+        try:
+            _print(path, wanted.raw, lines)
+        except OSError as error:
+            raise UsageError(_unreadable(path, error)) from None
         return
     for attempt in attempts:
         state = f"attempt {attempt.id.number}, {attempt.state}"
         _write(f"==> {visible(attempt.id.job)} ({state}) <==\n".encode())
-        _print(wanted.run.log(attempt.id), wanted.raw, LAST if lines is None else lines)
+        path = wanted.run.log(attempt.id)
+        try:
+            _print(path, wanted.raw, LAST if lines is None else lines)
+        except OSError as error:
+            say(_unreadable(path, error))
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    if error.filename is None:  # it is what is printed that cannot be written
+        raise error
+    return f"{path} cannot be read: {error.strerror}"
 
 
 def _attempts(wanted: Wanted, ledger: Ledger) -> list[AttemptRecord]:
@@ -74,7 +90,7 @@ def _attempt(job: JobRecord, number: int | None) -> AttemptRecord | None:
 
 
 def _print(path: Path, raw: bool, lines: int | None) -> None:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         if lines is not None:
             file.seek(_start_of_last(file.fileno(), lines))
         chunks = iter(lambda: file.read(CHUNK), b"")
@@ -123,6 +139,7 @@ class _Stream:
         self._lines = lines
         self._fd = -1
         self._at = 0
+        self._said = False
 
     def pump(self) -> None:
         """Print what has come since the last time."""
@@ -142,8 +159,13 @@ class _Stream:
 
     def _open(self) -> bool:
         try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = regular(self._path, os.O_RDONLY)
         except FileNotFoundError:
+            return False
+        except OSError as error:
+            if not self._said:
+                self._said = True
+                say(_unreadable(self._path, error))
             return False
         if self._lines is not None:
             self._at = _start_of_last(self._fd, self._lines)

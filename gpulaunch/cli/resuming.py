@@ -35,6 +35,8 @@ from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.errors import UsageError
+from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
@@ -121,7 +123,7 @@ def _go_on(
             )
         return ledger.exit_status
     require_programs(pool)
-    run.next_jobs_file().write_bytes(plan.text)
+    replace_file(run.next_jobs_file(), plan.text)
     epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
     again_with = replace(
         manifest.again(epoch), engine=pool.engine, slurm=options.slurm, choices=options.choices
@@ -158,7 +160,11 @@ def _read_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> 
         if file.exists():
             return load(file, environ=os.environ, per_gpu=options.choices.per_gpu)
         raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
-    text = run.newest_jobs_file().read_bytes()
+    copy = run.newest_jobs_file()
+    try:
+        text = read_bytes(copy)
+    except OSError as error:
+        raise UsageError(f"{copy}, the run's own copy, cannot be read: {error.strerror}") from None
     base = file.parent if manifest.job_file else Path(manifest.cwd)
     return load_text(
         text,

@@ -22,6 +22,7 @@ from gpulaunch.executor.channel import Message
 from gpulaunch.executor.crew import UnreadyError, Worker
 from gpulaunch.executor.work import Work
 from gpulaunch.executor.worker import START
+from gpulaunch.files import regular
 from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 from gpulaunch.process.command import Command
@@ -62,7 +63,7 @@ class Seat:
         """The files that the keeper was started with, once they are open: no death leaves any."""
         if self.directory:
             with suppress(OSError):
-                self.log = os.open(os.path.join(self.directory, "log"), os.O_RDONLY | os.O_CLOEXEC)
+                self.log = regular(os.path.join(self.directory, "log"), os.O_RDONLY)
             shutil.rmtree(self.directory, ignore_errors=True)
             self.directory = ""
 

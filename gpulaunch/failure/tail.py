@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from gpulaunch.files import regular
+
 WINDOW = 64 * 1024
 _BAR = re.compile(
     r".{0,200}?(?:\d{1,3}%\||\d+(?:/\d+|it) ?\[\d+:\d\d|[━╸╺█▏▎▍▌▋▊▉]{3}|\[[=>#.-]{8,} *\]).*"
@@ -18,8 +20,7 @@ def tail(path: str | os.PathLike[str], window: int = WINDOW) -> str:
     A file cut out of its middle reads as NULs there; they are left out.
     """
     try:
-        # Not blocking: what stands there may be a pipe that nobody writes to.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = regular(path, os.O_RDONLY)
     except (OSError, ValueError):
         return ""
     try:

@@ -22,6 +22,7 @@ from pathlib import Path
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
+from gpulaunch.files import regular
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.read import scan
 from gpulaunch.journal.rundir import RunDir
@@ -67,7 +68,7 @@ class Journal:
     def create(cls, rundir: RunDir) -> Journal:
         """A new journal. Raises UsageError where the directory already holds a run."""
         try:
-            fd = os.open(rundir.events, _FLAGS | os.O_CREAT, 0o600)
+            fd = regular(rundir.events, _FLAGS | os.O_CREAT)
         except OSError as error:
             raise UsageError(f"{rundir.events} cannot be made: {error.strerror}") from None
         if os.fstat(fd).st_size:
@@ -88,7 +89,7 @@ class Journal:
         before the last is not what was written, UsageError where there is none.
         """
         try:
-            fd = os.open(rundir.events, _FLAGS)
+            fd = regular(rundir.events, _FLAGS)
         except FileNotFoundError:
             raise UsageError(f"{rundir.path} holds no run: it has no events.jsonl") from None
         except OSError as error:
@@ -224,7 +225,7 @@ def require_unwritten(rundir: RunDir) -> None:
     where the file system has no locks that would tell; UsageError where there is none.
     """
     try:
-        fd = os.open(rundir.events, _FLAGS)
+        fd = regular(rundir.events, _FLAGS)
     except OSError as error:
         raise UsageError(f"{rundir.events} cannot be opened: {error.strerror}") from None
     try:

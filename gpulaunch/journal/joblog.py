@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Job, exit_code_of, signal_of
 from gpulaunch.core.template import Text
+from gpulaunch.files import regular, replace
 
 HEADER = "Seq\tHost\tStarttime\tJobRuntime\tSend\tReceive\tExitval\tSignal\tCommand\n"
 _NEVER_STARTED = "0.000"
@@ -25,16 +27,19 @@ _NEVER_STARTED = "0.000"
 class JobLog:
     """The rows of one run, appended. Close it. A torn last row is cut off when it is opened.
 
-    `command_of` gives a job's command line by its name (`command_line` makes one).
+    `command_of` gives a job's command line by its name (`command_line` makes one). The journal is
+    the truth: where no file can be had there are no rows, and nothing else is the worse for it.
     """
 
     def __init__(self, path: Path, command_of: Callable[[str], str]) -> None:
         self._command_of = command_of
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._rows = self._size = 0
+        self._fd = _opened(path)
         try:
-            self._rows, self._size = self._measure()
+            if self._fd >= 0:
+                self._rows, self._size = self._measure()
         except BaseException:
-            os.close(self._fd)
+            self.close()
             raise
 
     def ended(self, attempt: AttemptRecord, ledger: Ledger) -> bool:
@@ -69,6 +74,17 @@ class JobLog:
         if held > size:
             os.ftruncate(self._fd, size)
         return max(0, lines - 1), size
+
+
+def _opened(path: Path) -> int:
+    """The file, a new one where something else stands in its place; -1 where none can be had."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    with suppress(OSError):
+        return regular(path, flags)
+    with suppress(OSError):
+        replace(path, b"")
+        return regular(path, flags)
+    return -1
 
 
 def row(number: int, host: str, attempt: AttemptRecord, command: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
+from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
@@ -129,7 +130,7 @@ def _whose(rundir: RunDir, origin: Origin) -> str:
 def _last_fact(path: Path) -> Fact | None:
     """The newest fact that is whole; None where the end does not tell."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = regular(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -19,6 +19,8 @@ from typing import Any
 from gpulaunch import __version__
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
+from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.shapes import shape_of
 
@@ -145,14 +147,7 @@ def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
 def write(path: Path, manifest: Manifest) -> None:
     """Replace the file in one step. Raises OSError (disk full, directory gone)."""
     text = json.dumps(shape_of(Manifest).encode(manifest), indent=2) + "\n"
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "w", encoding="utf-8", opener=_private) as file:
-            file.write(text)
-        os.replace(draft, path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    replace_file(path, text.encode())
 
 
 def read(path: Path) -> Manifest:
@@ -161,7 +156,7 @@ def read(path: Path) -> Manifest:
     Raises UsageError where there is none, or none that can be read.
     """
     try:
-        given = _known(json.loads(path.read_bytes()), Manifest)
+        given = _known(json.loads(read_bytes(path)), Manifest)
         if "choices" in given:
             given["choices"] = _known(given["choices"], Choices)
         manifest = shape_of(Manifest).decode(given)
@@ -225,7 +220,3 @@ def _git(directory: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

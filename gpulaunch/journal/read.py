@@ -18,6 +18,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import Instant
 from gpulaunch.errors import UsageError
+from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.lines import Fault, Splitter
@@ -197,7 +198,7 @@ def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.Line]:
 
 
 def _beginning(path: Path, size: int) -> bytes:
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         return file.read(size)
 
 
@@ -224,7 +225,7 @@ def _opened_by_manifest(path: Path) -> RunOpened | None:
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return regular(path, os.O_RDONLY)
     except FileNotFoundError:
         raise UsageError(f"{path.parent} holds no run: it has no {path.name}") from None
     except OSError as error:

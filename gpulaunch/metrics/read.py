@@ -17,6 +17,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.files import is_regular
 from gpulaunch.metrics.merge import CardRow, card_sample, merge_attempts, merge_cards
 from gpulaunch.metrics.model import (
     NOTHING,
@@ -33,6 +34,8 @@ PATIENCE = 2.0
 
 def open_metrics(path: Path) -> Reader | None:
     """None where there is no file, none of ours, a torn one, or one without samples."""
+    if not is_regular(path):
+        return None
     for mode in ("ro", "rw"):
         # A writer that was killed left a journal, which a read-only connection may not roll back.
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.files import regular
 from gpulaunch.metrics.merge import attempt_row, card_row
 from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema
@@ -98,8 +99,7 @@ class Store:
 
     def _open(self) -> sqlite3.Connection:
         """Raises sqlite3.DatabaseError for a file that is not ours, and for what makes none."""
-        if not self._path.exists():
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(regular(self._path, os.O_WRONLY | os.O_CREAT))
         connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = TRUNCATE")

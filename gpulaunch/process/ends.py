@@ -28,6 +28,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.words import unescaped
+from gpulaunch.files import regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def read_end(path: str | os.PathLike[str]) -> End | None:
 
     Raises FileNotFoundError and other OSErrors of the file itself.
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         line, newline, _ = file.read().partition(b"\n")
     checksum, _, text = line.partition(b" ")
     if not newline or checksum != b"%08x" % binascii.crc32(text):

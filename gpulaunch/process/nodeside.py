@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant
+from gpulaunch.files import regular
 from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 
@@ -79,7 +80,7 @@ def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
     """
     look_anew(os.path.dirname(path))
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             record: Mapping[str, Any] = json.loads(file.read())
     except (FileNotFoundError, ValueError):
         return None

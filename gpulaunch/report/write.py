@@ -10,13 +10,14 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import quote
 
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.codec import now
 from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
@@ -160,17 +161,10 @@ def _of(manifest: Manifest) -> list[tuple[str, str]]:
 
 def _replace(target: Path, data: bytes) -> None:
     """Raises UsageError where it cannot be written; nothing of a half-written one is left."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(data)
-        os.replace(draft, target)
+        replace_file(target, data)
     except OSError as error:
         raise UsageError(f"{target} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink()
 
 
 def main() -> None:

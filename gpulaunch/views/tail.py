@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpulaunch.core.terminal import shown
+from gpulaunch.files import regular
 from gpulaunch.views.words import visible
 
 WINDOW = 64 * 1024
@@ -39,7 +40,7 @@ def read_tail(
     Reads `window` bytes at most.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             end = file.seek(0, os.SEEK_END)
             start = max(0, end - window)
             file.seek(start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from gpulaunch.files import regular
 from gpulaunch.views.tail import Folder
 
 CHUNK = 1 << 16
@@ -56,7 +57,7 @@ class LogTail:
 
     def _open(self) -> bool:
         try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = regular(self._path, os.O_RDONLY)
         except OSError:
             self.absent = True
             return False

@@ -1,0 +1,129 @@
+"""What a job put in the place of a file that gpulaunch reads or writes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.errors import UsageError
+from gpulaunch.failure.tail import tail
+from gpulaunch.files import is_regular, read_bytes, regular, replace
+from gpulaunch.journal import manifest
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.joblog import JobLog
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.metrics.read import open_metrics
+from gpulaunch.metrics.store import Store
+from gpulaunch.process.ends import read_end
+from gpulaunch.process.nodeside import read_start
+from gpulaunch.views.tail import read_tail
+from gpulaunch.views.top.log import LogTail
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+
+MADE: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "directory": os.mkdir,
+    "socket": a_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "link to a fifo": lambda path: (os.mkfifo(f"{path}.fifo"), path.symlink_to(f"{path}.fifo"))[1],
+    "link to itself": lambda path: path.symlink_to(path),
+}
+
+
+@pytest.fixture(params=MADE)
+def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A path where something stands that is no regular file."""
+    path = tmp_path / "x"
+    MADE[request.param](path)
+    return path
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_CREAT])
+def test_only_regular_files_are_opened_and_nothing_is_waited_for(odd: Path, flags: int) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match=r".") as error:
+        regular(odd, flags)
+    assert error.value.strerror
+    assert error.value.filename == odd or str(odd) in str(error.value.filename)
+    assert os.listdir("/proc/self/fd") == before
+    assert not is_regular(odd)
+
+
+def test_a_regular_file_is_opened_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    fd = regular(path, os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b"abc")
+    os.close(fd)
+    assert read_bytes(path) == b"abc"
+    assert is_regular(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_is_replaced_whatever_stood_there(odd: Path) -> None:
+    if odd.is_dir():
+        with pytest.raises(IsADirectoryError):
+            replace(odd, b"abc")
+    else:
+        replace(odd, b"abc")
+        assert read_bytes(odd) == b"abc"
+    assert not list(odd.parent.glob(".x*"))
+
+
+def test_the_draft_of_an_earlier_process_is_in_nobody_s_way(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f".x.{os.getpid()}")
+    replace(tmp_path / "x", b"abc")
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_readers_of_logs_find_nothing_there(odd: Path) -> None:
+    assert read_tail(odd) == ()
+    assert tail(odd) == ""
+    log = LogTail(odd)
+    assert not log.look()
+    assert log.absent
+
+
+def test_what_keepers_and_nodes_left_is_not_waited_for(odd: Path) -> None:
+    for read in (read_end, read_start):
+        with pytest.raises(OSError, match=r"."):
+            read(odd)
+
+
+def test_a_manifest_that_is_no_file_is_one_line(odd: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        manifest.read(odd)
+
+
+def test_metrics_that_are_no_file_are_none(odd: Path) -> None:
+    assert open_metrics(odd) is None
+    told: list[str] = []
+    store = Store(odd, told.append)
+    assert not store.write([[("nothing", {})]], 0.0)
+    store.close()
+    assert len(told) == 1
+
+
+def test_a_joblog_that_is_no_file_costs_its_rows_at_most(odd: Path) -> None:
+    JobLog(odd, lambda name: "").close()
+    assert is_regular(odd) or odd.is_dir()
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_journal_that_is_no_file_is_one_line(made: str, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    MADE[made](run.events)
+    for look in (lambda: replay(run.events), lambda: state_of(run), lambda: Journal.reopen(run)):
+        with pytest.raises(UsageError, match=r"cannot be (read|written)"):
+            look()
