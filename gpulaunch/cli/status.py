@@ -1,41 +1,98 @@
-"""`gpulaunch status`: every job's state; for waiting jobs, why."""
+"""`gpulaunch status`: every job's state; for waiting jobs, why; everything about one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from gpulaunch.cli.options import as_json, run_argument
+from gpulaunch.cli.options import as_json
+
+if TYPE_CHECKING:
+    from gpulaunch.cli.lookup import Found
 
 
 @click.command("status")
-@run_argument
+@click.argument("what", required=False, metavar="[RUN | JOB]")
+@click.option("-r", "--run", metavar="RUN", help="The run; the newest one here.")
 @click.option("--all", "everything", is_flag=True, help="List every job.")
 @as_json
-def command(run: str | None, everything: bool, as_json: bool) -> None:
+def command(what: str | None, run: str | None, everything: bool, as_json: bool) -> None:
     """Show every job's state, and why jobs wait. RUN: the newest one here.
+
+    Of a JOB, which may be a pattern: everything there is to know.
 
     \b
     gpulaunch status
+    gpulaunch status fold-x2
     gpulaunch status --json | jq '.jobs[] | select(.state == "failed")'
     """
     from functools import partial
 
-    from gpulaunch.cli.lookup import found
     from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
     from gpulaunch.journal.codec import now
     from gpulaunch.journal.earlier import durations_before
     from gpulaunch.metrics.read import measured
+    from gpulaunch.views.single import print_job
     from gpulaunch.views.standing import Standing, print_status
     from gpulaunch.views.status import status_json
 
-    one = found(run)
+    one, names = _asked_for(what, run)
     paths = TypedPaths(one.run)
     digests = {job.name: job.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
     used, at, why = measured(one.run.metrics), now(), one.reasons()
     if as_json:
         absolute = paths.absolute()
-        print_json(status_json(one.ledger, absolute, one.state, why, used, at, earlier))
+        told = status_json(one.ledger, absolute, one.state, why, used, at, earlier)
+        jobs = [job for job in told["jobs"] if not names or job["name"] in set(names)]
+        print_json(told | {"jobs": jobs})
         return
-    told = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
-    print_status(stdout_console(), told, everything)
+    console = stdout_console()
+    standing = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)
+    if not names:
+        print_status(console, standing, everything)
+        return
+    commands = _commands(one)
+    for number, name in enumerate(names):
+        if number:
+            console.print()
+        print_job(console, standing, one.ledger.jobs[name], commands.get(name, ""))
+
+
+def _asked_for(what: str | None, run: str | None) -> tuple[Found, list[str]]:
+    """The run, and which of its jobs; none: all of it. Raises UsageError."""
+    from gpulaunch.cli.lookup import found, jobs_of
+    from gpulaunch.errors import UsageError
+
+    if run is not None or what is None:
+        one = found(run)
+        return one, jobs_of(one.ledger, [what]) if what is not None else []
+    try:
+        return found(what), []
+    except UsageError as error:
+        no_run = error
+    try:
+        one = found(None)
+        return one, jobs_of(one.ledger, [what])
+    except UsageError:
+        raise no_run from None
+
+
+def _commands(one: Found) -> dict[str, str]:
+    """What each job of the run's own copy of its file runs, by name; nothing where it is lost."""
+    import os
+    from contextlib import suppress
+    from pathlib import Path
+
+    from gpulaunch.errors import GpulaunchError
+    from gpulaunch.journal.joblog import command_line, what_runs
+    from gpulaunch.spec import load_text
+
+    with suppress(OSError, GpulaunchError):
+        manifest = one.run.read_manifest()
+        text = one.run.newest_jobs_file().read_bytes()
+        base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
+        plan = load_text(text, name=manifest.name, base=base, environ=os.environ)
+        return {job.name: command_line(what_runs(job)) for job in plan.jobs}
+    return {}

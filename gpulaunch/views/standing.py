@@ -104,7 +104,7 @@ def _sections(run: Standing) -> list[Section]:
 def _running(job: JobRecord, run: Standing) -> str:
     last = job.attempts[-1] if job.attempts else None
     about = _about(job, last, run)
-    return "  ".join(filter(None, [words.visible(job.name), _time(last, run.clock), about]))
+    return "  ".join(filter(None, [words.visible(job.name), time_of(last, run.clock), about]))
 
 
 def _foot(run: Standing, everything: bool) -> list[Text]:
@@ -194,7 +194,7 @@ def _print_jobs(console: Console, run: Standing) -> None:
         table.add_row(
             Text(words.visible(job.name)),
             Text(job.state, _STYLES[job.state]),
-            _time(last, run.clock) if job.state not in ("waiting", "skipped") else "",
+            time_of(last, run.clock) if job.state not in ("waiting", "skipped") else "",
             Text(words.visible(_about(job, last, run))),
         )
     if table.row_count:
@@ -202,7 +202,8 @@ def _print_jobs(console: Console, run: Standing) -> None:
         console.print(table)
 
 
-def _time(attempt: AttemptRecord | None, now: Instant) -> str:
+def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
+    """How long the attempt took, or takes so far; empty for none."""
     if attempt is None:
         return ""
     if attempt.ended is None:
