@@ -41,7 +41,7 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
     paths = TypedPaths(one.run)
     digests = {job.name: job.digest for job in one.ledger.jobs.values()}
     earlier = partial(durations_before, one.run, digests)
-    used, at, why = measured(one.run.metrics), now(), one.reasons()
+    used, why, at = measured(one.run.metrics), one.reasons(), now()
     if as_json:
         absolute = paths.absolute()
         told = status_json(one.ledger, absolute, one.state, why, used, at, earlier)

@@ -135,7 +135,8 @@ class Why:
             return f"was set aside ({card.aside})"
         if card.attempts:
             attempt = next(iter(card.attempts))
-            since = self._desk.ledger.attempt(attempt).launched.mono
+            record = self._desk.ledger.attempt(attempt)
+            since = (record.started or record.launched).mono  # as views count it
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
             return f"is busy with {attempt.job}{more} ({words.clock(now.mono - since)})"
         if card.residents:

@@ -115,7 +115,7 @@ def _foot(run: Standing, everything: bool) -> list[Text]:
     if command:
         lines.append(Text.assemble(("go on with  ", "dim"), (words.visible(command), "bold")))
     if not everything and run.ledger.jobs:
-        lines.append(Text("every job: gpulaunch status --all", "dim"))
+        lines.append(Text("more: status --all, status JOB", "dim"))
     return lines
 
 

@@ -143,7 +143,7 @@ def test_people_see_what_runs_failed_and_why_the_rest_waits() -> None:
         "1 skipped  needs b, which failed: c\n"
         "   1 gone  no longer in the job file, not run: gone\n"
         "\n"
-        "every job: gpulaunch status --all"
+        "more: status --all, status JOB"
     )
 
 
