@@ -190,6 +190,7 @@ def _called(words: Sequence[str]) -> str:
         return _called(words[-1].strip("'\"").split() or ["job"])
     if _PYTHONS.fullmatch(name):
         plain = [word.strip("'\"") for word in words[1:] if not word.startswith("-")]
+        plain = [word for word in plain if "$" not in word]
         scripts = [word for word in plain if re.search(r"\.(py|sh|R)$", word)]
         name = (scripts or [word for word in plain if word not in ("run", "launch")] or [name])[0]
     name = posixpath.basename(name.strip("'\"").rstrip("/"))

@@ -21,6 +21,10 @@ _FIND = re.compile(
     r" -name (?P<quote>['\"])(?P<name>[^'\"$`/]+)(?P=quote)"
     r"(?: -(?:type [fdl]|maxdepth 1|print0?))*(?: \| sort(?: -\w+)*)?\)"
 )
+_LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
+_LESS_ONE = re.compile(r"(?:\$\(\()?\s*(\d+)\s*-\s*1\s*\)\)")
+_NAMED = re.compile(r"\$\{?(\w+)\}?|(?<![\w$-])([A-Za-z_]\w*)\b(?!=)")
+_SEQ = re.compile(r"\$\(seq (-w )?(\d+)(?: (\d+))?(?: (\d+))?\)")
 _MOST = 10_000
 _OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
 _OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
@@ -62,8 +66,10 @@ def _values(script: Script, word: Node, scope: Scope) -> list[str]:
     text = script.text(word)
     if braces := re.fullmatch(r"\{(\d+)\.\.(\d+)\}", text):
         return _numbers(int(braces.group(1)), int(braces.group(2)))
-    if counted := re.fullmatch(r"\$\(seq (-w )?(\d+)(?: (\d+))?(?: (\d+))?\)", text):
-        return _sequence(*counted.groups())
+    if text.startswith("$(seq "):
+        known = counted(script, text, scope)
+        if match := _SEQ.fullmatch(known):
+            return _sequence(*match.groups())
     if text.startswith("$(find "):
         return _found(text)
     if indices := re.fullmatch(r'"?\$\{!(\w+)\[[@*]\]\}"?', text):
@@ -140,10 +146,35 @@ def _placed(pattern: str, scope: Scope) -> str:
     return posixpath.normpath(posixpath.join(scope.cwd or "", pattern))
 
 
-def counting_loop(script: Script, node: Node) -> Loop:
+def counted(script: Script, text: str, scope: Scope, own: str = "") -> str:
+    """A text with the lengths of known arrays, and known numbers, filled in: `${#A[@]}`, `$N`.
+
+    `own` is a variable that the text itself counts with.
+    """
+
+    def length(match: re.Match[str]) -> str:
+        try:
+            items = _array(script, match.group(1), scope)
+        except Untranslatable:
+            return match.group()
+        alone = not any(isinstance(item, _Pattern) for item in items)
+        return str(len(items)) if alone else match.group()
+
+    def number(match: re.Match[str]) -> str:
+        name = match.group(1) or match.group(2)
+        value = scope.literals.get(name, "")
+        return value if value.isdigit() and name != own else match.group()
+
+    return _LESS_ONE.sub(
+        lambda match: str(int(match.group(1)) - 1), _NAMED.sub(number, _LENGTH.sub(length, text))
+    )
+
+
+def counting_loop(script: Script, node: Node, scope: Scope) -> Loop:
     """`for ((i=0; i<N; i++))`. Raises Untranslatable."""
     text = script.text(node)
     head = text[text.index("((") + 2 : text.index("))")] if "))" in text else ""
+    head = counted(script, head, scope, head.partition("=")[0].strip())
     match = _COUNT.fullmatch(head)
     if match is None:
         raise Untranslatable("counts in a way that is not translated: use matrix or foreach")

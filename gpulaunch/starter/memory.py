@@ -9,7 +9,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.loops import Untranslatable
+from gpulaunch.starter.loops import Untranslatable, counted
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.notes import Notes
 from gpulaunch.starter.render import MODULES, Renderer, mask_value
@@ -98,6 +98,9 @@ class Memory:
         if not exported:
             self.notes.assigned.append((name, node))
         known = literal(self.script, value, scope.literals) if value is not None else ""
+        if known is None and value is not None:
+            count = counted(self.script, self.script.text(value), scope)
+            known = count if count.isdigit() else None
         recursive = value is not None and name in variables_in(self.script, value)
         if not recursive:
             scope.forget(name)

@@ -8,7 +8,7 @@ escaped    {{name}} of the script itself
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from textwrap import dedent
@@ -128,8 +128,11 @@ class Renderer:
     def _in_shell_ways(self, nodes: Sequence[Node], variable: str) -> bool:
         """Whether some use of it is more than `$f` where a value can be inserted."""
         mentions = re.compile(rf"\$\{{?[#!]?{variable}\b")
+        bare = re.compile(rf"(?<![\w$]){variable}\b")
         for node in nodes:
             plain = 0
+            if any(bare.search(self.script.text(one)) for one in self._counts(node)):
+                return True
             for inner in walk(node):
                 if inner.type != "variable_name" or self.script.text(inner) != variable:
                     continue
@@ -142,6 +145,14 @@ class Renderer:
             if len(mentions.findall(shell_text(self.script, node, masks=False))) != plain:
                 return True
         return False
+
+    def _counts(self, top: Node) -> Iterator[Node]:
+        """Where a variable is read without a `$`: `${a[i]}`, `${a:i:2}`, `$((i + 1))`."""
+        for node in walk(top):
+            braced = node.type == "expansion" and re.search(r"[\[:]", self.script.text(node))
+            counted = node.type in ("subscript", "arithmetic_expansion", "test_command")
+            if (braced or counted) and not chooses_a_card(self.script, node):
+                yield node
 
     def _blind(self, node: Node) -> bool:
         """A placeholder cannot be quoted here."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ESCAPED_IN_DOUBLE = re.compile(r'\\(["\\$`])')
 _MASK = "CUDA_VISIBLE_DEVICES="
 _READ = re.compile(r"(?<!\\)\$(?:\{[#!]?)?([A-Za-z_]\w*)")
+_NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
 _CONTINUED = re.compile(r"[ \t]*\\\n[ \t]*")
 
 
@@ -127,6 +128,8 @@ def variables_in(script: Script, node: Node) -> set[str]:
     text = shell_text(script, node, masks=False)
     found = {name for name in _READ.findall(text) if name}
     for inner in walk(node):
+        if inner.type == "subscript" and not chooses_a_card(script, inner):
+            found |= set(_NAME.findall(script.text(inner).partition("[")[2]))
         assigned = inner.parent is not None and inner.parent.type == "variable_assignment"
         if inner.type == "variable_name" and not assigned and not chooses_a_card(script, inner):
             found.add(script.text(inner))

@@ -54,7 +54,10 @@ def translate(script: str, name: str, read: Read = lambda path: None) -> Transla
     try:
         return _Translator(unfold(script, read), name).run()
     except Untranslatable as no:
-        return Translation("", (Remark(1, script.strip().split("\n")[0], str(no)),))
+        why = str(no)
+    except RecursionError:
+        why = "groups, or commands in strings, inside each other too often to be read"
+    return Translation("", (Remark(1, script.strip().split("\n")[0], why),))
 
 
 def _of_export(script: str, name: str, read: Read) -> Translation:
@@ -304,7 +307,7 @@ class _Translator:
         if node.type == "for_statement":
             loop = lp.for_loop(self.script, node, scope)
         elif node.type == "c_style_for_statement":
-            loop = lp.counting_loop(self.script, node)
+            loop = lp.counting_loop(self.script, node, scope)
         elif redirect is not None:
             loop = lp.read_loop(self.script, node, redirect, scope)
         else:

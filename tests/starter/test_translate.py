@@ -523,3 +523,74 @@ def test_names_are_distinct_and_never_match_each_others_patterns(base: Path) -> 
 def test_an_empty_script_and_windows_lines_are_fine(base: Path) -> None:
     assert load("", base).jobs == {}
     assert load("CUDA_VISIBLE_DEVICES=0 python a.py &\r\n", base).run("a") == "python a.py"
+
+
+def test_a_variable_that_is_read_without_a_dollar_is_given_to_the_job(base: Path) -> None:
+    loaded = load(
+        "S=(pond lake)\nN=${#S[@]}\nfor ((i=0; i<${#S[@]}; i++)); do\n"
+        "  CUDA_VISIBLE_DEVICES=0 python a.py ${S[i]} &\ndone\n"
+        "for k in $(seq 0 $((N - 1))); do CUDA_VISIBLE_DEVICES=$k python b.py ${S[k]:0:2} & done\n",
+        base,
+    )
+    assert [loaded.env(f"a-{number}")["i"] for number in (0, 1)] == ["0", "1"]
+    assert [loaded.env(f"b-{number}")["k"] for number in (0, 1)] == ["0", "1"]
+
+
+def test_a_function_that_calls_itself_is_told(base: Path) -> None:
+    script = 'f() { g $1; }\ng() { f $1; }\nh() { h "$@"; }\nf 1\nh 2\n'
+    loaded = load(script, base)
+    assert loaded.jobs == {}
+    assert "a function of the script (line 1)" in loaded.why("f 1")
+
+
+def test_what_is_nested_beyond_reading_is_told(base: Path) -> None:
+    loaded = load("(" * 3000 + "python a.py" + ")" * 3000 + "\n", base)
+    assert loaded.jobs == {}
+    assert len(loaded.remarks) == 1
+
+
+def test_xargs_with_several_items_a_process_is_told(base: Path) -> None:
+    loaded = load("ls in | xargs -n 2 -P 4 python a.py\n", base)
+    assert loaded.jobs == {}
+    assert "every 2 items" in loaded.why("xargs")
+    assert list(load("ls in | xargs python a.py\n", base).jobs) == ["a"]
+
+
+def test_what_starts_ranks_with_masks_of_their_own_is_told(base: Path) -> None:
+    loaded = load("mpirun -np 2 bash -c 'CUDA_VISIBLE_DEVICES=$RANK python a.py'\n", base)
+    assert loaded.jobs == {}
+
+
+def test_batch_options_are_taken_over_or_said(base: Path) -> None:
+    loaded = load(
+        "#!/bin/bash\n#SBATCH --gres=gpu:2 -t 0-01:30\n#SBATCH -c 4\n#SBATCH --mem=10G\n"
+        "#SBATCH --qos=high\npython a.py $SLURM_JOB_ID\n",
+        base,
+    )
+    job = loaded.jobs["a"]
+    assert (job.demand.gpus, job.demand.cpus, job.timeout) == (2, 4, 5400)
+    assert "host memory" in loaded.why("--mem")
+    assert "only Slurm" in loaded.why("--qos")
+    assert "only Slurm sets it" in loaded.why("$SLURM_JOB_ID")
+    assert load("#!/bin/bash\n#SBATCH --nodes=2\npython a.py\n", base).jobs == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("parallel --link x {1} {2} ::: 0 1 ::: a b", "pairs its sources"),
+        ("parallel x ::: a :::+ b", "pairs its sources"),
+        ("parallel -S host x ::: a", "other machines"),
+        ("parallel -N2 x ::: a b", "several items at once"),
+        ("parallel --colsep , x {2} :::: t.csv", "columns"),
+        ("parallel x {= $_ =} ::: a", "Perl"),
+        ("parallel x --device {%} ::: a b", "cuda:0"),
+        ("parallel --pipe x ::: a", "no counterpart"),
+        ("ls in | head -3 | parallel x", "only the shell can know"),
+        ("parallel -j2 < commands.txt", "runs the lines of a file"),
+    ],
+)
+def test_what_of_gnu_parallel_has_no_counterpart_is_told(base: Path, line: str, why: str) -> None:
+    loaded = load(f"{line}\n", base)
+    assert loaded.jobs == {}
+    assert why in loaded.why("parallel")

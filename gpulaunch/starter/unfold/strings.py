@@ -26,7 +26,12 @@ _GOES = frozenset({"nohup", "env", "setsid", "exec", "command", "time"})
 _OF_WRAPPER = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _VALUE = r"(?:\$\(\([^)]*\)\)|\$\{[^}]*\}|[^\s;&|()'\"\\]|\\\$)*"
 _TYPED_MASK = re.compile(rf"(?:export\s+)?{MASK}=({_VALUE})\s*(?:;|&&)?\s*")
-_SERVED_BY = frozenset({"xargs", "parallel", "env_parallel", "tmux", "screen", "docker", "ssh"})
+# fmt: off
+_SERVED_BY = frozenset({
+    "xargs", "parallel", "env_parallel", "tmux", "screen", "docker", "ssh", "mpirun", "mpiexec",
+    "horovodrun", "srun",
+})
+# fmt: on
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _SERVED = re.compile(r"\b(?:parallel|xargs|sbatch|srun|tmux|screen)\b")
 _OF_SLURM = re.compile(

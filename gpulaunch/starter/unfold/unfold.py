@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -228,7 +228,7 @@ def _statements(root: Node) -> Iterator[Node]:
 
 
 def _functions(script: Script) -> dict[str, Node]:
-    """Bodies by name, of functions that are defined once."""
+    """Bodies by name, of functions that are defined once and do not call themselves."""
     found: dict[str, Node | None] = {}
     for node in walk(script.root):
         if node.type == "function_definition":
@@ -236,7 +236,26 @@ def _functions(script: Script) -> dict[str, Node]:
             if name is not None and body is not None and body.type == "compound_statement":
                 spelt = script.text(name)
                 found[spelt] = None if spelt in found else body
-    return {name: body for name, body in found.items() if body is not None}
+    once = {name: body for name, body in found.items() if body is not None}
+    calls = {name: _called_in(script, body, once) for name, body in once.items()}
+    return {name: body for name, body in once.items() if name not in _reached(name, calls)}
+
+
+def _called_in(script: Script, body: Node, functions: Container[str]) -> set[str]:
+    programs = {_program(script, one) for one in walk(body) if one.type == "command"}
+    return {program for program in programs if program in functions}
+
+
+def _reached(name: str, calls: Mapping[str, set[str]]) -> set[str]:
+    """Every function that a call of this one comes to; itself among them where it never ends."""
+    found: set[str] = set()
+    pending = set(calls[name])
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending |= calls[one]
+    return found
 
 
 def _stages(node: Node) -> tuple[list[Node], list[Node]]:

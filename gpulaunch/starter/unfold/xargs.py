@@ -77,10 +77,18 @@ def read_line(script: Script, words: Sequence[Node]) -> Line:
 
 
 def starts_jobs(script: Script, line: Line) -> bool:
-    """Whether its processes may need a card: not for `xargs rm`, nor one process for all items."""
+    """Whether its processes may need a card: not for `xargs rm`, nor one process for all items.
+
+    Raises Untranslatable where each takes several items.
+    """
     words = behind_wrappers([script.text(word) for word in line.template])
     program = words[0].rpartition("/")[2] if words else "echo"
-    return line.per_item() and program not in NO_CARD
+    if program in NO_CARD:
+        return False
+    several = line.options.get("-n") or line.options.get("-L")
+    if several and not line.per_item():
+        raise Untranslatable(f"xargs starts a process for every {several} items: see batch:")
+    return line.per_item()
 
 
 def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> str:
