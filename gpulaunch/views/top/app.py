@@ -155,6 +155,8 @@ class Top(App[None]):
             self._changed |= board.state != self._state_shown
             if board.state == "running":
                 board.at(self.link.now())
+            elif board.state == "interrupted" and (samples := self.link.samples()):
+                board.at(samples.last_seen() or 0.0)
             self._wonder()
         now = time.monotonic()
         if now < self._not_before:

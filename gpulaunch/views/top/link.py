@@ -25,6 +25,9 @@ class Samples(Protocol):
 
     def use(self, attempt: AttemptId) -> AttemptUse | None: ...
 
+    def last_seen(self) -> float | None:
+        """When the run was last seen alive."""
+
     def close(self) -> None: ...
 
 

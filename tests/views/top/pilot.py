@@ -28,12 +28,16 @@ class FakeSamples:
     def __init__(self) -> None:
         self.all: list[CardSample] = []
         self.used: dict[AttemptId, AttemptUse] = {}
+        self.seen: float | None = None
 
     def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
         return [s for s in self.all if s.gpu == uuid and s.at >= since][-most:]
 
     def use(self, attempt: AttemptId) -> AttemptUse | None:
         return self.used.get(attempt)
+
+    def last_seen(self) -> float | None:
+        return self.seen
 
     def close(self) -> None: ...
 

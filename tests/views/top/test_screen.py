@@ -381,6 +381,18 @@ def test_q_asks_nothing_of_the_run() -> None:
 # ── Runs that are over, and their past ──────────────────────────────────────────────────────────
 
 
+def test_a_killed_run_lasted_until_it_was_last_seen_alive() -> None:
+    run = History(1).open().jobs("a").start("a", 0).pass_(5)
+    link = FakeLink(run)
+    link.alive, link.measured = False, FakeSamples()
+    link.measured.seen = run.now.utc + 60
+
+    async def act(seat: Seat) -> None:
+        assert (await seat.look())[0].startswith(" nanobodies  interrupted  1:05  ")
+
+    watch(link, act)
+
+
 def test_a_run_whose_supervisor_was_killed_is_interrupted_and_says_what_goes_on() -> None:
     link = FakeLink(night())
     link.alive = False
