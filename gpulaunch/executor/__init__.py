@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from gpulaunch.executor.errors import RemoteTraceback as RemoteTraceback
     from gpulaunch.executor.errors import WorkerDiedError as WorkerDiedError
     from gpulaunch.executor.executor import GpuExecutor as GpuExecutor
-    from gpulaunch.executor.work import GpuFuture as GpuFuture
+    from gpulaunch.executor.future import GpuFuture as GpuFuture
 
 _WHERE = {
     "BrokenGpuExecutorError": "errors",
     "GpuExecutor": "executor",
-    "GpuFuture": "work",
+    "GpuFuture": "future",
     "NoCardsForExecutorError": "errors",
     "RemoteError": "errors",
     "RemoteTraceback": "errors",

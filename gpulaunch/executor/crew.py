@@ -36,7 +36,8 @@ from gpulaunch.executor.errors import (
     RemoteTraceback,
     WorkerDiedError,
 )
-from gpulaunch.executor.work import GpuFuture, Item, Ticket, Work
+from gpulaunch.executor.future import GpuFuture
+from gpulaunch.executor.work import Item, Ticket, Work
 
 TAIL = 4096
 PASSED_ON = 3
@@ -197,7 +198,8 @@ class Worker:
         if answer is not None and answer.kind == READY:
             return None
         if answer is not None and answer.kind == UNREADY:
-            return UnreadyError("its initializer failed", _error_of(answer))
+            summary, *_ = transfer.value_of(answer)
+            return UnreadyError(f"its initializer failed: {summary}", _error_of(answer))
         self.ended.wait()
         return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
 

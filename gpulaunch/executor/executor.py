@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import functools
 import itertools
 import os
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
 from gpulaunch.core.model import Gpu
@@ -23,15 +25,14 @@ from gpulaunch.engines.single import as_given
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import HELLO
-from gpulaunch.executor.manager import Manager, launching
+from gpulaunch.executor.future import GpuFuture
+from gpulaunch.executor.manager import Manager, launching, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
 from gpulaunch.executor.seats import Plan
-from gpulaunch.executor.work import GpuFuture, Item
+from gpulaunch.executor.work import Item
 from gpulaunch.gpus.visible import MASK, ORDER
 
 T = TypeVar("T")
-
-_managers: set[Manager] = set()
 
 
 class GpuExecutor(Executor):
@@ -111,11 +112,10 @@ class GpuExecutor(Executor):
         )
         _hook()
         self._pid = os.getpid()
-        self._starting = threading.Lock()
         self._manager = Manager(_pool(gpus, simulate, environ, share_busy), plan)
         # Once nobody can ask for anything more: what waits is still done, then the cards go back.
-        self._finalizer = weakref.finalize(self, _abandon, self._manager, self._pid)
-        self._finalizer.atexit = False
+        self._manager.asked_by = _Asker(self, _undertaker().put)
+        self._manager.asked_by.manager = self._manager
 
     def __repr__(self) -> str:
         return f"<GpuExecutor on {', '.join(str(gpu.index) for gpu in self.gpus) or 'no card yet'}>"
@@ -128,6 +128,11 @@ class GpuExecutor(Executor):
         """The cards that it has workers on now, in the order of their indices."""
         return self._manager.gpus
 
+    @property
+    def _max_workers(self) -> int:
+        """How many workers it may have: dask asks this of any executor, and asks for it so."""
+        return self._manager.work.most
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> GpuFuture[T]:
         """Schedule `fn(*args, **kwargs)`; its future's `gpu` says on which card it runs.
 
@@ -135,9 +140,8 @@ class GpuExecutor(Executor):
         """
         self._check_process()
         future: GpuFuture[T] = GpuFuture()
-        with self._starting:
-            self._manager.work.put(Item(future, fn, args, kwargs))
-            _start(self._manager)
+        self._manager.work.put(Item(future, fn, args, kwargs))
+        self._manager.start()
         return future
 
     def map(
@@ -188,18 +192,20 @@ class GpuExecutor(Executor):
         self._manager.terminate()
         self._join(True)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """As `shutdown`; after a Ctrl-C as `terminate_workers`."""
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        """As `shutdown`; after a Ctrl-C, also one that comes meanwhile, as `terminate_workers`."""
+        try:
+            if not _interrupted(error):
+                self.shutdown()
+                return
+        except KeyboardInterrupt:
             self.terminate_workers()
-        else:
-            self.shutdown()
+            raise
+        self.terminate_workers()
 
     def _join(self, wait: bool) -> None:
-        manager = self._manager
-        started = manager.thread.ident is not None
-        if wait and started and threading.current_thread() not in manager.threads:
-            manager.thread.join()
+        if wait and threading.current_thread() not in self._manager.threads:
+            self._manager.wait()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -264,14 +270,6 @@ def _pool(
 # ── Start, exit, fork ───────────────────────────────────────────────────────────────────────────
 
 
-def _start(manager: Manager) -> None:
-    """Start its thread, once."""
-    if manager.thread.ident is not None:
-        return
-    _managers.add(manager)
-    manager.start(lambda: _managers.discard(manager))
-
-
 @functools.cache
 def _hook() -> None:
     # As concurrent.futures' own executors do it: before the interpreter waits for other threads.
@@ -281,31 +279,73 @@ def _hook() -> None:
     )
 
 
-def _abandon(manager: Manager, pid: int) -> None:
-    if os.getpid() == pid:
-        manager.abandon()
+class _Asker(weakref.ref[GpuExecutor]):
+    """Who can ask something of a manager."""
+
+    manager: Manager
+
+
+@functools.cache
+def _undertaker() -> SimpleQueue[_Asker]:
+    """Where the executors go that nobody has any more; a thread lets their managers know.
+
+    What a signal handler raises in a destructor or a weak reference's callback is printed and
+    forgotten. This queue's `put` is in C, and made for callbacks: no handler runs in it.
+    """
+    gone: SimpleQueue[_Asker] = SimpleQueue()
+    _thread.start_new_thread(_bury, (gone,))
+    return gone
+
+
+def _bury(gone: SimpleQueue[_Asker]) -> None:
+    while True:
+        gone.get().manager.abandon()
 
 
 def _at_exit() -> None:
-    """Do what is pending; after a Ctrl-C that nobody caught, end it instead."""
-    pending = list(_managers)
-    for manager in pending:
-        manager.work.close()
+    """Do what is pending; after a Ctrl-C that nobody caught, end it instead.
+
+    One that comes now is told as any that nobody catches; of what CPython does with what is raised
+    here, the traceback is an odd one, other libraries' hooks are left out, and the status is 0.
+    """
     try:
-        if getattr(sys, "last_type", None) is KeyboardInterrupt:
-            raise KeyboardInterrupt
-        for manager in pending:
-            manager.thread.join()
-    except KeyboardInterrupt:
-        for manager in pending:
-            manager.terminate()
-        for manager in pending:
-            manager.thread.join()
+        for manager in list(running):
+            manager.work.close()
+        if _interrupted(getattr(sys, "last_value", None)):
+            _terminate_all()
+        for manager in list(running):
+            manager.wait()
+    except KeyboardInterrupt as interrupt:
+        _terminate_all()
+        sys.excepthook(KeyboardInterrupt, interrupt, interrupt.__traceback__)
+        # Top-level code of a text is what this is looked for in (`run_eval_code_obj` in
+        # Python/pythonrun.c): the process dies by SIGINT at the end of `Py_RunMain`.
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
+
+
+def _terminate_all() -> None:
+    for manager in list(running):
+        manager.terminate()
+    for manager in list(running):
+        manager.wait()
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or was raised while one was being handled."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 def _after_fork() -> None:
     launching.release()
-    for manager in list(_managers):
+    for manager in list(running):
         with suppress(OSError):
             manager.close_in_child()
-    _managers.clear()
+    running.clear()
+    _undertaker.cache_clear()

@@ -11,13 +11,13 @@ and given up as a run does it. The thread sleeps unless one of its descriptors w
 
 from __future__ import annotations
 
+import _thread
 import errno
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import ExitStack
 
 from gpulaunch.core.events import (
@@ -54,6 +54,7 @@ from gpulaunch.engines.pool import Pool
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.executor.crew import UnreadyError, Worker
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
+from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.seats import GRACE, Plan, Seat, Starter
 from gpulaunch.executor.work import Work
 from gpulaunch.loop import Loop
@@ -69,9 +70,12 @@ log = logging.getLogger("gpulaunch.executor")
 launching = threading.RLock()
 """Held while a worker's descriptors are on their way to where `close_in_child` finds them."""
 
+running: set[Manager] = set()
+"""Those whose thread was to be started, and is not over."""
+
 
 class Manager:
-    """`start` it once; it ends by itself when `work` is done and every card is given back."""
+    """`start` it; it ends by itself when `work` is done and every card is given back."""
 
     def __init__(self, pool: Pool, plan: Plan) -> None:
         self._pool = pool
@@ -91,25 +95,59 @@ class Manager:
         self._run = Run(pool.gpus, limit=pool.limit)
         self._launched = self._told_waiting = False
         self._terminating = self._abandoned = False
-        self._then: Callable[[], None] = lambda: None
         self._until: float | None = None
         self._failures = self._readied = 0
         self._failure: UnreadyError | None = None
         self.work = Work(len(self._names), self._poke)
+        self._begun = threading.Lock()
+        self._over: GpuFuture[None] = GpuFuture()
         self.thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
         self.threads: frozenset[threading.Thread] = frozenset({self.thread})
         """All of ours; replaced, never changed, as any thread may look."""
+        self.wanted = False
+        self.asked_by: object = None
+        """Kept for as long as this is, as its callback has to come."""
         self.gpus: tuple[Gpu, ...] = ()
 
-    def start(self, then: Callable[[], None]) -> None:
-        """`then` is called when all is over, in the manager's thread."""
-        self._then = then
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.thread.start()
+    def start(self) -> None:
+        """Start its thread, unless that is done. An exception of a signal handler may come at any
+        point: then call it again. Raises RuntimeError where no thread can be started.
+
+        `Thread.start` waits for the new thread, on a condition that an exception in the main
+        thread can leave locked: the thread then never runs, and nobody can join it. One call
+        starts a thread that no signal handler reaches, and that one does the rest.
+        """
+        if not self._begun.locked():
+            self.wanted = True
+            running.add(self)
+            _thread.start_new_thread(self._begin, ())
+
+    def _begin(self) -> None:
+        """In a thread of its own; the first one counts."""
+        if self._begun.acquire(blocking=False):
+            try:
+                self.thread.start()
+            except RuntimeError as error:
+                self._fail(error)
+                self._end()
+
+    def wait(self) -> None:
+        """Wait until all is over.
+
+        Not by `Thread.join`: where that is interrupted, Python 3.10 to 3.12 take a thread that
+        holds its own lock, as every thread that runs does, for one that has ended.
+        """
+        if not self.wanted:
+            return
+        try:
+            self.start()  # where an exception came before it did
+        except RuntimeError:  # an interpreter that exits starts no thread any more
+            if not self._begun.locked():
+                return
+        self._over.result()
 
     def abandon(self) -> None:
-        """Nobody can submit anything more. The garbage collector calls this, in any thread and
-        whatever locks that one holds."""
+        """Nobody can submit anything more. Any thread."""
         self._abandoned = True
         self._poke()
 
@@ -145,15 +183,24 @@ class Manager:
                     self._loop_.turn()
                     self._turn()
         except BaseException as error:
-            broken = BrokenGpuExecutorError(f"the executor has failed: {error!r}")
-            broken.__cause__ = error
-            self.work.fail(broken)
+            self._fail(error)
         for thread in self.threads - {self.thread}:
             if thread.ident is not None:
                 thread.join()
-        self._then()
+        self._end()
+
+    def _fail(self, error: BaseException) -> None:
+        broken = BrokenGpuExecutorError(f"the executor has failed: {error!r}")
+        broken.__cause__ = error
+        self.work.drop()
+        self.work.fail(broken)
+
+    def _end(self) -> None:
+        running.discard(self)
+        self._over.set_result(None)
 
     def _open(self, stack: ExitStack) -> None:
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         stack.callback(self._deafen)
         self._loop = Loop()
         stack.callback(self._loop.close)
@@ -182,6 +229,7 @@ class Manager:
         if self._abandoned:
             self._abandoned = False
             self.work.close()
+        self.work.drop()
         while self._told:
             self._thread_left(*self._told.popleft())
         self._take_in()

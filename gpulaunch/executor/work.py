@@ -9,22 +9,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from gpulaunch.core.model import Gpu
 from gpulaunch.executor.errors import BrokenGpuExecutorError
-
-T = TypeVar("T")
+from gpulaunch.executor.future import GpuFuture
 
 _CLOSED = "cannot schedule new futures after shutdown"
-
-
-class GpuFuture(Future[T]):
-    """A `concurrent.futures.Future`; `gpu` is the card on which its item runs or ran, else None."""
-
-    gpu: Gpu | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +50,9 @@ class Work:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._items: deque[Item] = deque()
+        self._dropped: list[Item] = []
         self._tickets: set[Ticket] = set()
-        self._most = most
+        self.most = most
         self._asked = 0
         self._closed = False
         self._broken: BrokenGpuExecutorError | None = None
@@ -84,17 +76,16 @@ class Work:
             self._call()
 
     def close(self, cancel: bool = False) -> None:
-        """Nothing more comes. What waits is still done, unless it is to be cancelled."""
+        """Nothing more comes. What waits is still done, unless it is to be cancelled (`drop`)."""
         with self._lock:
             self._closed = True
-            # One that a worker died with is running, for its caller: it cannot be cancelled.
-            cancelled = [item for item in self._items if cancel and not item.passed_on]
             if cancel:
-                self._items = deque(item for item in self._items if item.passed_on)
+                # One that a worker died with is running, for its caller: it cannot be cancelled.
+                kept = deque(item for item in self._items if item.passed_on)
+                dropped = [item for item in self._items if not item.passed_on]
+                # Together: no call lies between the two, and so no Ctrl-C.
+                self._items, self._dropped = kept, self._dropped + dropped
             self._news.notify_all()
-        for item in cancelled:
-            if item.future.cancel():
-                item.future.set_running_or_notify_cancel()
         self._call()
 
     def fail(self, error: BrokenGpuExecutorError) -> None:
@@ -172,6 +163,14 @@ class Work:
 
     # ── The manager ─────────────────────────────────────────────────────────────────────────────
 
+    def drop(self) -> None:
+        """Cancel what `close` has taken out of the line: where no Ctrl-C can leave half of it."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, []
+        for item in dropped:
+            if item.future.cancel():
+                item.future.set_running_or_notify_cancel()
+
     def enter(self, ticket: Ticket) -> None:
         with self._lock:
             self._tickets.add(ticket)
@@ -199,7 +198,7 @@ class Work:
     def done(self) -> bool:
         """Closed, and nothing is left that waits, or may have to wait again."""
         with self._lock:
-            return self._closed and not self._items and not self._in_hand
+            return self._closed and not (self._items or self._dropped or self._in_hand)
 
     @property
     def serving(self) -> int:
@@ -210,5 +209,5 @@ class Work:
     def _short(self) -> int:
         """Workers that could begin now, were they there: beside those that soon can."""
         soon = sum(not t.void and (t.idle or not t.ready) for t in self._tickets)
-        room = self._most - len(self._tickets)
+        room = self.most - len(self._tickets)
         return max(0, min(len(self._items) - soon, room))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.executor.errors import BrokenGpuExecutorError
-from gpulaunch.executor.work import GpuFuture, Item, Ticket, Work
+from gpulaunch.executor.future import GpuFuture
+from gpulaunch.executor.work import Item, Ticket, Work
 
 
 def item() -> Item:
@@ -94,6 +95,7 @@ def test_an_item_that_is_put_back_comes_first_and_cannot_be_cancelled(work: Work
     assert work.put_back(first)
     work.close(cancel=True)
     assert not work.done
+    work.drop()
     assert second.future.cancelled()
     assert work.take(ticket) is first
 

@@ -155,6 +155,7 @@ def test_an_initializers_exception_is_the_cause() -> None:
     with GpuExecutor(simulate=2, initializer=work.refuse_to_begin) as executor:
         error = executor.submit(work.double, 1).exception(60)
         assert isinstance(error, BrokenGpuExecutorError)
+        assert "its initializer failed: RuntimeError: no model here" in str(error)
         assert isinstance(error.__cause__, RuntimeError)
         assert "in refuse_to_begin" in str(error.__cause__.__cause__)
 
@@ -278,6 +279,19 @@ def test_numbers_that_cannot_be_are_refused(options: dict[str, Any], what: str) 
 def test_an_initializer_that_does_not_pickle_is_refused_at_once() -> None:
     with pytest.raises(TypeError):
         GpuExecutor(simulate=1, initializer=work.echo, initargs=(threading.Lock(),))
+
+
+def test_as_many_workers_as_it_may_have_are_told_to_who_asks_as_dask_does() -> None:
+    with GpuExecutor(simulate=3, per_gpu=2) as executor:
+        assert executor._max_workers == 6
+
+
+def test_an_executor_that_nobody_has_any_more_gives_its_card_back(tmp_path: Path) -> None:
+    executor = GpuExecutor(simulate=1)
+    worker = executor.submit(work.pid).result(60)
+    del executor
+    gc.collect()
+    wait_until(lambda: not alive(worker), 60)
 
 
 def test_an_executor_cannot_be_sent(executor: GpuExecutor) -> None:

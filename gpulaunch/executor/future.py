@@ -1,0 +1,205 @@
+"""`GpuFuture`, and waiting that a Ctrl-C ends and leaves no lock behind.
+
+A signal's Python handler, and with it a KeyboardInterrupt, comes in the main thread alone, and
+there only where the interpreter looks: after a call has returned, at the beginning of a Python
+function, at a jump back (`CHECK_EVAL_BREAKER` in Python/ceval.c and bytecodes.c, 3.10 to 3.13).
+One call of a function written in C is therefore done or not begun, and so is a `with` statement's
+call of an `__enter__` written in C together with the entry of its body. What needs several calls
+of Python code is not: `threading.Condition.__enter__` may have taken its lock and never return.
+
+A blocking wait ends early only for a signal that comes *during* the wait (EINTR: `acquire_timed` in
+Modules/_threadmodule.c). One that came just before, after the interpreter's last look, or whose
+C handler ran in another thread, is found when the wait is over, which may be never. No call waits
+for a lock and a signal at once as `ppoll` does for descriptors; so the main thread waits in slices.
+"""
+
+from __future__ import annotations
+
+import _thread
+import operator
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from itertools import starmap
+from types import FrameType
+from typing import Any, TypeVar
+
+from gpulaunch.core.model import Gpu
+
+T = TypeVar("T")
+
+SLICE = 0.2
+"""Seconds after which the main thread looks for signals while it waits."""
+
+
+def in_main_thread() -> bool:
+    return _thread.get_ident() == threading.main_thread().ident
+
+
+class Condition(threading.Condition):
+    """A `threading.Condition` on an RLock, which a signal's exception can be raised through.
+
+    Whatever point it comes at, the lock is neither kept after the `with` nor missing at its end.
+    """
+
+    # The lock's own, in C. A property, as `with` looks for them in the type.
+    __enter__ = property(operator.attrgetter("_lock.__enter__"))
+    __exit__ = property(operator.attrgetter("_lock.__exit__"))
+
+    def __init__(self) -> None:
+        super().__init__(threading.RLock())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As the base's; in the main thread a signal is noticed within SLICE seconds."""
+        waiter = _thread.allocate_lock()
+        waiter.acquire()
+        self._waiters.append(waiter)  # type: ignore[attr-defined]
+        released: list[Any] = []
+        try:
+            # One call in C gives the lock up and notes that it did.
+            released.extend(starmap(self._release_save, ((),)))  # type: ignore[attr-defined]
+            return _acquired(waiter, timeout)
+        finally:
+            # INVARIANT: nothing is called before the lock is back. An RLock's `_acquire_restore`
+            # is in C and waits through signals, for as long as another thread needs to notify.
+            for state in released:
+                self._acquire_restore(state)  # type: ignore[attr-defined]
+            with suppress(ValueError):
+                self._waiters.remove(waiter)  # type: ignore[attr-defined]
+
+
+def _acquired(lock: _thread.LockType, timeout: float | None) -> bool:
+    if not in_main_thread():
+        return lock.acquire(True, -1 if timeout is None else max(timeout, 0))
+    until = None if timeout is None else time.monotonic() + timeout
+    left = SLICE if until is None else timeout
+    while not lock.acquire(True, min(SLICE, max(left or 0, 0))):
+        left = SLICE if until is None else until - time.monotonic()
+        if left <= 0:
+            return False
+    return True
+
+
+class Event(threading.Event):
+    """A `threading.Event` on such a condition."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = Condition()
+
+
+# ── What `concurrent.futures.wait` and `as_completed` do with a future ──────────────────────────
+
+
+class GpuFuture(Future[T]):
+    """A `concurrent.futures.Future`; `gpu` is the card on which its item runs or ran, else None."""
+
+    gpu: Gpu | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _FuturesCondition()
+        self._waiters = _Waiters()
+
+
+class _Waiters(list[Any]):
+    """A future's waiters; each waits on an Event of ours from its installation on.
+
+    The one who waits holds the locks of all its futures then (`_AcquireFutures`): nobody has set,
+    or waits for, the event that is replaced.
+    """
+
+    __slots__ = ()
+
+    def append(self, waiter: Any) -> None:
+        if type(getattr(waiter, "event", None)) is threading.Event:
+            waiter.event = Event()
+        super().append(waiter)
+
+
+class _FuturesCondition(Condition):
+    """`with` takes and gives back its lock in single calls. `_AcquireFutures` does so for many
+    futures in a loop, by `acquire` and `release`: an exception halfway would keep those locks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The base puts the lock's own into each instance.
+        del self.acquire, self.release
+
+    def acquire(self, *args: Any) -> bool:
+        if in_main_thread():
+            _sigint.hold(sys._getframe(1).f_back)
+        return bool(self._lock.acquire(*args))  # type: ignore[attr-defined]
+
+    def release(self) -> None:
+        self._lock.release()  # type: ignore[attr-defined]
+        if in_main_thread():
+            _sigint.let_go()
+
+
+class _Sigint:
+    """Keeps SIGINT's handler waiting while the main thread takes the locks of many futures.
+
+    The handler is replaced, not the signal blocked: a signal that this thread blocks goes to
+    any other (a BLAS library's, say), and its handler to the main thread all the same.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._handler: Any = None
+        self._holder: FrameType | None = None
+        self._came = False
+
+    def hold(self, holder: FrameType | None) -> None:
+        """`holder`: the function that gives all locks back before it returns."""
+        if self._depth and self._holder is not holder and not _is_running(self._holder):
+            self._restore()
+        if self._depth == 0:
+            handler = signal.getsignal(signal.SIGINT)
+            self._handler, self._holder, self._came = None, holder, False
+            if callable(handler):
+                self._handler = handler
+                with suppress(ValueError):  # not the main interpreter's main thread
+                    signal.signal(signal.SIGINT, self._note)
+        self._depth += 1
+
+    def let_go(self) -> None:
+        if self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            handler = self._handler
+            if self._restore():
+                handler(signal.SIGINT, sys._getframe(1))
+
+    def _restore(self) -> bool:
+        """Whether a signal came meanwhile. The handler is put back first: `_note`, which notes what
+        comes until then, needs all the rest."""
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._note:
+            signal.signal(signal.SIGINT, self._handler)
+        came = self._came
+        self._depth, self._handler, self._holder, self._came = 0, None, None, False
+        return came
+
+    def _note(self, number: int, frame: FrameType | None) -> Any:
+        if _is_running(self._holder, frame):
+            self._came = True
+            return None
+        # The holder is gone without giving back: it failed on what is no future at all.
+        handler = self._handler
+        self._restore()
+        return handler(number, frame)
+
+
+_sigint = _Sigint()
+
+
+def _is_running(frame: FrameType | None, innermost: FrameType | None = None) -> bool:
+    """Whether the frame is one of the main thread's, which calls this."""
+    at = innermost or sys._getframe(1)
+    while at is not None and at is not frame:
+        at = at.f_back  # type: ignore[assignment]
+    return at is not None

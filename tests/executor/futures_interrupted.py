@@ -1,0 +1,129 @@
+"""The script that interrupts waits for futures at each bytecode: `... LIBRARY SHAPE`.
+
+Says `fine`, or at which bytecodes something was wrong. Catches the interrupt, as a notebook does,
+and goes on with the same future.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+
+import gpulaunch.executor.future
+from gpulaunch.executor import GpuFuture
+from tests.executor.aim import Aim
+
+LATE = 5.0
+"""Seconds after which the future that was waited for is done, where no interrupt ended the wait."""
+MOST = 2000
+
+Futures = list[GpuFuture[int]]
+
+
+def result(sent: Futures) -> None:
+    sent[0].result()
+
+
+def result_in_time(sent: Futures) -> None:
+    sent[0].result(3600)
+
+
+def exception(sent: Futures) -> None:
+    sent[0].exception()
+
+
+def wait(sent: Futures) -> None:
+    futures.wait(sent)
+
+
+def wait_for_one(sent: Futures) -> None:
+    futures.wait([*sent, futures.Future()], return_when=futures.FIRST_COMPLETED)
+
+
+def as_completed(sent: Futures) -> None:
+    for _ in futures.as_completed(sent):
+        pass
+
+
+SHAPES: dict[str, Callable[[Futures], None]] = {
+    "result": result,
+    "result_in_time": result_in_time,
+    "exception": exception,
+    "wait": wait,
+    "wait_for_one": wait_for_one,
+    "as_completed": as_completed,
+}
+
+
+def finish(sent: Futures) -> None:
+    for future in sent:
+        if not future.done():
+            future.set_result(1)
+
+
+def in_a_thread(body: Callable[[], object]) -> _thread.LockType:
+    """Can be acquired once that is done. A `Thread`'s end has callbacks that an interrupt is lost
+    in, wherever the interpreter happens to run them."""
+    over = _thread.allocate_lock()
+    over.acquire()
+
+    def run() -> None:
+        body()
+        over.release()
+
+    _thread.start_new_thread(run, ())
+    return over
+
+
+def wrong(aim: Aim, number: int, body: Callable[[Futures], None]) -> tuple[str, float]:
+    """What was wrong with an interrupt at that bytecode, and how many seconds it took to come."""
+    sent: Futures = [GpuFuture() for _ in range(3)]
+    interrupted = threading.Semaphore(0)
+    over = in_a_thread(lambda: interrupted.acquire(timeout=LATE) or finish(sent))
+    problem, began = "nothing came", time.monotonic()
+    try:
+        aim.at(number)
+        body(sent)
+        aim.count()
+    except KeyboardInterrupt:
+        problem = ""
+    except BaseException as error:
+        problem = f"{error!r} came"
+    took = time.monotonic() - began
+    interrupted.release()
+    over.acquire()
+    if took > LATE / 2:
+        problem = problem or "it came late"
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        problem = problem or "the handler was not put back"
+    if not in_a_thread(lambda: finish(sent)).acquire(timeout=LATE):
+        problem = problem or "a lock was kept"
+    elif any(future.result(0) != 1 for future in sent):
+        problem = problem or "the future was spoilt"
+    return problem, took
+
+
+def main(library: str, shape: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+    gpulaunch.executor.future.SLICE = 0.02
+    aim = Aim(library)
+    problems = 0
+    for number in range(1, MOST):
+        problem, took = wrong(aim, number, SHAPES[shape])
+        if problem:
+            problems += 1
+            print(number, problem, flush=True)
+        if took > 0.1 or problems > 5:  # from here on it comes while the wait is under way
+            break
+    print("fine" if not problems and number > 50 else f"{number} bytecodes")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
