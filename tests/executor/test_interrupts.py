@@ -86,9 +86,9 @@ def marked(mark: str) -> list[int]:
 def shot(shape: str, library: Path | None, number: int, delay: float = 0) -> End:
     """One script, interrupted once: at that bytecode, or that long after it is ready."""
     mark = f"GPULAUNCH_TEST_MARK_{uuid.uuid4().hex}"
-    arguments = [shape, str(library), str(number)] if library else [shape]
+    aimed = [str(library), str(number)] if library else []
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), *arguments],
+        [sys.executable, "-X", "faulthandler", str(SCRIPT), shape, *aimed],
         env=script.environ({mark: "1"}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -106,7 +106,7 @@ def shot(shape: str, library: Path | None, number: int, delay: float = 0) -> End
             _, err = process.communicate(timeout=DEADLINE)
             status = process.returncode
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.send_signal(signal.SIGABRT)  # where all its threads are, by faulthandler
             _, err = process.communicate()
             status = None
     wait_until(lambda: not marked(mark), DEADLINE, f"{shape}: survivors")
