@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 
 from tests.executor import aim, futures_interrupted, interrupted, script
+from tests.executor.test_main import starts_threads_at_exit
 from tests.helpers import wait_until
 
 NUMBER = int(os.environ.get("GPULAUNCH_TEST_INTERRUPTS", "48"))
@@ -243,6 +244,7 @@ def test_an_interrupt_at_the_end_of_a_with_block_ends_the_workers(tmp_path: Path
     assert script.run(tmp_path / "script.py", text) == ("fine\n", "", 0)
 
 
+@starts_threads_at_exit
 def test_an_interrupt_at_exit_ends_what_is_pending_and_is_told_once(tmp_path: Path) -> None:
     text = LEAVES + textwrap.dedent("""
     import atexit
@@ -281,7 +283,13 @@ def test_an_interrupt_in_a_wait_for_what_is_no_future_is_not_lost(tmp_path: Path
     assert script.run(tmp_path / "script.py", text) == ("it came\nit came\n", "", 0)
 
 
-@pytest.mark.parametrize("shape", interrupted.SHAPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(shape, marks=[starts_threads_at_exit] if shape == "exit" else [])
+        for shape in interrupted.SHAPES
+    ],
+)
 def test_one_ctrl_c_ends_a_script_whenever_it_comes(shape: str, library: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         ends = list(pool.map(lambda arguments: shot(*arguments), shots(shape, library)))
