@@ -844,7 +844,8 @@ def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
 
     monkeypatch.setattr(tickets, "write", until_there_is_room)
     stopped = bench.launch(sh("true", "stopped"))
-    bench.launch(sh("true", "waits"))
+    waits = bench.launch(sh("true", "waits"))
+    assert bench.engine.why(waits) == f"{os.strerror(errno.ENOSPC)}: tickets/a.1"
     bench.engine.carry_out(StopAttempt(stopped, "cancelled", "a person"))
     assert outcomes(bench, 2) == {"stopped.1": Cancelled(), "waits.1": Exited(0)}
     assert not tries

@@ -29,6 +29,7 @@ from gpulaunch.engines.slurm.judge import (
     Sight,
     Unsure,
     Waits,
+    is_full_there,
     judge,
     to_recall,
 )
@@ -101,6 +102,9 @@ def test_what_slurm_has_forgotten_and_left_no_record_is_lost() -> None:
 
 def test_a_full_disk_is_no_failure_of_the_job() -> None:
     full = row("FAILED", code=NO_ROOM)
+    assert is_full_there(full)
+    others = (None, row("FAILED", code=1), row("RUNNING"), row("COMPLETED", code=0))
+    assert not any(map(is_full_there, others))
     never_began = judge(Sight(full))
     assert isinstance(never_began, Over)
     assert isinstance(never_began.outcome, Interrupted)

@@ -54,6 +54,7 @@ from gpulaunch.engines.slurm.judge import (
     Over,
     Sight,
     found_its_claim,
+    is_full_there,
     judge,
 )
 from gpulaunch.engines.slurm.leaving import Leaving, left_over
@@ -89,7 +90,7 @@ class SlurmEngine:
         self._outs = Outs()
         self._held: dict[AttemptId, Held] = {}
         self._postponed: dict[AttemptId, Launch] = {}
-        self._scarce: set[AttemptId] = set()
+        self._scarce: dict[AttemptId, str] = {}
         self._slurm = commands.Slurm(loop, context.base)
         title, environ = f"gl:{context.run_id}:", script.environment(context.base)
         self._probe = Probe(
@@ -116,6 +117,7 @@ class SlurmEngine:
         self._asked_at: float | None = None
         self._killed_at: float | None = None
         self._planned: set[str] = set()
+        self._full: set[AttemptId] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
         self._forgotten: list[Held] = []
         # How they ended is told; Slurm has them still, and may begin one of them anew.
@@ -168,11 +170,11 @@ class SlurmEngine:
         """What is scarce is no failure of the job's."""
         self.waits(why)
         self._postponed[launch.attempt] = launch
-        self._scarce.add(launch.attempt)
+        self._scarce[launch.attempt] = why
         self._loop.call_after("slurm:scarce", RETRY, self._take_put_off)
 
     def _take_put_off(self) -> None:
-        scarce, self._scarce = self._scarce, set()
+        scarce, self._scarce = self._scarce, {}
         for attempt, launch in list(self._postponed.items()):
             if attempt in scarce:
                 del self._postponed[attempt]
@@ -213,8 +215,8 @@ class SlurmEngine:
     def why(self, attempt: AttemptId) -> str:
         held = self._held.get(attempt)
         if held is None:
-            put_off = attempt in self._scarce and self._waits
-            return put_off or ("waits for what it needs" if attempt in self._postponed else "")
+            put_off = "waits for what it needs" if attempt in self._postponed else ""
+            return self._scarce.get(attempt, put_off)
         if not held.id:
             handed = "not yet" if self._holding.on else "is being"
             waits = self._waits or self._silence.why or self._outbox.why(attempt)
@@ -486,6 +488,8 @@ class SlurmEngine:
         if not isinstance(verdict, Over):
             if end is not None:
                 self._hurry()
+            elif held.start is not None and is_full_there(held.row):
+                self._say_full(held)
             return
         if end is None and held.start is None and held.row is None:
             self._forgotten.append(held)
@@ -509,6 +513,14 @@ class SlurmEngine:
             self._witness.examine(ended, held.job, (), self._post)
         else:
             self._post(ended)
+
+    def _say_full(self, held: Held) -> None:
+        """Once. It counts as running until it is known how it ended."""
+        if held.attempt not in self._full:
+            self._full.add(held.attempt)
+            where = f" on {held.row.node}" if held.row and held.row.node else ""
+            text = f"is over{where}, where the run's disk is full: a record of its end is awaited"
+            self._context.warn(held.attempt.job, text)
 
     def _give_up(self) -> None:
         """What Slurm knows no longer and no node has begun: none is to, although Slurm may remember

@@ -210,6 +210,11 @@ def _why_anew(sight: Sight) -> str:
     return "preempted by Slurm" if sight.preempted or (word and word[1]) else REQUEUED
 
 
+def is_full_there(row: Row | None) -> bool:
+    """Whether the node's side could not write what it had to."""
+    return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
+
+
 def to_recall(row: Row, start: Start | None) -> str:
     """Why what waits in Slurm's queue is to be taken out of it; empty where it is to stay.
 
