@@ -21,6 +21,8 @@ EXEC_OWN_FAILURE = 125
 EXEC_CANNOT_EXECUTE = 126
 EXEC_NOT_FOUND = 127
 
+NOWHERE = "the working directory was deleted: cd to one that is there"
+
 
 class GpulaunchError(Exception):
     """An expected failure; its text is complete: what was found, where, and what to do."""

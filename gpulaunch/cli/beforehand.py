@@ -22,7 +22,8 @@ from gpulaunch.engines import fitting, strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
 from gpulaunch.errors import JobFileError, NoCardsError, UsageError
 from gpulaunch.journal.earlier import RUNS
-from gpulaunch.journal.rundir import RunDir, runs_of
+from gpulaunch.journal.finding import runs_of, working_directory
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.notify.looking import Looking
 from gpulaunch.spec import Plan
 
@@ -37,7 +38,7 @@ WARNINGS = 20
 
 def runs_before(job_file: Path | None) -> list[RunDir]:
     """Earlier runs of this file, newest first: how long its jobs took then is expected again."""
-    return [] if job_file is None else list(islice(runs_of(job_file, Path.cwd()), RUNS))
+    return [] if job_file is None else list(islice(runs_of(job_file, working_directory()), RUNS))
 
 
 def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]:

@@ -6,7 +6,9 @@ import click
 
 
 @click.command("drain")
-@click.option("-r", "--run", metavar="RUN", help="The run; needed unless exactly one is alive.")
+@click.option(
+    "-r", "--run", metavar="RUN", help="The run; needed unless exactly one is alive here."
+)
 @click.option("--gpus", metavar="SPEC", default="all", help="Which cards: [0,2], UUIDs; all.")
 @click.option("--now", is_flag=True, help="Interrupt what runs there; it goes back to waiting.")
 @click.option("--off", is_flag=True, help="Use the cards again.")

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence, Sized
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from socket import socket
 
 from gpulaunch.cli.damage import remembered
-from gpulaunch.control import NoAnswerError, live_runs, reasons
+from gpulaunch.cli.options import Options
+from gpulaunch.cli.output import say, typed
+from gpulaunch.control import NoAnswerError, live_runs, reasons, watch
 from gpulaunch.core.ledger import CUT_OFF, Ledger
 from gpulaunch.core.mending import UNRECORDED
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
-from gpulaunch.journal.liveness import origin_of, refuse_elsewhere, state_of
-from gpulaunch.journal.rundir import RunDir, find
+from gpulaunch.journal.finding import (
+    Here,
+    find,
+    here,
+    is_of,
+    names_of,
+    nothing_under,
+    working_directory,
+)
+from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
+from gpulaunch.journal.rundir import RunDir
 from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
@@ -62,35 +76,103 @@ class Found:
 
 
 def found(run: str | None) -> Found:
-    """The run of that directory, name or id: here, else among the live ones; or the newest here."""
+    """The run that `directory` finds, as it stands now."""
     return Found(directory(run))
 
 
-def directory(run: str | None) -> RunDir:
-    """The same, unread."""
+def directory(run: str | None, options: Options | None = None) -> RunDir:
+    """The run of that directory, name, id or job file: here, else among the live ones.
+
+    Left out, it is the newest one here, and a line says which, unless there is no other. Raises
+    UsageError.
+    """
+    if run is None:
+        near = runs_here()
+        if len(near.runs) > 1 or near.directory != working_directory():
+            say(_which(near), options)
+        return near.runs[0]
     try:
-        return find(run, Path.cwd())
+        return find(run, _start(run))
     except UsageError:
-        own = [info for info in live_runs() if info.own]
-        alive = [info for info in own if run is not None and run in (info.id, info.name)]
-        if len(alive) != 1 or alive[0].dir is None:
+        fits = [one for one in _named_directories() if _means(one, run)]
+        if not fits:
             raise
-        return RunDir(alive[0].dir)
+    if len(fits) > 1:
+        raise UsageError(f"{len(fits)} live runs are meant by {run}: name one of {_listed(fits)}")
+    return fits[0]
 
 
 def alive(run: str | None) -> Found:
-    """The live run that is named, or the only one of this user. Raises UsageError."""
+    """The live run that is named, or the only one of the runs here. Raises UsageError."""
     if run is not None:
         one = found(run)
         if one.state != "running":
             raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
         refuse_elsewhere(one.run)
         return one
-    mine = [info for info in live_runs() if info.own and info.dir is not None]
-    if len(mine) != 1 or mine[0].dir is None:
-        have = ", ".join(str(info.dir) for info in mine) or "none is"
-        raise UsageError(f"name the run (-r RUN), unless exactly one is alive (alive: {have})")
-    return Found(RunDir(mine[0].dir))
+    near = here(working_directory(), _named_directories())
+    living = [each for each in near.runs if state_of(each) == "running"] if near else []
+    if not living:
+        where = near.directory if near else working_directory()
+        raise UsageError(f"no run of {where} is alive{_elsewhere()}")
+    if len(living) > 1:
+        raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
+    refuse_elsewhere(living[0])
+    return Found(living[0])
+
+
+def runs_here() -> Here:
+    """The runs of the working directory or its nearest parent; those that live in directories of
+    their own are asked for where the working directory has no others."""
+    cwd = working_directory()
+    near = here(cwd)
+    if near is None or near.directory != cwd:
+        near = here(cwd, _named_directories())
+    if near is None:
+        raise UsageError(f"{nothing_under(cwd)}{_elsewhere()}")
+    return near
+
+
+def _which(near: Here) -> str:
+    newest = typed(near.runs[0].path)
+    if near.directory == working_directory():
+        return f"the newest run here: {newest}"
+    return f"the newest run of {near.directory}: {newest}"
+
+
+def _start(run: str) -> Path:
+    """Where a run is looked for first; a path that is whole needs no working directory."""
+    try:
+        return working_directory()
+    except UsageError:
+        if not os.path.isabs(run):
+            raise
+    return Path("/")
+
+
+def _named_directories() -> list[RunDir]:
+    """This user's live runs, wherever on this machine they lie."""
+    return [RunDir(one.dir) for one in live_runs() if one.own and one.dir]
+
+
+def _means(run: RunDir, typed: str) -> bool:
+    return typed in names_of(run) or ("\0" not in typed and is_of(run, os.path.realpath(typed)))
+
+
+def _elsewhere() -> str:
+    """The live runs elsewhere, for who may have meant one of them."""
+    runs = _named_directories()
+    return f"; alive elsewhere (name it with -r): {_listed(runs)}" if runs else ""
+
+
+def _listed(runs: Sequence[RunDir]) -> str:
+    return ", ".join(shlex.quote(str(each.path)) for each in runs)
+
+
+def pulse(run: RunDir, id: str) -> socket | None:
+    """A connection that becomes readable when the run's supervisor is gone; None if it is, and of
+    a copy, whose id is that of a run of its own."""
+    return None if original_of(run) else watch(id)
 
 
 def behind(told: Sized) -> str:

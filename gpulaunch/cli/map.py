@@ -77,6 +77,7 @@ def command(
     ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
     """
     from gpulaunch.cli import running
+    from gpulaunch.journal.finding import working_directory
     from gpulaunch.spec import load_text
 
     items = _items(words, literal)
@@ -93,7 +94,7 @@ def command(
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
     text = _yaml({"name": name, **shared, "jobs": [job]})
-    plan = load_text(text, name="map", base=Path.cwd(), environ=os.environ)
+    plan = load_text(text, name="map", base=working_directory(), environ=os.environ)
     return running.start(plan, None, Options.of(options))
 
 

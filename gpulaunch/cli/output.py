@@ -66,7 +66,10 @@ def stderr_console() -> Console:
 
 def typed(path: Path, base: str | None = None) -> str:
     """As people would type it from here; whole where that is no way down."""
-    relative = os.path.relpath(path, os.getcwd() if base is None else base)
+    try:
+        relative = os.path.relpath(path, os.getcwd() if base is None else base)
+    except OSError:  # the working directory was deleted
+        return str(path)
     return str(path) if relative.startswith("..") or base == "/" else relative
 
 
@@ -75,7 +78,7 @@ class TypedPaths:
 
     def __init__(self, run: RunDir, base: str | None = None) -> None:
         self._run = run
-        self._base = os.getcwd() if base is None else base
+        self._base = base
 
     def absolute(self) -> TypedPaths:
         return TypedPaths(self._run, "/")

@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.cli.lookup import pulse
 from gpulaunch.cli.output import say
-from gpulaunch.control import watch
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
@@ -192,7 +192,7 @@ def follow(wanted: Wanted, lines: int | None) -> None:
         logs.add(wanted.run.events)
         stack.callback(_close_all, streams)
         while True:
-            supervisor = watch(wanted.run_id)
+            supervisor = pulse(wanted.run, wanted.run_id)
             new = []
             for fact, at in follower.read():
                 ledger.apply(fact, at)

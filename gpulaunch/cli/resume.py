@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -34,13 +33,15 @@ from gpulaunch.cli.options import (
 def command(run: str | None, **options: Any) -> int:
     """Go on with a run: everything not yet succeeded, and what the job file has gained since.
 
-    RUN is a run directory, a name or an id; left out, the newest under this directory.
+    RUN is a run directory, a name, an id or a job file (its newest run); left out, the newest run
+    under this directory, or under its nearest parent that has one.
 
     \b
     gpulaunch resume
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
     from gpulaunch.cli import resuming
-    from gpulaunch.journal.rundir import find
+    from gpulaunch.cli.lookup import directory
 
-    return resuming.resume(find(run, Path.cwd()), Options.of(options))
+    opts = Options.of(options)
+    return resuming.resume(directory(run, opts), opts)

@@ -42,6 +42,7 @@ from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.liveness import (
     origin_of,
+    own_id,
     refuse_elsewhere,
     require_dead_elsewhere,
     state_of,
@@ -88,7 +89,7 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
     def supervised(begun: Begun) -> int:
         # The lock comes first: what is read after it changes under nobody's hands, and a port that
         # is taken by this very run is not what keeps it from going on.
-        with ControlServer(run.read_manifest().run) as server, Served(options) as served:
+        with ControlServer(own_id(run)) as server, Served(options) as served:
             return _go_on(run, options, choose, server, begun, served)
 
     return here_or_detached(run, options, supervised)
@@ -102,7 +103,7 @@ def _go_on(
     begun: Begun,
     served: Served,
 ) -> int:
-    manifest = run.read_manifest()
+    manifest = replace(run.read_manifest(), run=server.run)
     ledger = remembered_to_go_on(run)
     options = as_before(options, manifest, ledger)
     plan = plan_again(run, manifest, options)

@@ -37,5 +37,6 @@ def command(run: str | None, words: tuple[str, ...], **options: Any) -> int:
     """
     from gpulaunch.cli.retrying import retry, told_apart
 
-    one, jobs = told_apart(run, words)
-    return retry(one, jobs, Options.of(options))
+    opts = Options.of(options)
+    one, jobs = told_apart(run, words, opts)
+    return retry(one, jobs, opts)

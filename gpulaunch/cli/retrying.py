@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpulaunch import errors
 from gpulaunch.cli import resuming
 from gpulaunch.cli.beforehand import pool_for
 from gpulaunch.cli.kept import as_before, say_not_taken
-from gpulaunch.cli.lookup import jobs_of
+from gpulaunch.cli.lookup import directory, jobs_of, runs_here
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say, typed
 from gpulaunch.cli.serving import say_unserved
@@ -20,27 +19,30 @@ from gpulaunch.core.events import Retry
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
 from gpulaunch.errors import UsageError
+from gpulaunch.journal.finding import find, working_directory
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
-from gpulaunch.journal.rundir import RunDir, find
+from gpulaunch.journal.rundir import RunDir
 
 READING = 600.0
 """Seconds in which a live run has read its job file again: 100,000 jobs take ten."""
 
 
-def told_apart(run: str | None, words: Sequence[str]) -> tuple[RunDir, Sequence[str]]:
+def told_apart(
+    run: str | None, words: Sequence[str], options: Options
+) -> tuple[RunDir, Sequence[str]]:
     """The run, and the names or patterns of jobs: `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
 
     Raises UsageError where the first word names a run and a job as well, or neither.
     """
     if run is not None or not words:
-        return find(run, Path.cwd()), words
-    named, here = _run(words[0]), _run(None)
+        return directory(run, options), words
+    named, here = _called(words[0]), _here()
     is_job = here is not None and _names_jobs(here, words[0])
     if named is not None and not is_job:
         return named, words[1:]
     if here is not None and named is None and is_job:
-        return here, words
+        return directory(None, options), words
     if here is None or named is None:
         where = f", nor a job of {typed(here.path)}" if here else ", and there is no run here"
         raise UsageError(f"{words[0]} is not a run{where}: gpulaunch status --all lists the jobs")
@@ -103,9 +105,17 @@ def _say_untouched(
             say(f"{name} is not retried: it has not failed ({ledger.jobs[name].state})", options)
 
 
-def _run(run: str | None) -> RunDir | None:
+def _called(run: str) -> RunDir | None:
+    """The run here that a word may mean; one elsewhere is reached by -r alone."""
     try:
-        return find(run, Path.cwd())
+        return find(run, working_directory())
+    except UsageError:
+        return None
+
+
+def _here() -> RunDir | None:
+    try:
+        return runs_here().runs[0]
     except UsageError:
         return None
 

@@ -44,13 +44,14 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     """
     from gpulaunch.cli import resuming, running
     from gpulaunch.errors import UsageError
-    from gpulaunch.journal.rundir import RunDir, newest_of
+    from gpulaunch.journal.finding import newest_of, working_directory
+    from gpulaunch.journal.rundir import RunDir
     from gpulaunch.spec import load
 
     opts = Options.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
-    last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, Path.cwd())
+    last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, working_directory())
     if go_on and last and last.holds_run:
         return resuming.resume(last, opts)
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu)

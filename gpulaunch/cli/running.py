@@ -32,7 +32,7 @@ from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.kept import say_left_out
 from gpulaunch.cli.lookup import with_needs
 from gpulaunch.cli.options import Options
-from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary
+from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, typed
 from gpulaunch.cli.reporting import reported
 from gpulaunch.cli.serving import Served
 from gpulaunch.control import ControlServer
@@ -45,8 +45,9 @@ from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.earlier import durations_of
+from gpulaunch.journal.finding import newest_of, working_directory
 from gpulaunch.journal.liveness import state_of
-from gpulaunch.journal.rundir import RunDir, new_run_id, newest_of
+from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan
@@ -83,7 +84,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         return errors.OK
     require_programs(pool)
     with Served(options, before[0] if before else None) as served, held_signals():
-        run = RunDir.create(Path.cwd(), plan.name, when, options.run_dir)
+        run = RunDir.create(working_directory(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {short(run.path)}", options)
         say_left_out(plan.jobs, names, Ledger(), options, run)
         submitted = Submitted(tuple(jobs))
@@ -129,7 +130,7 @@ def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choi
 
 def refuse_unfinished(job_file: Path) -> None:
     """Raises UnfinishedRunError where the newest run of this file has more to do."""
-    newest = newest_of(job_file, Path.cwd())
+    newest = newest_of(job_file, working_directory())
     if newest is None:
         return
     state = state_of(newest)
@@ -218,5 +219,4 @@ def _watched(options: Options) -> bool:
 
 def short(path: Path) -> str:
     """As people would type it from here."""
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(path)
+    return typed(path)

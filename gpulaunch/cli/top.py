@@ -171,19 +171,24 @@ class Attached:
         call(self._id(), request)
 
     def _id(self) -> str:
+        from gpulaunch.control import NoAnswerError
+        from gpulaunch.journal.liveness import original_of
+
+        if original := original_of(self.run):
+            raise NoAnswerError(f"this is a copy of {original.path}, and not alive")
         return self.run.read_manifest().run
 
     def _beats(self, run: str) -> bool:
         """A connection that hangs up when the supervisor is gone: nothing is asked of it."""
         import select
 
-        from gpulaunch.control import watch
+        from gpulaunch.cli.lookup import pulse
 
         if self._pulse is not None:
             if not select.select([self._pulse], [], [], 0)[0]:
                 return True
             self._lose_pulse()  # gone, or too many ask the run at once
-        self._pulse = watch(run)
+        self._pulse = pulse(self.run, run)
         return self._pulse is not None
 
     def _lose_pulse(self) -> None:

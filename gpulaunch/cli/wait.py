@@ -17,16 +17,15 @@ def command(run: str | None) -> int:
     \b
     gpulaunch wait && gpulaunch status --json > result.json
     """
-    from gpulaunch.cli.lookup import found
+    from gpulaunch.cli.lookup import found, pulse
     from gpulaunch.cli.output import say
-    from gpulaunch.control import watch
     from gpulaunch.journal.read import Follower
 
     one = found(run)
     with Follower(one.run.events) as follower:
         ledger = Ledger()
         while True:
-            supervisor = watch(one.id)
+            supervisor = pulse(one.run, one.id)
             for fact, at in follower.read():
                 ledger.apply(fact, at)
             if ledger.closed:

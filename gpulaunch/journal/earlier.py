@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.journal.finding import before
 from gpulaunch.journal.read import replay
-from gpulaunch.journal.rundir import RunDir, before
+from gpulaunch.journal.rundir import RunDir
 
 MOST = 8 << 20
 """Bytes of a journal: about a third of a second, and the events of some 20,000 jobs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
@@ -18,8 +19,8 @@ from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
-from gpulaunch.journal.read import read
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.journal.read import read, replay
+from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.journal.shapes import UnknownKindError
 from gpulaunch.peers import peer
 
@@ -65,6 +66,7 @@ def state_of(rundir: RunDir) -> RunState:
     """The run's state now. Raises UsageError where the directory holds no readable run.
 
     A run of another machine that is not closed counts as running: nothing here tells otherwise.
+    The supervisor of the run that this one is a copy of is not its own.
     """
     last = _last_fact(rundir.events)
     if isinstance(last, RunClosed):
@@ -73,7 +75,8 @@ def state_of(rundir: RunDir) -> RunState:
     if not origin.here:
         return "running"
     owner = os.stat(rundir.path).st_uid
-    return "running" if supervised(origin.run, owner) else "interrupted"
+    alive = supervised(origin.run, owner) and original_of(rundir) is None
+    return "running" if alive else "interrupted"
 
 
 def origin_of(rundir: RunDir) -> Origin:
@@ -87,6 +90,34 @@ def origin_of(rundir: RunDir) -> Origin:
         return Origin(first[0].run, first[0].host, first[0].boot)
     latest = manifest.latest or manifest
     return Origin(manifest.run, latest.host, latest.boot)
+
+
+def original_of(rundir: RunDir) -> RunDir | None:
+    """The run that this one is a copy of, where that still lies where both were one."""
+    try:
+        manifest = rundir.read_manifest()
+        other = RunDir(Path(manifest.directory))
+        if os.path.samefile(other.path, rundir.path) or not other.holds_run:
+            return None
+        return other if other.read_manifest().run == manifest.run else None
+    except (UsageError, OSError):
+        return None
+
+
+def own_id(rundir: RunDir) -> str:
+    """The run's id; a new one for a copy, since its id is that of the run it is a copy of.
+
+    Raises UsageError for a copy whose attempts are still in the queue of the original.
+    """
+    manifest, original = rundir.read_manifest(), original_of(rundir)
+    if original is None:
+        return manifest.run
+    if manifest.engine != "local" and replay(rundir.events).open_attempts():
+        raise UsageError(
+            f"{rundir.path} is a copy, and its jobs are in the queue for {original.path}: go on"
+            " with that, or delete it where it is wanted no longer"
+        )
+    return new_run_id(datetime.now().astimezone())
 
 
 def refuse_elsewhere(rundir: RunDir) -> None:

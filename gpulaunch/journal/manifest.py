@@ -22,6 +22,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.journal.moved import follow, usual_place
 from gpulaunch.journal.shapes import shape_of
 
 _GIT_SECONDS = 2.0
@@ -54,7 +55,8 @@ class Manifest:
     """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first.
 
     `engine` is what the newest of them runs on; `slurm` are the options that `--slurm` gave, and
-    `choices` the others that it runs with.
+    `choices` the others that it runs with. `directory` is where the run lay when this was written;
+    empty where an older version wrote it.
     """
 
     run: str
@@ -77,6 +79,7 @@ class Manifest:
     engine: str = "local"
     slurm: tuple[str, ...] = ()
     choices: Choices = NOTHING_CHOSEN
+    directory: str = ""
 
     @property
     def latest(self) -> Epoch | None:
@@ -145,7 +148,9 @@ def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
 
 
 def write(path: Path, manifest: Manifest) -> None:
-    """Replace the file in one step. Raises OSError (disk full, directory gone)."""
+    """Replace the file in one step; it says where it lies. Raises OSError (disk full, directory
+    gone)."""
+    manifest = replace(manifest, directory=os.path.realpath(path.parent))
     text = json.dumps(shape_of(Manifest).encode(manifest), indent=2) + "\n"
     replace_file(path, text.encode())
 
@@ -153,7 +158,9 @@ def write(path: Path, manifest: Manifest) -> None:
 def read(path: Path) -> Manifest:
     """The manifest; members that a newer version added are passed over.
 
-    Raises UsageError where there is none, or none that can be read.
+    Where the folder that held run and job file was renamed or copied, its paths are where they are
+    since; `directory` stays where the run was. Raises UsageError where there is none, or none that
+    can be read.
     """
     try:
         given = _known(json.loads(read_bytes(path)), Manifest)
@@ -165,7 +172,7 @@ def read(path: Path) -> Manifest:
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}") from None
     assert isinstance(manifest, Manifest)
-    return manifest
+    return _moved_along(manifest, os.path.realpath(path.parent))
 
 
 def _known(given: Any, cls: type) -> dict[str, Any]:
@@ -203,6 +210,12 @@ def git_state(directory: Path) -> Git | None:
         return None
     changes = _git(directory, "status", "--porcelain", "--untracked-files=no", "--", ".")
     return None if changes is None else Git(commit.strip(), clean=not changes.strip())
+
+
+def _moved_along(manifest: Manifest, now: str) -> Manifest:
+    was = manifest.directory or usual_place(manifest.cwd, now)
+    job_file, cwd = (follow(path, was, now) for path in (manifest.job_file, manifest.cwd))
+    return replace(manifest, job_file=job_file, cwd=cwd, directory=was)
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

@@ -16,6 +16,7 @@ from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, Fact, JobSettled
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal.append import Journal
+from gpulaunch.journal.finding import make_latest
 from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.rundir import RunDir
 
@@ -34,6 +35,7 @@ class Recorder:
         self._recorded_ends: list[AttemptId] = []
         self._synced_ends: list[AttemptId] = []
         self._scarcity: OSError | None = None
+        self._begun = any(job.attempts for job in ledger.jobs.values())
 
     @property
     def trouble(self) -> str:
@@ -52,6 +54,7 @@ class Recorder:
         whole = self._written(self._journal.append(facts))
         if any(isinstance(fact, AttemptLaunched) for fact, _ in facts):
             self._look_for_room()
+            self._begin()
         return whole and self._scarcity is None
 
     def retry(self) -> bool:
@@ -80,6 +83,12 @@ class Recorder:
         for attempt in ends:
             with suppress(OSError):
                 os.unlink(self._run.end(attempt))
+
+    def _begin(self) -> None:
+        """A run becomes `latest` once something is started in it."""
+        if not self._begun:
+            self._begun = True
+            make_latest(self._run)
 
     def _look_for_room(self) -> None:
         """An attempt needs more than its line: its log, its `{{out}}`, its keeper's record."""

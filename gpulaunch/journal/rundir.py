@@ -1,4 +1,4 @@
-"""A run's directory: the one speller of every path in it, and how runs are found.
+"""A run's directory: the one speller of every path in it. `finding` finds runs.
 
     gpulaunch-runs/
       latest -> NAME-20261120-074215
@@ -15,11 +15,12 @@ as they are, never through a shell. Reads no journal, decides nothing about a ru
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterator
+import stat
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,8 +29,8 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.moved import RUNS as RUNS
 
-RUNS = "gpulaunch-runs"
 LATEST = "latest"
 _STAMP = "%Y%m%d-%H%M%S"
 _NAME_BYTES = 200
@@ -67,8 +68,6 @@ class RunDir:
             raise UsageError(
                 f"no run directory can be made at {error.filename}: {error.strerror}"
             ) from None
-        if explicit is None:
-            run._make_latest()
         return run
 
     # ── Its paths ───────────────────────────────────────────────────────────────────────────────
@@ -227,11 +226,12 @@ class RunDir:
     def holds_run(self) -> bool:
         """Something was recorded; a launcher killed before its first event leaves no run."""
         try:
-            return os.stat(self.events).st_size > 0
-        except FileNotFoundError:
-            return False
+            found = os.stat(self.events)
         except PermissionError:
             return True
+        except (OSError, ValueError):  # nothing there, no such path, or none that could be
+            return False
+        return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
     def taken(self) -> str:
         """What to say when a new run was to be put here."""
@@ -244,6 +244,11 @@ class RunDir:
         """Point `results/JOB` to the attempt's `{{out}}`, in one step. Raises OSError."""
         target = os.path.join("..", self.outs.name, self.out(attempt).name)
         _link(self.result(attempt.job), target)
+
+    def make_latest(self) -> None:
+        """Point `latest`, beside the run, to it; nothing where something of the user's is there."""
+        with contextlib.suppress(OSError):
+            _link(self.path.parent / LATEST, self.path.name)
 
     def read_manifest(self) -> Manifest:
         """Raises UsageError where it is absent or damaged."""
@@ -268,119 +273,12 @@ class RunDir:
             except FileExistsError:
                 number += 1
 
-    def _make_latest(self) -> None:
-        try:
-            _link(self.path.parent / LATEST, self.path.name)
-        except OSError:
-            return  # something of the user's has that name: runs are found without the link
-
 
 def file_name(name: str) -> str:
     """`name` as the beginning of a file name: no `/`, control character or leading dot."""
     safe = re.sub(r"[/\x00-\x1f\x7f]", "_", name)
     safe = re.sub(r"^\.", "_", safe) or "run"
     return os.fsencode(safe)[:_NAME_BYTES].decode(errors="ignore")
-
-
-# ── Finding runs ────────────────────────────────────────────────────────────────────────────────
-
-
-def runs(cwd: Path) -> list[RunDir]:
-    """The runs under `cwd`/gpulaunch-runs, newest first."""
-    found = [run for run in _directories(cwd / RUNS) if run.holds_run]
-    return sorted(found, key=_age, reverse=True)
-
-
-def find(run: str | None, cwd: Path) -> RunDir:
-    """The run that a directory, a name or a run id names; None: the newest under `cwd`.
-
-    Of several runs of one name it is the newest. Raises UsageError, saying what was looked for.
-    """
-    if run is None:
-        if found := runs(cwd):
-            return found[0]
-        raise UsageError(f"there is no run under {cwd / RUNS}: name a run's directory")
-    given = RunDir(Path(os.path.realpath(cwd / run)))
-    if given.holds_run:
-        return given
-    have = runs(cwd)
-    for candidate in have:
-        if run in _names(candidate):
-            return candidate
-    if run == LATEST and have:
-        return have[0]
-    raise UsageError(_not_found(run, given, cwd, have))
-
-
-def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
-    """The newest run of this job file under `cwd`, if there is one."""
-    return next(runs_of(job_file, cwd), None)
-
-
-def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
-    """The runs of this job file under `cwd`, newest first."""
-    wanted = os.path.realpath(job_file)
-    for run in runs(cwd):
-        manifest = _manifest(run)
-        if manifest and manifest.job_file and os.path.realpath(manifest.job_file) == wanted:
-            yield run
-
-
-def before(run: RunDir) -> RunDir | None:
-    """The newest run of the same job file that was begun before this one, where it was begun."""
-    this = _manifest(run)
-    if this is None or not this.job_file:
-        return None
-    wanted = os.path.realpath(this.job_file)
-    for other in runs(Path(this.cwd)):
-        manifest = _manifest(other)
-        if manifest is None or not manifest.job_file or manifest.started >= this.started:
-            continue
-        if os.path.realpath(manifest.job_file) == wanted:
-            return other
-    return None
-
-
-def _directories(base: Path) -> Iterator[RunDir]:
-    try:
-        with os.scandir(base) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield RunDir(Path(entry.path))
-    except OSError:
-        return
-
-
-def _manifest(run: RunDir) -> Manifest | None:
-    try:
-        return run.read_manifest()
-    except UsageError:
-        return None
-
-
-def _age(run: RunDir) -> tuple[str, str]:
-    """Sorts by when the run was begun; one whose manifest is lost by its directory's name."""
-    manifest = _manifest(run)
-    if manifest is not None:
-        return manifest.started, run.path.name
-    stamp = re.search(r"-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-\d+)?$", run.path.name)
-    return ("{}-{}-{}T{}:{}:{}".format(*stamp.groups()) if stamp else ""), run.path.name
-
-
-def _names(run: RunDir) -> tuple[str, ...]:
-    manifest = _manifest(run)
-    return (run.path.name, manifest.name, manifest.run) if manifest else (run.path.name,)
-
-
-def _not_found(run: str, given: RunDir, cwd: Path, have: list[RunDir]) -> str:
-    if given.path.is_dir():
-        return f"{given.path} is a directory, but holds no run: it has no events.jsonl"
-    newest = ", ".join(each.path.name for each in have[:3])
-    there = f"newest there: {newest}" if have else "none is there"
-    return (
-        f"no run {run!r}: there is no directory {given.path}, and no run of that name or id"
-        f" under {cwd / RUNS} ({there})"
-    )
 
 
 def _checked(job: str) -> str:

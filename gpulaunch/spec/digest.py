@@ -14,8 +14,8 @@ from gpulaunch.core.model import Job, Worker
 from gpulaunch.core.template import Text
 
 
-def digest(job: Job) -> str:
-    """16 hex digits."""
+def digest(job: Job, base: str = "") -> str:
+    """16 hex digits, the same wherever the job file's directory, `base`, lies and is called."""
     parts: list[Any] = [
         _command(job),
         job.cwd,
@@ -31,7 +31,15 @@ def digest(job: Job) -> str:
     ]
     if job.worker is not None:
         parts.append(_of_worker(job, job.worker))
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256(_rootless(json.dumps(parts), base).encode()).hexdigest()[:16]
+
+
+def _rootless(text: str, base: str) -> str:
+    """Without the directory before paths in it; a NUL, which no JSON text holds, is for it."""
+    directory = json.dumps(base.rstrip("/"))[1:-1]
+    if not directory:
+        return text
+    return text.replace(f"{directory}/", "\0/").replace(f'{directory}"', '\0"')
 
 
 def _of_worker(job: Job, worker: Worker) -> list[Any]:

@@ -285,7 +285,7 @@ class Entry:
         return job
 
     def _set_digest(self, job: Job) -> None:
-        made = digest(job)
+        made = digest(job, str(self.context.places.base))
         if made != self.digest:  # else the text is shared: where items differ in name alone
             self.digest = made
         # Set once, on a value nobody else has seen yet: `replace` would build every field again.

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.journal import earlier
-from gpulaunch.journal.rundir import RunDir, before
+from gpulaunch.journal.finding import before
+from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import Launcher
 
 

@@ -20,7 +20,7 @@ GPU = Gpu("GPU-0", 0, "0000:01:00.0", "H200", 1 << 37, minor=0)
 
 
 def collected(job_file: Path) -> Manifest:
-    return manifest.collect(
+    made = manifest.collect(
         "20261120-074215-3fa9c1",
         "fold",
         started=STARTED,
@@ -29,6 +29,7 @@ def collected(job_file: Path) -> Manifest:
         gpus=[GPU],
         driver="570.86",
     )
+    return replace(made, directory=str(job_file.parent))
 
 
 def git(directory: Path, *arguments: str) -> None:

@@ -2,37 +2,15 @@ from __future__ import annotations
 
 import os
 import threading
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.errors import UsageError
-from gpulaunch.journal import codec, manifest
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.rundir import RUNS, RunDir, file_name, find, new_run_id, newest_of, runs
-from tests.journal.facts import opened
-
-WHEN = datetime(2026, 11, 20, 7, 42, 15)
-
-
-def made(cwd: Path, name: str = "fold", seconds: int = 0, job_file: str = "jobs.yaml") -> RunDir:
-    """A run as `run` leaves it: directory, manifest, journal."""
-    when = WHEN + timedelta(seconds=seconds)
-    run = RunDir.create(cwd, name, when)
-    with Journal.create(run) as journal:
-        journal.append([(opened(), codec.now())])
-    collected = manifest.collect(
-        new_run_id(when),
-        name,
-        started=codec.iso(when.timestamp()),
-        command=["gpulaunch", "run", job_file],
-        job_file=cwd / job_file,
-    )
-    manifest.write(run.manifest, collected)
-    return run
-
+from gpulaunch.journal.rundir import RUNS, RunDir, file_name, new_run_id
+from tests.journal.made import WHEN, made
 
 # ── Making one ──────────────────────────────────────────────────────────────────────────────────
 
@@ -41,7 +19,6 @@ def test_a_run_gets_a_private_directory_named_for_its_moment(tmp_path: Path) -> 
     run = RunDir.create(tmp_path, "fold", WHEN)
     assert run.path == tmp_path / "gpulaunch-runs" / "fold-20261120-074215"
     assert run.path.stat().st_mode & 0o777 == 0o700
-    assert os.readlink(tmp_path / "gpulaunch-runs" / "latest") == "fold-20261120-074215"
     assert sorted(p.name for p in run.path.iterdir()) == ["ends", "logs", "out", "results"]
 
 
@@ -49,7 +26,6 @@ def test_two_runs_of_one_second_do_not_share_a_directory(tmp_path: Path) -> None
     names = [RunDir.create(tmp_path, "fold", WHEN).path.name for _ in range(3)]
     stem = "fold-20261120-074215"
     assert names == [stem, f"{stem}-2", f"{stem}-3"]
-    assert os.readlink(tmp_path / RUNS / "latest") == f"{stem}-3"
 
 
 def test_launchers_that_start_together_get_a_directory_each(tmp_path: Path) -> None:
@@ -63,9 +39,6 @@ def test_launchers_that_start_together_get_a_directory_each(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     assert len({run.path for run in made}) == 16
-    assert (tmp_path / RUNS / "latest").resolve() in {run.path for run in made}
-    left = [path.name for path in (tmp_path / RUNS).iterdir() if path.name.startswith(".")]
-    assert left == []
 
 
 def test_a_named_directory_is_used_as_it_is(tmp_path: Path) -> None:
@@ -104,13 +77,6 @@ def test_where_no_directory_can_be_made_the_reason_is_said(tmp_path: Path) -> No
     (tmp_path / RUNS).write_text("a file in the way")
     with pytest.raises(UsageError, match=r"no run directory can be made at .*gpulaunch-runs"):
         RunDir.create(tmp_path, "fold", WHEN)
-
-
-def test_a_directory_called_latest_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / RUNS / "latest").mkdir(parents=True)
-    RunDir.create(tmp_path, "fold", WHEN)
-    assert (tmp_path / RUNS / "latest").is_dir()
-    assert not (tmp_path / RUNS / "latest").is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -203,78 +169,6 @@ def test_a_run_moved_as_a_whole_keeps_its_results(tmp_path: Path) -> None:
     run.link_result(AttemptId("a", 1))
     moved = RunDir(run.path.rename(tmp_path / "moved"))
     assert (moved.result("a") / "x").read_text() == "1"
-
-
-# ── Finding one ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_runs_are_listed_newest_first_and_nothing_else_is(tmp_path: Path) -> None:
-    first, third, second = made(tmp_path), made(tmp_path, "z", 2), made(tmp_path, "b", 1)
-    (tmp_path / RUNS / "notes").mkdir()
-    assert runs(tmp_path) == [third, second, first]
-    assert runs(tmp_path / "nowhere") == []
-
-
-def test_a_run_whose_manifest_was_lost_is_found_all_the_same(tmp_path: Path) -> None:
-    old, new = made(tmp_path), made(tmp_path, "b", 5)
-    new.manifest.unlink()
-    old.manifest.write_text("{torn")
-    assert runs(tmp_path) == [new, old]
-    assert find(new.path.name, tmp_path) == new
-
-
-@pytest.mark.parametrize("how", ["name", "id", "directory name", "path", "relative", "none"])
-def test_a_run_is_found_however_it_is_named(tmp_path: Path, how: str) -> None:
-    made(tmp_path, seconds=0)
-    made(tmp_path, "other", seconds=1)
-    run = made(tmp_path, seconds=2)
-    named = {
-        "name": "fold",
-        "id": run.read_manifest().run,
-        "directory name": run.path.name,
-        "path": str(run.path),
-        "relative": f"gpulaunch-runs/{run.path.name}/",
-        "none": None,
-    }[how]
-    assert find(named, tmp_path) == run
-
-
-def test_the_link_to_the_newest_leads_to_the_run_itself(tmp_path: Path) -> None:
-    run = made(tmp_path)
-    assert find("gpulaunch-runs/latest", tmp_path) == run
-    assert find("latest", tmp_path) == run
-
-
-def test_a_run_in_a_named_directory_is_found_by_its_path(tmp_path: Path) -> None:
-    run = RunDir.create(tmp_path, "fold", WHEN, explicit=Path("elsewhere"))
-    with Journal.create(run) as journal:
-        journal.append([(opened(), codec.now())])
-    assert find("elsewhere", tmp_path) == run
-    assert find(".", run.path) == run
-
-
-def test_what_is_not_found_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"there is no run under {tmp_path / RUNS}"):
-        find(None, tmp_path)
-    with pytest.raises(UsageError, match=r"none is there"):
-        find("fold", tmp_path)
-    made(tmp_path)
-    with pytest.raises(UsageError, match=r"no run 'flod': .*newest there: fold-20261120-074215"):
-        find("flod", tmp_path)
-    with pytest.raises(UsageError, match="is a directory, but holds no run"):
-        find(str(tmp_path), tmp_path)
-
-
-def test_the_newest_run_of_a_job_file_is_that_file_s(tmp_path: Path) -> None:
-    first = made(tmp_path, "a", 0, "a.yaml")
-    second = made(tmp_path, "a", 1, "a.yaml")
-    other = made(tmp_path, "b", 2, "b.yaml")
-    (tmp_path / "link.yaml").symlink_to("a.yaml")
-    (tmp_path / "a.yaml").write_text("jobs: []")
-    assert newest_of(tmp_path / "a.yaml", tmp_path) == second != first
-    assert newest_of(tmp_path / "link.yaml", tmp_path) == second
-    assert newest_of(tmp_path / "b.yaml", tmp_path) == other
-    assert newest_of(tmp_path / "c.yaml", tmp_path) is None
 
 
 def test_run_ids_are_of_one_form_and_differ() -> None:

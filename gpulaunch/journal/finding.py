@@ -1,0 +1,307 @@
+"""How a run is found: by directory, name, id or job file; left out, the newest one here.
+
+    working directory ─┐
+    else a parent ─────┴─▶ the nearest that has a run ─▶ its runs, newest first
+
+A run in which nothing was started, and which is over, counts as none: it is found by its own
+directory, name or id alone. In a parent only this user's runs count: what somebody else may have
+laid into `/tmp` is not taken up from below. Asks no live run anything beyond whether it lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch.errors import NOWHERE, UsageError
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.rundir import LATEST, RUNS, RunDir
+
+_LAUNCHED = b'"e":"attempt_launched"'
+_SHOWN = 100
+"""So many letters of what was typed are repeated in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The runs that belong to a directory, newest first; at least one."""
+
+    directory: Path
+    runs: tuple[RunDir, ...]
+
+
+def working_directory() -> Path:
+    """The working directory. Raises UsageError where it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise UsageError(NOWHERE) from None
+
+
+def runs(directory: Path) -> list[RunDir]:
+    """The runs under `directory`/gpulaunch-runs, newest first; also those that count as none."""
+    found = [run for run in _directories(directory / RUNS) if run.holds_run]
+    return sorted(found, key=_age, reverse=True)
+
+
+def counts(run: RunDir) -> bool:
+    """Whether anything was started in the run, or may yet be since it lives."""
+    if _launched(run):
+        return True
+    try:
+        return state_of(run) == "running"
+    except UsageError:
+        return True  # what cannot be read is not called nothing
+
+
+def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
+    """The runs of `cwd`, else of its nearest parent that has one.
+
+    `apart`: runs that lie in directories of their own; they belong where they were begun.
+    """
+    for directory in (cwd, *cwd.parents):
+        inside = RunDir(directory)
+        if inside.holds_run and (directory == cwd or _is_ours(inside)):
+            return Here(directory, (inside,))
+        found = {run.path: run for run in runs(directory)}
+        found |= {run.path: run for run in apart if _begun_in(run, directory)}
+        if counting := [run for run in _allowed(found.values(), directory == cwd) if counts(run)]:
+            return Here(directory, tuple(sorted(counting, key=_age, reverse=True)))
+    return None
+
+
+def find(run: str | None, cwd: Path) -> RunDir:
+    """The run that a directory, a name, an id or a job file means; None: the newest here.
+
+    Of several runs of one name or job file it is the newest. Raises UsageError, saying what was
+    looked for and where.
+    """
+    if run is None:
+        if near := here(cwd):
+            return near.runs[0]
+        raise UsageError(f"{nothing_under(cwd)}: name a run's directory")
+    path = _path(run, cwd)
+    if path is not None and RunDir(path).holds_run:
+        return RunDir(path)
+    chosen: RunDir | None = None
+    if path is not None and _kind(path) == "file":
+        chosen = _of_file(path, cwd) or _around(path)
+    chosen = chosen or _named(run, cwd) or (_of_file(path, cwd) if path else None)
+    if chosen is None:
+        raise UsageError(_not_found(run, path, cwd))
+    return chosen
+
+
+def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
+    """The newest run of this job file under `cwd`, if there is one that counts."""
+    return next(runs_of(job_file, cwd), None)
+
+
+def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
+    """The runs of this job file under `cwd` that count, newest first."""
+    wanted = os.path.realpath(job_file)
+    for run in runs(cwd):
+        if is_of(run, wanted) and counts(run):
+            yield run
+
+
+def is_of(run: RunDir, job_file: str) -> bool:
+    """Whether the run is of the job file with this real path."""
+    manifest = manifest_of(run)
+    return bool(manifest and manifest.job_file and os.path.realpath(manifest.job_file) == job_file)
+
+
+def before(run: RunDir) -> RunDir | None:
+    """The newest run of the same job file that was begun before this one, where it was begun."""
+    this = manifest_of(run)
+    if this is None or not this.job_file:
+        return None
+    wanted = os.path.realpath(this.job_file)
+    for other in runs(Path(this.cwd)):
+        manifest = manifest_of(other)
+        if manifest and manifest.started < this.started and is_of(other, wanted):
+            return other
+    return None
+
+
+def names_of(run: RunDir) -> tuple[str, ...]:
+    """What the run may be called: its directory's name, its own, its id."""
+    manifest = manifest_of(run)
+    return (run.path.name, manifest.name, manifest.run) if manifest else (run.path.name,)
+
+
+def manifest_of(run: RunDir) -> Manifest | None:
+    """The run's manifest, if it is there and whole."""
+    try:
+        return run.read_manifest()
+    except UsageError:
+        return None
+
+
+def nothing_under(cwd: Path) -> str:
+    """Says that no run is here; and which ones are that count as none."""
+    idle = next(iter(runs(cwd)), None)
+    but = f" (nothing was started in {idle.path})" if idle else ""
+    return f"there is no run under {cwd / RUNS}, nor under a parent's{but}"
+
+
+def make_latest(run: RunDir) -> None:
+    """Point `gpulaunch-runs/latest` to the run, unless it points to a newer one."""
+    if run.path.parent.name != RUNS:
+        return
+    link = run.path.parent / LATEST
+    try:
+        there = RunDir(run.path.parent / os.readlink(link))
+    except OSError:
+        there = None
+    if there is None or not there.holds_run or _age(there) <= _age(run):
+        run.make_latest()
+
+
+def _launched(run: RunDir) -> bool:
+    """Whether an attempt was launched in any turn: it left a log, or the journal has it.
+
+    A power cut may take the newest events and leave the log. No string of a job's looks like the
+    head of an event.
+    """
+    if any(_entries(run.logs)):
+        return True
+    try:
+        fd = os.open(run.events, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return True
+    try:
+        with mmap.mmap(fd, 0, prot=mmap.PROT_READ) as text:
+            return text.find(_LAUNCHED) >= 0
+    except (OSError, ValueError):
+        return True
+    finally:
+        os.close(fd)
+
+
+def _directories(base: Path) -> Iterator[RunDir]:
+    for entry in _entries(base):
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                yield RunDir(Path(entry.path))
+
+
+def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a directory; nothing where it cannot be read."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from entries
+
+
+def _allowed(found: Iterable[RunDir], in_cwd: bool) -> list[RunDir]:
+    """This user's; in the working directory itself anybody's, where this user has none there."""
+    every = list(found)
+    ours = [run for run in every if _is_ours(run)]
+    return ours or (every if in_cwd else [])
+
+
+def _is_ours(run: RunDir) -> bool:
+    try:
+        return os.stat(run.path).st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _begun_in(run: RunDir, directory: Path) -> bool:
+    manifest = manifest_of(run)
+    return manifest is not None and os.path.realpath(manifest.cwd) == os.path.realpath(directory)
+
+
+def _path(run: str, cwd: Path) -> Path | None:
+    """What was typed as a real path; None where it can be none (too long, NUL)."""
+    try:
+        path = Path(os.path.realpath(cwd / run))
+        os.lstat(path)
+    except ValueError:
+        return None
+    except OSError as error:
+        return None if error.errno == errno.ENAMETOOLONG else path
+    return path
+
+
+def _named(name: str, cwd: Path) -> RunDir | None:
+    """The nearest directory's newest run of that name or id; of several one that counts."""
+    for directory in (cwd, *cwd.parents):
+        have = _allowed(runs(directory), directory == cwd)
+        if name == LATEST:
+            called = [run for run in have if counts(run)]
+        else:
+            called = [run for run in have if name in names_of(run)]
+        if called:
+            return next((run for run in called if counts(run)), called[0])
+    return None
+
+
+def _of_file(path: Path, cwd: Path) -> RunDir | None:
+    """The newest run of a job file, begun here, above, or where the file lies."""
+    places = dict.fromkeys((cwd, *cwd.parents, *path.parents))
+    found = [
+        run
+        for directory in places
+        for run in _allowed(runs(directory), directory == cwd)
+        if is_of(run, str(path)) and counts(run)
+    ]
+    return max(found, key=_age, default=None)
+
+
+def _around(path: Path) -> RunDir | None:
+    """The run in whose directory a file lies: its own copy of the job file, a log."""
+    return next((RunDir(up) for up in path.parents if RunDir(up).holds_run), None)
+
+
+def _age(run: RunDir) -> tuple[str, str]:
+    """Sorts by when the run was begun; one whose manifest is lost by its directory's name."""
+    manifest = manifest_of(run)
+    if manifest is not None:
+        return manifest.started, run.path.name
+    stamp = re.search(r"-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-\d+)?$", run.path.name)
+    return ("{}-{}-{}T{}:{}:{}".format(*stamp.groups()) if stamp else ""), run.path.name
+
+
+def _not_found(run: str, path: Path | None, cwd: Path) -> str:
+    kind = _kind(path)
+    if kind == "directory":
+        newest = here(path) if path else None
+        hint = f"; the newest run of it is {newest.runs[0].path}" if newest else ""
+        return f"{path} is a directory, but holds no run: it has no events.jsonl{hint}"
+    if kind == "file":
+        return (
+            f"there is no run of {path}, neither under {cwd / RUNS} or a parent's, nor where the"
+            " file lies: name a run's directory"
+        )
+    if kind:
+        return f"{path} is a {kind}, neither a run's directory nor a job file"
+    have = [each.path.name for each in runs(cwd)[:3]]
+    there = f"newest there: {', '.join(have)}" if have else "none is there"
+    name = repr(run) if len(run) <= _SHOWN else f"{run[:_SHOWN]!r}..."
+    return (
+        f"no run {name}: it is no directory and no job file, and no run under {cwd / RUNS} or a"
+        f" parent's has that name or id ({there})"
+    )
+
+
+def _kind(path: Path | None) -> str:
+    """What lies there, in a word; empty for nothing."""
+    try:
+        mode = os.stat(path).st_mode if path else 0
+    except OSError:
+        return ""
+    tests = (
+        (stat.S_ISDIR, "directory"),
+        (stat.S_ISREG, "file"),
+        (stat.S_ISFIFO, "FIFO"),
+        (stat.S_ISSOCK, "socket"),
+    )
+    return next((kind for test, kind in tests if test(mode)), "device" if mode else "")

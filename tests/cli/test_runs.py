@@ -1,0 +1,209 @@
+"""Which run a command means: here, above, elsewhere, by a job file; and what it never reaches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launcher import COMMAND, Launcher
+from tests.helpers import wait_until
+
+LONG = "jobs: [{name: long, run: exec sleep 1000, grace: 0}]"
+QUICK = "jobs: [{name: quick, run: 'true'}]"
+
+TAKE_A_RUN = [
+    ("resume", "{}"),
+    ("retry", "{}"),
+    ("status", "{}"),
+    ("wait", "{}"),
+    ("report", "{}"),
+    ("logs", "-r", "{}"),
+    ("cancel", "--all", "-r", "{}"),
+    ("drain", "-r", "{}"),
+]
+
+
+def at(launcher: Launcher, name: str) -> Launcher:
+    """The command in a directory below."""
+    (launcher.path / name).mkdir(parents=True, exist_ok=True)
+    return Launcher(launcher.path / name, launcher.environ)
+
+
+def begun(launcher: Launcher) -> None:
+    launcher.wait_for("attempt_started")
+
+
+@pytest.mark.parametrize(
+    "words", [("cancel", "--all"), ("cancel", "long"), ("drain",), ("drain", "--now")]
+)
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_ends_something_never_reaches_another_directory_s_run(
+    launcher: Launcher, words: tuple[str, ...], ended: bool
+) -> None:
+    mine, other = at(launcher, "mine"), at(launcher, "other")
+    other.file("jobs.yaml", LONG)
+    if ended:
+        mine.file("jobs.yaml", QUICK)
+        assert mine("run", "jobs.yaml", "--simulate", "1").status == 0
+    with other.begun("run", "jobs.yaml", "--simulate", "1"):
+        begun(other)
+        refused = mine(*words)
+        assert refused.status == 2
+        assert str(other.run) in refused.err
+        assert refused.err.count("\n") == 1
+        assert other.states()["long"] == "running"
+        assert mine(*words, "-r", other.run).status == 0
+
+
+def test_a_run_of_a_parent_is_reached_from_below_and_named(launcher: Launcher) -> None:
+    below = at(launcher, "a/b")
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        begun(launcher)
+        shown = below("status")
+        assert (shown.status, str(launcher.run) in shown.err) == (0, True)
+        assert below("cancel", "--all").status == 0
+
+
+def test_a_run_in_a_directory_of_its_own_is_reached_where_it_was_begun(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1", "--run-dir", "its/own") as process:
+        wait_until(lambda: bool(launcher.events("attempt_started", launcher.path / "its/own")))
+        assert "its/own" in launcher("status").err
+        assert at(launcher, "its")("cancel", "--all").status == 0
+        assert process.wait(60) == 1
+
+
+def test_of_two_live_runs_here_one_has_to_be_named(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
+        begun(launcher)
+        first = launcher.run
+        with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1"):
+            wait_until(lambda: launcher.run != first)
+            begun(launcher)
+            refused = launcher("cancel", "--all")
+            assert refused.status == 2
+            assert "2 runs are alive here" in refused.err
+            assert str(first) in refused.err
+            assert launcher("cancel", "-r", first, "--all").status == 0
+            assert launcher("cancel", "-r", launcher.run, "--all").status == 0
+
+
+@pytest.mark.parametrize("words", TAKE_A_RUN)
+def test_a_job_file_is_its_newest_run_wherever_a_run_is_asked_for(
+    launcher: Launcher, words: tuple[str, ...]
+) -> None:
+    launcher.file("jobs.yaml", QUICK)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    again = launcher(*(word.format("jobs.yaml") for word in words))
+    assert "Traceback" not in again.err
+    over = words[0] in ("cancel", "drain")
+    assert again.status == (2 if over else 0), again.err
+    assert not over or f"{launcher.run} is not alive" in again.err
+
+
+@pytest.mark.parametrize("words", TAKE_A_RUN)
+def test_what_is_no_run_is_one_line_wherever_a_run_is_asked_for(
+    launcher: Launcher, words: tuple[str, ...]
+) -> None:
+    launcher.file("notes.txt", "no job file")
+    for typed in ("notes.txt", "x" * 5000, "notes.txt/events.jsonl"):
+        refused = launcher(*(word.format(typed) for word in words))
+        assert refused.status == 2
+        assert refused.err.count("\n") == 1
+        assert "Traceback" not in refused.err
+
+
+def test_a_directory_given_for_a_job_file_is_one_line(launcher: Launcher) -> None:
+    for words in (("run",), ("check",), ("export", "--to", "shell")):
+        refused = launcher(*words, ".")
+        assert refused.status == 2
+        assert refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ["status", "run jobs.yaml", "retry", "cancel --all", "ps", "map -- true ::: 1", "logs"]
+)
+def test_a_deleted_working_directory_is_said(tmp_path: Path, words: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f'cd "$0" && rmdir "$0" && exec "$@" {words}', gone, *COMMAND],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if words == "ps":
+        assert done.returncode == 0
+    else:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "the working directory was deleted" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_run_is_looked_at_from_a_deleted_working_directory(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", QUICK)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    gone = at(launcher, "gone")
+    script = 'mkdir -p "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    for words in (("status",), ("logs", "-r"), ("report",), ("wait",)):
+        done = subprocess.run(
+            ["sh", "-c", script, gone.path, *COMMAND, *words, str(launcher.run)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+
+
+# ── Runs in which nothing was started ───────────────────────────────────────────────────────────
+
+
+def test_a_wait_that_ran_out_blocks_no_later_run(launcher: Launcher) -> None:
+    launcher.environ["GPULAUNCH_SIM_POOL"] = f"pool-{launcher.path}"
+    holder = at(launcher, "holder")
+    holder.file("long.yaml", LONG)
+    launcher.file("jobs.yaml", QUICK)
+    words = ("run", "jobs.yaml", "--simulate", "1", "--wait", "0.2s")
+    with holder.begun("run", "long.yaml", "--simulate", "1"):
+        begun(holder)
+        for _ in range(2):
+            refused = launcher(*words)
+            assert refused.status == 3
+            assert "nothing was started" in refused.err
+        assert not (launcher.path / "gpulaunch-runs" / "latest").is_symlink()
+        none = launcher("status")
+        assert none.status == 2
+        assert "nothing was started in" in none.err
+    assert launcher(*words).status == 0
+    assert launcher.states()["quick"] == "succeeded"
+    assert launcher("status").status == 0
+
+
+def test_a_run_that_was_stopped_before_its_first_start_blocks_no_later_one(
+    launcher: Launcher,
+) -> None:
+    launcher.environ["GPULAUNCH_SIM_POOL"] = f"pool-{launcher.path}"
+    holder = at(launcher, "holder")
+    holder.file("long.yaml", LONG)
+    launcher.file("jobs.yaml", QUICK)
+    runs = launcher.path / "gpulaunch-runs"
+    with holder.begun("run", "long.yaml", "--simulate", "1"):
+        begun(holder)
+        with launcher.begun("run", "jobs.yaml", "--simulate", "1") as waiting:
+            events = wait_until(lambda: list(runs.glob("*/events.jsonl")))
+            launcher.wait_for("job_added", run=events[0].parent)
+            seen = launcher("status")
+            assert (seen.status, str(events[0].parent.name) in seen.err) == (0, True)
+            refused = launcher("run", "jobs.yaml", "--simulate", "1")
+            assert refused.status == 5, "it is alive"
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.wait(60) == 130
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
