@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(f"there is no command {args[0]!r}{_nearest(args[0])}")
+            raise click.UsageError(f"there is no command {args[0]!r}{_instead_of(args[0])}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -150,8 +150,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{text} (see: {context.command_path} -h)" if context else text
 
 
-def _nearest(name: str) -> str:
-    import difflib
+def _instead_of(word: str) -> str:
+    from gpulaunch.cli.habits import instead_of
 
-    near = difflib.get_close_matches(name, COMMANDS, 1)
-    return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"
+    return instead_of(word, list(COMMANDS))

@@ -6,9 +6,7 @@ import click
 
 
 @click.command("cancel")
-@click.option(
-    "-r", "--run", metavar="RUN", help="The run; needed unless exactly one is alive here."
-)
+@click.option("-r", "--run", metavar="RUN", help="The run; the only one alive here.")
 @click.option("--all", "everything", is_flag=True, help="Every job of the run.")
 @click.argument("jobs", nargs=-1)
 def command(run: str | None, everything: bool, jobs: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from gpulaunch.cli.options import Options, as_json, engine_options, job_file
 
 @click.command("check")
 @job_file
-@click.option("--gpus", metavar="SPEC", help="all, how many, or which: [0,2], UUIDs.")
+@click.option("--gpus", metavar="SPEC", help="all; how many; which: 0,2 (one: 2,), UUIDs.")
 @click.option("--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards.")
 @engine_options
 @as_json

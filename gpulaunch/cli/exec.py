@@ -23,13 +23,13 @@ from gpulaunch.errors import (
     "exec",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("-g", "count", type=click.IntRange(0), default=1, metavar="N", help="Cards (1).")
+@click.option("-g", "count", type=click.IntRange(0), metavar="N", help="Cards (1).")
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @pool_options
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def command(
-    count: int,
+    count: int | None,
     wait: float | None,
     no_wait: bool,
     gpus: str | None,
@@ -46,6 +46,7 @@ def command(
     \b
     gpulaunch exec -- python predict.py --device cuda:0
     gpulaunch exec -g 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
+    gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
     """
     from gpulaunch.engines.single import WaitRanOut
 
@@ -62,14 +63,22 @@ def command(
 
 
 def _take(
-    count: int, wait: float | None, spec: str | None, simulate: int | None, share_busy: bool
+    count: int | None, wait: float | None, spec: str | None, simulate: int | None, share_busy: bool
 ) -> dict[str, str]:
-    """Take the cards; returns the environment under which CMD finds exactly them."""
+    """Take the cards; returns the environment under which CMD finds exactly them.
+
+    `count` as `-g` says it; None: as many as `spec` does, else one. What a `spec` came to is said.
+    """
+    from gpulaunch.core.selection import describe_taken
     from gpulaunch.engines.pool import open_pool, require
     from gpulaunch.engines.single import exec_environment
 
     pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)
+    if count is None:
+        count = 1 if pool.selection.count is None else pool.selection.count
     require(pool, count)
+    if spec is not None and pool.here:
+        _tell(describe_taken(count, pool.selection, pool.here))
     return exec_environment(pool, count, wait, os.environ, _tell)
 
 

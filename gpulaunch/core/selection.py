@@ -19,15 +19,16 @@ class Selection:
 
 ALL = Selection()
 
-_EXPECTED = "expected all, a number of cards, a list like [0, 2], or UUIDs like [GPU-5f3c...]"
+_EXPECTED = "expected all, a number of cards, indices like 0,2 (one: 2,), or UUIDs like GPU-5f3c..."
 _INDEX = re.compile(r"\d+")
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z./-]+|SIM-\d+", re.IGNORECASE)
 
 
 def parse_selection(value: str | Sequence[str]) -> Selection:
-    """The selection that a scalar (`all`, `2`, `[0, 2]`, `0,2`) or a list of scalars names.
+    """The selection that a scalar (`all`, `2`, `0,2`, `2,`, `[0, 2]`) or a list of scalars names.
 
-    A bare number is how many; in a list numbers are indices. Raises ValueError with one line.
+    A bare number is how many; in a list, which a comma makes, numbers are indices. Raises
+    ValueError with one line.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -39,6 +40,9 @@ def parse_selection(value: str | Sequence[str]) -> Selection:
         if listed != text.endswith("]"):
             raise ValueError(f"{_EXPECTED}, found {value!r}: a bracket is missing")
         items = [item.strip().strip("'\"") for item in text[listed : len(text) - listed].split(",")]
+        if not listed and len(items) > 1 and not items[-1]:
+            items.pop()  # `2,` is card 2, as `0,2` are cards 0 and 2
+            listed = True
         listed = listed or len(items) > 1
     else:
         listed = True
@@ -81,6 +85,15 @@ def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
     if selection.count is None or selection.count == len(gpus):
         return f"all {len(gpus)} {kind}" if len(gpus) != 1 else f"1 {kind[:-1]}"
     return f"{selection.count} of {len(gpus)} {kind}, any"
+
+
+def describe_taken(count: int, selection: Selection, gpus: Sequence[Gpu]) -> str:
+    """The same of one command that takes `count` of them: `1 of 8 cards, any`, `1 of GPU 0, 2`."""
+    if selection.which is None:
+        return describe(Selection(count), gpus)
+    if count == len(selection.which):
+        return describe(selection, gpus)
+    return f"{count} of {describe(selection, gpus)}"
 
 
 def _find(name: str, gpus: Sequence[Gpu]) -> Gpu:

@@ -166,7 +166,7 @@ def parse(spec: str | Selection | None) -> Selection:
     if spec is None:
         return ALL
     if spec == "":
-        raise SelectionError("expected all, a number of cards, or a list like [0, 2]; it is empty")
+        raise SelectionError("expected all, a number of cards, or indices like 0,2; it is empty")
     if isinstance(spec, Selection):
         return spec
     try:

@@ -77,3 +77,21 @@ def test_the_pool_inside_a_job_is_the_jobs_own(launcher: Launcher) -> None:
     )
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
     assert launcher.log("outer") == "inner\n"
+
+
+def test_a_bare_number_of_cards_is_how_many_and_what_was_understood_is_said(
+    launcher: Launcher,
+) -> None:
+    def on(*words: str) -> tuple[int, str, str]:
+        script = "echo $GPULAUNCH_GPU_UUID"
+        done = launcher("exec", "--simulate", "4", *words, "--", "sh", "-c", script)
+        return done.status, done.out.strip(), done.err.strip()
+
+    said = "gpulaunch exec: "
+    assert on("--gpus", "3") == (0, "SIM-0,SIM-1,SIM-2", f"{said}3 of 4 simulated cards, any")
+    assert on("--gpus", "3,") == (0, "SIM-3", f"{said}GPU 3 of 4 simulated cards")
+    assert on("--gpus", "2,3") == (0, "SIM-2", f"{said}1 of GPU 2, 3 of 4 simulated cards")
+    assert on("--gpus", "3", "-g", "1") == (0, "SIM-0", f"{said}1 of 4 simulated cards, any")
+    assert on("--gpus", "2", "-g", "3")[0] == 125
+    assert on("--gpus", "9")[0] == 125
+    assert on() == (0, "SIM-0", ""), "nothing was asked for, nothing is said"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.cli.habits import HABITS
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
 
@@ -74,7 +78,7 @@ def test_a_run_in_a_directory_of_its_own_is_reached_where_it_was_begun(launcher:
     launcher.file("jobs.yaml", LONG)
     with launcher.begun("run", "jobs.yaml", "--simulate", "1", "--run-dir", "its/own") as process:
         wait_until(lambda: bool(launcher.events("attempt_started", launcher.path / "its/own")))
-        assert "its/own" in launcher("status").err
+        assert "its/own" in launcher("status").out
         assert at(launcher, "its")("cancel", "--all").status == 0
         assert process.wait(60) == 1
 
@@ -201,9 +205,60 @@ def test_a_run_that_was_stopped_before_its_first_start_blocks_no_later_one(
             events = wait_until(lambda: list(runs.glob("*/events.jsonl")))
             launcher.wait_for("job_added", run=events[0].parent)
             seen = launcher("status")
-            assert (seen.status, str(events[0].parent.name) in seen.err) == (0, True)
+            assert (seen.status, str(events[0].parent.name) in seen.out) == (0, True)
             refused = launcher("run", "jobs.yaml", "--simulate", "1")
             assert refused.status == 5, "it is alive"
             waiting.send_signal(signal.SIGINT)
             assert waiting.wait(60) == 130
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+
+
+# ── Which cards ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LONG)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "3"):
+        begun(launcher)
+        done = launcher("drain", "--gpus", "2")
+        assert done.status == 0, done.err
+        assert "2 of 3 simulated cards, any, GPU 1, 2, of " in done.err
+        assert launcher("drain", "--gpus", "2").status == 2, "one alone is left"
+        assert "GPU 1" in launcher("drain", "--gpus", "1", "--off").err
+        assert "GPU 2" in launcher("drain", "--gpus", "2,", "--off").err
+        gpus = [one["gpu"] for one in launcher.events("gpu_drained")]
+        assert gpus == ["SIM-1", "SIM-2", "SIM-1", "SIM-2"]
+
+
+# ── Words of other tools ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("kill", "gpulaunch cancel"),
+        ("stop", "gpulaunch cancel"),
+        ("submit", "gpulaunch run"),
+        ("list", "gpulaunch status"),
+        ("ls", "gpulaunch ps"),
+        ("queue", "gpulaunch status"),
+        ("rerun", "gpulaunch retry"),
+        ("pause", "gpulaunch drain"),
+        ("rm", "rm -r"),
+        ("prune", "rm -r"),
+        ("start", "gpulaunch run"),
+        ("STOP", "gpulaunch cancel"),
+        ("runn", "did you mean 'run'?"),
+        ("qwertz", "gpulaunch -h"),
+    ],
+)
+def test_a_word_of_another_tool_is_answered_with_ours(word: str, ours: str) -> None:
+    done = CliRunner().invoke(cli, [word])
+    assert done.exit_code == 2
+    assert ours in done.output
+
+
+def test_every_habit_leads_to_commands_that_there_are() -> None:
+    assert not HABITS.keys() & COMMANDS.keys(), "a command needs no line of its own"
+    named = {word for text in HABITS.values() for word in re.findall(r"gpulaunch ([a-z]+)", text)}
+    assert named - {"works"} <= COMMANDS.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import ALL, Selection, choose, parse_selection
+from gpulaunch.core.selection import ALL, Selection, choose, describe_taken, parse_selection
 
 CARDS = [Gpu(f"SIM-{i}", i, f"sim/{i}", "card", 1 << 30, simulated=True) for i in range(12)]
 
@@ -18,6 +18,9 @@ CARDS = [Gpu(f"SIM-{i}", i, f"sim/{i}", "card", 1 << 30, simulated=True) for i i
         ("[0, 2]", Selection(which=("0", "2"))),
         ("0,2", Selection(which=("0", "2"))),
         ("[0]", Selection(which=("0",))),
+        ("2,", Selection(which=("2",))),
+        ("0,2,", Selection(which=("0", "2"))),
+        ("GPU-5f3c,", Selection(which=("GPU-5f3c",))),
         ("GPU-5f3c", Selection(which=("GPU-5f3c",))),
         ("['SIM-1', \"2\"]", Selection(which=("SIM-1", "2"))),
         (["0", "MIG-a/1/2"], Selection(which=("0", "MIG-a/1/2"))),
@@ -27,14 +30,16 @@ def test_all_a_number_or_a_list(value: str | list[str], selection: Selection) ->
     assert parse_selection(value) == selection
 
 
-@pytest.mark.parametrize("text", ["[0", "0]", "[", "]", "[0, 1", "[]", "", "[0,]", "[[0]]"])
+@pytest.mark.parametrize(
+    "text", ["[0", "0]", "[", "]", "[0, 1", "[]", "", "[0,]", "[[0]]", ",", "0,,2", ",0", "2,,"]
+)
 def test_brackets_come_in_pairs_around_something(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         parse_selection(text)
 
 
 def test_another_word_is_answered_with_what_is_possible() -> None:
-    with pytest.raises(ValueError, match=r"all, a number of cards, a list like \[0, 2\], or UUIDs"):
+    with pytest.raises(ValueError, match=r"all, a number of cards, indices like 0,2 \(one: 2,\)"):
         parse_selection("none")
 
 
@@ -58,3 +63,21 @@ def test_a_short_uuid_may_fit_only_one_card() -> None:
         choose(parse_selection("gpu-5"), ours)
     assert choose(parse_selection("gpu-5b"), ours) == (ours[1],)
     assert choose(parse_selection("SIM-1"), CARDS) == (CARDS[1],)
+
+
+@pytest.mark.parametrize(
+    ("count", "spec", "text"),
+    [
+        (1, "all", "1 of 4 simulated cards, any"),
+        (3, "3", "3 of 4 simulated cards, any"),
+        (1, "3", "1 of 4 simulated cards, any"),
+        (4, "all", "all 4 simulated cards"),
+        (1, "3,", "GPU 3 of 4 simulated cards"),
+        (1, "0,2", "1 of GPU 0, 2 of 4 simulated cards"),
+        (2, "0,2", "GPU 0, 2 of 4 simulated cards"),
+    ],
+)
+def test_what_a_command_takes_is_said_as_it_was_understood(
+    count: int, spec: str, text: str
+) -> None:
+    assert describe_taken(count, parse_selection(spec), CARDS[:4]) == text
