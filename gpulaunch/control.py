@@ -347,6 +347,7 @@ class RunInfo:
     dir: Path | None = None
     name: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    state: RunState = "running"
 
     @property
     def own(self) -> bool:
@@ -437,7 +438,7 @@ def _look(run: str, timeout: float, until: float) -> RunInfo | None:
         said = present(run, patience)
     except NoAnswerError:
         return info
-    return replace(info, dir=Path(said.dir), name=said.name, counts=said.counts)
+    return replace(info, dir=Path(said.dir), name=said.name, counts=said.counts, state=said.state)
 
 
 def _connect(run: str, timeout: float) -> socket.socket:

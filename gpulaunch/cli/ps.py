@@ -43,9 +43,10 @@ def _row(info: RunInfo) -> RunRow:
 
     row = RunRow(info.id, info.pid, info.user)
     if info.dir is None:
-        return row
+        return replace(row, silent=info.own)
     row = replace(
         row,
+        state=info.state,
         name=info.name or "",
         directory=str(info.dir),
         counts=cast("dict[JobState, int]", dict(info.counts)),

@@ -28,7 +28,7 @@ def command(run: str | None) -> int:
             supervisor = pulse(one.run, one.id)
             for fact, at in follower.read():
                 ledger.apply(fact, at)
-            if ledger.closed:
+            if ledger.closed and supervisor is None:  # report and notifications included
                 say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
                 return ledger.exit_status
             if supervisor is None:

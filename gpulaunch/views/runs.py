@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """`started` in UTC seconds. Of another user's run only `run`, `user` and `pid` are known."""
+    """`started` in UTC seconds. Of another user's run only `run`, `user` and `pid` are known.
+
+    `state` is not running where the run is over and its report is being written; `silent`: it is
+    this user's, and does not answer.
+    """
 
     run: str
     pid: int
@@ -27,6 +31,7 @@ class RunRow:
     cards: str = ""
     simulated: bool = False
     counts: Mapping[JobState, int] | None = None
+    silent: bool = False
 
 
 def runs_json(rows: Sequence[RunRow]) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
             Text(words.visible(row.user)),
             str(row.pid),
             time,
-            Text(_jobs(row.counts)),
+            Text(_jobs(row)),
             Text(words.visible(_cards(row))),
             Text(words.visible(row.directory)),
         )
@@ -84,12 +89,14 @@ def _cards(row: RunRow) -> str:
     return row.cards
 
 
-def _jobs(counts: Mapping[JobState, int] | None) -> str:
-    """`312 of 1,000, 2 failed`."""
+def _jobs(row: RunRow) -> str:
+    """`312 of 1,000, 2 failed`; or why that is not known."""
+    counts = row.counts
     if counts is None:
-        return "?"
+        return "does not answer: stopped?" if row.silent else "?"
     total = sum(counts.values())
     settled = total - counts.get("waiting", 0) - counts.get("running", 0)
     failed = counts.get("failed", 0)
     text = f"{words.count(settled)} of {words.count(total)}"
-    return f"{text}, {words.count(failed)} failed" if failed else text
+    text = f"{text}, {words.count(failed)} failed" if failed else text
+    return text if row.state == "running" else f"{text}; writes its report"

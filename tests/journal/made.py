@@ -27,11 +27,11 @@ def made(
 ) -> RunDir:
     """A run begun so many seconds after the others: directory, manifest, journal with `facts`."""
     when = WHEN + timedelta(seconds=seconds)
-    run = RunDir.create(cwd, name, when)
+    run, id = RunDir.create(cwd, name, when), new_run_id(when)
     with Journal.create(run) as journal:
-        journal.append([(fact, codec.now()) for fact in (opened(), *facts)])
+        journal.append([(fact, codec.now()) for fact in (opened(run=id, name=name), *facts)])
     collected = manifest.collect(
-        new_run_id(when),
+        id,
         name,
         started=codec.iso(when.timestamp()),
         command=["gpulaunch", "run", str(job_file)],

@@ -1,0 +1,64 @@
+"""A run that is over and still writes its report: it answers, and is waited for."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.control import ControlServer, NoAnswerError, call, live_runs
+from gpulaunch.core.events import Retry
+from gpulaunch.core.facts import RunClosed
+from gpulaunch.journal.read import replay
+from gpulaunch.session import attend
+from tests.cli.launcher import Launcher
+from tests.helpers import wait_until
+from tests.journal.made import STARTED, made
+
+OVER = (*STARTED, RunClosed("failed", "", 1))
+
+
+def test_what_is_over_still_says_who_it_is(tmp_path: Path) -> None:
+    run = made(tmp_path, facts=OVER)
+    ledger = replay(run.events)
+    over = threading.Event()
+    with ControlServer(run.read_manifest().run) as server:
+
+        def serve() -> None:
+            while not over.is_set():
+                attend(server, run, ledger)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            (mine,) = [one for one in live_runs() if one.id == server.run]
+            assert (mine.dir, mine.name, mine.state) == (run.path, "fold", "failed")
+            with pytest.raises(NoAnswerError, match=r"is over .failed.: it only writes its report"):
+                call(server.run, Retry(None))
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_ps_names_a_run_that_does_not_answer_as_one(launcher: Launcher) -> None:
+    run = made(launcher.path)
+    with ControlServer(run.read_manifest().run) as server:
+        shown = launcher("ps").out
+        assert server.run in shown
+        assert "stopped?" in shown
+
+
+def test_a_run_is_waited_for_until_its_report_is_written(launcher: Launcher) -> None:
+    run = made(launcher.path, facts=OVER)
+    server = ControlServer(run.read_manifest().run)
+    try:
+        with launcher.begun("wait", run.path) as waiting:
+            wait_until(lambda: server.on_readable() == [] and len(server._conns) > 0)
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(1)
+            server.close()
+            assert waiting.wait(60) == 1
+    finally:
+        server.close()
