@@ -594,3 +594,8 @@ def test_what_of_gnu_parallel_has_no_counterpart_is_told(base: Path, line: str, 
     loaded = load(f"{line}\n", base)
     assert loaded.jobs == {}
     assert why in loaded.why("parallel")
+
+
+def test_a_slots_name_that_is_no_name_is_taken_as_it_is(base: Path) -> None:
+    script = "seq 0 1 | xargs -n 1 -P 2 --process-slot-var='A)B' python a.py\n"
+    assert len(load(script, base).jobs) == 2

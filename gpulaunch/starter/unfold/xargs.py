@@ -99,7 +99,7 @@ def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> 
         raise Untranslatable("xargs reads its items from the terminal, which a job has not")
     if line.options.get("-d", "'\\n'").strip("'\"$") != "\\n":
         raise Untranslatable(f"xargs -d {line.options['-d']} splits its items in its own way")
-    slot = line.options.get("--process-slot-var", "")
+    slot = re.escape(line.options.get("--process-slot-var", ""))
     text = " ".join(script.text(word) for word in line.template)
     if slot and slot != MASK:
         text = re.sub(rf"\$(?:{slot}\b|\{{{slot}\}})", f"${SLOT}", text)
