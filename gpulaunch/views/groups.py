@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core.breaker import without_own
+from gpulaunch.core.breaker import SHORTEST, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.failure.classes import title_of
 from gpulaunch.views import words
@@ -55,7 +55,7 @@ def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
         last, text, evidence = _last(job), how(job), evidence_of(job)
         kind = (last.failure or "") if last else ""
         own = (job.name, *job.params.values())
-        alike = (kind, without_own(text, own), without_own(evidence, own))
+        alike = (kind, _without(text, own), _without(evidence, own))
         members.setdefault(alike, []).append(job)
     return _sorted(
         Alike(how(one[0]), tuple(job.name for job in one), evidence_of(one[0]))
@@ -83,6 +83,15 @@ def reasons(
 
 def _sorted(groups: Iterable[Alike]) -> list[Alike]:
     return sorted(groups, key=lambda one: -len(one.names))
+
+
+def _without(text: str, own: Sequence[str]) -> str:
+    """The text without the job's own name, values and numbers; short ones as words of their own."""
+    text = without_own(text, own)
+    for value in own:
+        if 0 < len(value) < SHORTEST:
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "*", text)
+    return text
 
 
 def _last(job: JobRecord) -> AttemptRecord | None:

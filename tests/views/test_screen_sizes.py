@@ -131,3 +131,12 @@ def test_reasons_that_differ_in_jobs_and_numbers_alone_are_one() -> None:
         ("retries in 5 to 30 s", ("x", "y")),
         ("waits for its turn", ("z",)),
     ]
+
+
+def test_values_of_one_letter_make_no_kinds_of_failures() -> None:
+    run = History(1).open()
+    for item in "abc":
+        run.add(f.JobAdded(f"fold-{item}", 0, 1, "d", {"item": item})).start(f"fold-{item}", 0)
+        fails(run, f"fold-{item}", Exited(1), "exit", f"ValueError: a bad residue in chain {item}")
+    (group,) = failures(job for job in run.ledger.jobs.values() if job.name != "fold-a")
+    assert group.names == ("fold-b", "fold-c")
