@@ -6,12 +6,12 @@ Says what it finds, or refuses; starts nothing and leaves nothing behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,12 +20,13 @@ from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
 from gpulaunch.engines import fitting, strict
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
-from gpulaunch.errors import JobFileError, NoCardsError, UsageError
+from gpulaunch.errors import JobFileError, Mistake, NoCardsError, UsageError
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.finding import runs_of, working_directory
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.notify.looking import Looking
-from gpulaunch.spec import Plan
+from gpulaunch.spec import Look, Plan
+from gpulaunch.spec.mistakes import Mistakes
 
 if TYPE_CHECKING:
     from gpulaunch.lint import Finding
@@ -55,6 +56,35 @@ def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]
     if found.note:
         say(found.note)
     return list(found.findings)
+
+
+def looking_for(engine: str | None) -> Look:
+    """What adds the programs, scripts and functions that are not there to a file's mistakes."""
+    from gpulaunch.lint.absent import looking
+
+    return looking(os.environ, cluster=engine == "slurm")
+
+
+def refuse_absent(plan: Plan, jobs: Sequence[Job], options: Options) -> None:
+    """Raises JobFileError for what these jobs of a run that goes on would run and is not there."""
+    mistakes = Mistakes(plan.source, plan.root)
+    first = [job for job in jobs if not (job.needs or job.after)]
+    looking_for(options.engine)(mistakes, first)
+    mistakes.raise_if_any()
+
+
+def all_told(*steps: Callable[[], Any]) -> list[Any]:
+    """What each step returns. Raises JobFileError with the mistakes of all of them together."""
+    made: list[Any] = []
+    wrong: list[Mistake] = []
+    for step in steps:
+        try:
+            made.append(step())
+        except JobFileError as error:
+            wrong += error.found
+    if wrong:
+        raise JobFileError(wrong)
+    return made
 
 
 def looking_at(plan: Plan) -> Looking:

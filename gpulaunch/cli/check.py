@@ -39,7 +39,9 @@ def command(
     gpulaunch check jobs.yaml --engine slurm
     """
     from gpulaunch.cli.beforehand import (
+        all_told,
         looking_at,
+        looking_for,
         pool_for,
         runs_before,
         warn_of,
@@ -54,18 +56,21 @@ def command(
     from gpulaunch.journal.earlier import durations_of
     from gpulaunch.spec import load
 
-    plan = load(jobs, environ=os.environ)
-    digests = {job.name: job.digest for job in plan.jobs}
-    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
     options = with_engine(Options(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
+    plan = load(jobs, environ=os.environ, look=looking_for(engine))
+    digests = {job.name: job.digest for job in plan.jobs}
+    plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
     with looking_at(plan) as looking:
         found = warn_of(plan, options, most=sys.maxsize)
         pool = open_pool(gpus, simulate, os.environ, "check") if local else None
-        warn_of_telling(plan, looking, options)
-    if pool is None or pool.here:
-        pool = pool_for(plan, plan.jobs, options, "check")
-    else:
+        here = pool is None or pool.here
+        _, asked = all_told(
+            lambda: warn_of_telling(plan, looking, options),
+            lambda: pool_for(plan, plan.jobs, options, "check") if here else pool,
+        )
+        pool = asked
+    if not here:
         for note in pool.notes:
             say(note)
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")

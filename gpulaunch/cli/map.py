@@ -20,7 +20,7 @@ from gpulaunch.cli.options import (
     refuse_option_as_command,
     run_options,
 )
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import JobFileError, UsageError
 
 SEPARATOR = ":::"
 OURS = {
@@ -77,6 +77,7 @@ def command(
     ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
     """
     from gpulaunch.cli import running
+    from gpulaunch.cli.beforehand import looking_for
     from gpulaunch.journal.finding import working_directory
     from gpulaunch.spec import load_text
 
@@ -94,8 +95,21 @@ def command(
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
     text = _yaml({"name": name, **shared, "jobs": [job]})
-    plan = load_text(text, name="map", base=working_directory(), environ=os.environ)
-    return running.start(plan, None, Options.of(options))
+    asked = Options.of(options)
+    look, base = looking_for(asked.engine), working_directory()
+    try:
+        plan = load_text(text, name="map", base=base, environ=os.environ, look=look)
+    except JobFileError as error:  # nobody wrote a job file: its places mean nothing
+        told = dict.fromkeys(f"{_option_of(one.field)}: {one.message}" for one in error.found)
+        raise UsageError("\n".join(told)) from None
+    return running.start(plan, None, asked)
+
+
+def _option_of(field: str) -> str:
+    """What of the command line a field of the made job file stands for: `jobs[0].run[1]` CMD."""
+    name = field.rpartition(".")[2].partition("[")[0]
+    own = {"run": "CMD", "foreach": "ITEM", "": "map"}
+    return own.get(name, f"--{name.replace('_', '-')}")
 
 
 def _refuse_parallels(run: Sequence[str]) -> None:

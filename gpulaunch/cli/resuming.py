@@ -16,8 +16,10 @@ from typing import TypeAlias
 
 from gpulaunch import errors
 from gpulaunch.cli.beforehand import (
+    all_told,
     looking_at,
     pool_for,
+    refuse_absent,
     require_programs,
     warn_of_telling,
 )
@@ -109,8 +111,11 @@ def _go_on(
     plan = plan_again(run, manifest, options)
     chosen = choose(ledger, plan.jobs, options)
     with looking_at(plan) as looking:
-        pool = pool_for(plan, chosen.to_do, options, manifest.run)
-        warn_of_telling(plan, looking, options)
+        pool, *_ = all_told(
+            lambda: pool_for(plan, chosen.to_do, options, manifest.run),
+            lambda: refuse_absent(plan, chosen.to_do, options),
+            lambda: warn_of_telling(plan, looking, options),
+        )
     say(str(chosen), options)
     if options.dry_run:
         echo_plan(plan, again.starts(ledger, chosen), pool, options.as_json)

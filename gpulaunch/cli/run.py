@@ -43,6 +43,7 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     gpulaunch run jobs.yaml --engine slurm    on a cluster: Slurm says when and where
     """
     from gpulaunch.cli import resuming, running
+    from gpulaunch.cli.beforehand import looking_for
     from gpulaunch.errors import UsageError
     from gpulaunch.journal.finding import newest_of, working_directory
     from gpulaunch.journal.rundir import RunDir
@@ -54,7 +55,8 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, working_directory())
     if go_on and last and last.holds_run:
         return resuming.resume(last, opts)
-    plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu)
+    look = looking_for(opts.engine)
+    plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
     if not (new or opts.dry_run or opts.run_dir):
         running.refuse_unfinished(jobs)
     return running.start(plan, jobs, opts)

@@ -21,6 +21,7 @@ import click
 
 from gpulaunch import errors
 from gpulaunch.cli.beforehand import (
+    all_told,
     looking_at,
     pool_for,
     require_programs,
@@ -78,8 +79,10 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         found = warn_of(plan, options)
         jobs = with_needs(plan.jobs, options.choices.only, Ledger())
         names = {job.name for job in jobs}
-        pool = pool_for(plan, jobs, options, run_id)
-        warn_of_telling(plan, looking, options)
+        pool, _ = all_told(
+            lambda: pool_for(plan, jobs, options, run_id),
+            lambda: warn_of_telling(plan, looking, options),
+        )
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK

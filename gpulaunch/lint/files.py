@@ -13,6 +13,7 @@ import time
 import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from gpulaunch.errors import UsageError
@@ -82,6 +83,24 @@ class Files:
             except (OSError, ValueError):
                 self._kinds[path] = False
         return self._kinds[path]
+
+    def exists(self, path: str) -> bool:
+        """False only where it is certain: a directory that may not be read may hold it."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (OSError, ValueError):
+            return True
+        return True
+
+    def names(self, directory: str, most: int) -> list[str]:
+        """Names in a directory, `most` of them at most; none where it cannot be read."""
+        try:
+            with os.scandir(directory) as entries:
+                return [entry.name for entry in islice(entries, most)]
+        except (OSError, ValueError):
+            return []
 
     def real(self, path: str) -> str:
         """By which a file is known, whatever links lead to it."""

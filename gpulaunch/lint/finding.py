@@ -23,6 +23,7 @@ RULES = {
     "spread": "spreads over more cards than the job has",
     "fixed-port": "always takes the same port",
     "all-gpus": "gives a container every card of the machine",
+    "not-there": "runs a program or a script that is not there",
     "daemon": "has a daemon start what then is no descendant of the job",
 }
 """Name and meaning; `# gpulaunch: ok NAME` on a line silences one there."""

@@ -104,14 +104,14 @@ def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tupl
         Charge(suspect, words[number], Word("", 0, 0), number)
         for number, suspect in shell.of_words(words, indices)
     ]
-    which, kind = _script_in(words)
+    which, kind = script_in(words)
     if which:
         inner, runs = _script(words[which], kind, indices, which)
         return charges + inner, runs
     return charges, shell.runs_of_words(words)
 
 
-def _script_in(words: list[str]) -> tuple[int, str]:
+def script_in(words: list[str]) -> tuple[int, str]:
     """Where the script of `[bash, -c, SCRIPT]` stands, and its dialect; 0 where there is none."""
     name = words[0].rsplit("/", 1)[-1] if words else ""
     flags = [i for i, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)]
@@ -128,20 +128,27 @@ def shown(text: Text) -> str:
 
 
 def place_in(mistakes: Mistakes, run: Node, charge: Charge, shell: tuple[str, ...]) -> int:
-    """Where a charge stands in the job file, whose entry says `run`.
+    """Where a charge stands in the job file, whose entry says `run`."""
+    return place_of_word(mistakes, run, charge.text, charge.word, charge.number, shell)
+
+
+def place_of_word(
+    mistakes: Mistakes, run: Node, text: str, word: Word, number: int | None, shell: tuple[str, ...]
+) -> int:
+    """Where a word of `text` stands, which is a command or, in a list, its element `number`.
 
     The command as typed has the same words as the one filled in, so its n-th word is meant.
     """
     node, kind = run, dialect(shell) or "bash"
-    if charge.number is not None and isinstance(run.value, list):
-        node = run.value[charge.number]
+    if number is not None and isinstance(run.value, list):
+        node = run.value[number]
     typed = str(node.value)
-    if not charge.word.end or not isinstance(node.value, str):
+    if not word.end or not isinstance(node.value, str):
         return node.at
-    both = (list(_words(text, kind)) for text in (charge.text, typed))
-    for filled, word in zip(*both, strict=False):
-        if filled.start == charge.word.start:
-            return _place_of(mistakes, node, word, typed)
+    both = (list(_words(one, kind)) for one in (text, typed))
+    for filled, there in zip(*both, strict=False):
+        if filled.start == word.start:
+            return _place_of(mistakes, node, there, typed)
     return node.at
 
 

@@ -49,6 +49,10 @@ _WRAPPERS = frozenset({
     "coverage", "gdb", "valgrind", "perf", "strace", "catchsegv", "script", "dbus-run-session",
 })
 # fmt: on
+_UNDERSTOOD = re.compile(
+    r"-[bBdEiIOPqsSuvxeu]+|-[WX].*|--|-o|-eo|-euo|-euxo|--check-hash-based-pycs|-l|--login"
+)
+_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs", "-o", "-eo", "-euo", "-euxo"})
 _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 
@@ -147,3 +151,15 @@ def _first(
         if word and word.endswith(ends):
             return number, kind, word
     return None
+
+
+def of_interpreter(words: Sequence[str | None], number: int) -> bool:
+    """Whether every word between an interpreter and its script is an option that is understood."""
+    valued = False
+    for word in words[1:number]:
+        if word is None:
+            return False
+        if not valued and not _UNDERSTOOD.fullmatch(word):
+            return False
+        valued = not valued and word in _WITH_VALUE
+    return not valued

@@ -72,6 +72,27 @@ def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> Lo
     return Looked(tuple(reader.found[:MOST]), tuple(reader.runs[:MOST]))
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a script: its words, what each stands for (None: nobody knows), and the
+    directory where it runs, relative to the script's (None: nobody knows)."""
+
+    command: Command
+    words: tuple[Word, ...]
+    values: tuple[str | None, ...]
+    cwd: str | None
+
+
+def steps(script: str, dialect: str) -> Iterator[Step]:
+    """The commands of a script in turn, those without a program left out."""
+    reader = _Reader(script, frozenset())
+    for command in islice(commands_in(script, dialect), COMMANDS):
+        reader.read(command)
+        if command.name is not None and reader.spent <= WORDS:
+            words, values = reader.handed_on((command.name, *command.arguments))
+            yield Step(command, tuple(words), tuple(values), reader.cwd)
+
+
 def of_words(
     words: Sequence[str], indices: frozenset[str] = frozenset()
 ) -> Iterator[tuple[int, Suspect]]:
@@ -122,7 +143,7 @@ class _Reader:
             return
         self._slots(command)
         self._inside(command)
-        words, values = self._handed_on((command.name, *command.arguments))
+        words, values = self.handed_on((command.name, *command.arguments))
         for number, suspect in options.check(values, self.indices):
             # A port by a variable was found where that got its value.
             if suspect.rule != "fixed-port" or "$" not in self._typed(words[number]):
@@ -179,7 +200,7 @@ class _Reader:
         for placed in python.look(run.what).placed:
             self.found.append(Found(word, placed.suspect))
 
-    def _handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
+    def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
         pairs: list[tuple[Word, str | None]] = []
         for word in words:

@@ -5,9 +5,9 @@
 Reads files and looks at directories; starts nothing, writes nothing, prints nothing.
 """
 
-from gpulaunch.spec.load import load, load_text
+from gpulaunch.spec.load import Look, load, load_text
 from gpulaunch.spec.places import find_conda, read_env_file
 from gpulaunch.spec.plan import Plan
 from gpulaunch.spec.schema import schema
 
-__all__ = ["Plan", "find_conda", "load", "load_text", "read_env_file", "schema"]
+__all__ = ["Look", "Plan", "find_conda", "load", "load_text", "read_env_file", "schema"]

@@ -13,7 +13,15 @@ from gpulaunch.spec.expand import MAX_JOBS, Context, Draft, Entry
 from gpulaunch.spec.fields import Entry as EntryFields
 from gpulaunch.spec.fields import engines_merged
 from gpulaunch.spec.mistakes import Bad, Mistakes
-from gpulaunch.spec.needs import Index, Names, Resolver, find_cycles, spell_cycle
+from gpulaunch.spec.needs import (
+    Index,
+    Names,
+    Resolver,
+    Shape,
+    find_cycles,
+    shape_of,
+    spell_cycle,
+)
 from gpulaunch.spec.services import is_end, same_addresses, spell_end, with_ends
 from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.tree import Node
@@ -23,21 +31,37 @@ from gpulaunch.spec.values import found
 
 _CYCLES = 20
 _ENVIRONMENTS = ("python", "venv", "conda")
+_EXPANDING = frozenset({"name", "foreach", "matrix", "batch"})
 
 
 @dataclass
 class Drafts:
-    """All entries expanded: drafts in order, each name once. `complete`: all names are known."""
+    """All entries expanded: drafts in order, each name once.
+
+    `bare`: what is known of entries whose items are not; `shapes`: of the names of jobs that are
+    not known, those they may have. `wrong_defaults`: fields of `defaults:` that could not be read.
+    """
 
     context: Context
+    wrong_defaults: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.drafts: list[Draft] = []
         self.names: dict[str, Draft] = {}
         self.firsts: dict[int, str] = {}
-        self.complete = True
+        self.bare: list[Draft] = []
+        self.shapes: list[Shape] = []
+
+    def startable(self) -> list[Job]:
+        """The jobs that start with what is there now, as far as what they run is known."""
+        return [
+            draft.job
+            for draft in (*self.drafts, *self.bare)
+            if draft.job is not None and draft.sound and not (draft.needs or draft.after)
+        ]
 
     def expand(self, root: Node, defaults: dict[str, Any]) -> None:
+        """Expand every entry; mistakes are added."""
         assert isinstance(root.value, dict)
         mistakes = self.context.mistakes
         jobs = root.value.get("jobs")
@@ -57,27 +81,36 @@ class Drafts:
         if not isinstance(node.value, dict):
             what = found(node.plain())
             mistakes.add(where, f"expected a job like {{name: a, run: ./a.sh}}, found {what}")
-            self.complete = False
+            self.shapes.append(shape_of(None, False, group))
             return
         plain, nulls = split(node)
         own, fine = validate(EntryFields, plain, where, mistakes)
-        if any(key in plain and key not in own for key in ("name", "foreach", "matrix", "batch")):
-            self.complete = False
-            return
+        wrong = frozenset(plain) - frozenset(own)
         if not _says_what_runs(plain, where, mistakes):
             fine = False
         if sum(key in own for key in _ENVIRONMENTS) > 1:
             mistakes.add(where, "python:, venv: and conda: exclude each other; keep one")
-            fine = False
+            fine, wrong = False, wrong | {"python"}
         fields = _merged(defaults, own, nulls)
 
         def lead(field: str) -> Steps:
             return (*where, field) if field in own or field not in defaults else ("defaults", field)
 
-        self._add(Entry(self.context, group, fields, lead, broken=not fine))
+        wrong |= self.wrong_defaults - frozenset(own) - nulls
+        entry = Entry(self.context, group, fields, lead, broken=not fine, wrong=wrong)
+        if wrong.isdisjoint(_EXPANDING):
+            self._add(entry)
+        else:
+            self.bare.append(entry.bare())
+            entry.complete = False
+        if not entry.complete:
+            expands = not {"foreach", "matrix"}.isdisjoint(plain)
+            self.shapes.append(shape_of(plain.get("name"), expands, group))
 
     def _add(self, entry: Entry) -> None:
+        made = False
         for draft in entry.drafts():
+            made = True
             first = self.names.setdefault(draft.name, draft)
             if first is not draft:
                 self._twice(entry, first, draft)
@@ -85,7 +118,8 @@ class Drafts:
             self.drafts.append(draft)
             if entry.fields.get("first"):
                 self.firsts.setdefault(entry.group, draft.name)
-        self.complete = self.complete and entry.complete
+        if entry.broken and not made:
+            self.bare.append(entry.bare())
 
     def _twice(self, entry: Entry, first: Draft, second: Draft) -> None:
         mistakes = self.context.mistakes
@@ -136,10 +170,8 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 
 
 def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
-    """The jobs, with the names they wait for. Looked up only where every name is known."""
-    if not drafts.complete:
-        return []
-    resolver = Resolver(Index(drafts.names))
+    """The jobs, with the names they wait for. A name that an unknown job may have is no mistake."""
+    resolver = Resolver(Index(drafts.names), drafts.shapes)
     waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []
     shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
@@ -153,6 +185,9 @@ def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
         if draft.job is not None:
             job = replace(draft.job, needs=needs, after=after) if needs or after else draft.job
             jobs.append(job)
+    for draft in drafts.bare:
+        _names(resolver, draft, "needs", mistakes)
+        _names(resolver, draft, "after", mistakes)
     services = [draft.name for draft in drafts.drafts if draft.serves]
     for name, first_name, variable in same_addresses(services):
         mistakes.add(
@@ -193,4 +228,4 @@ def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> 
         return resolver.names(draft.name, patterns)
     except Bad as bad:
         mistakes.add_bad(("jobs", draft.group, field), bad)
-        return ()
+        return resolver.matching(draft.name, patterns)

@@ -21,8 +21,8 @@ from gpulaunch.spec.fields import Deferred, filled
 from gpulaunch.spec.forms import Matrix
 from gpulaunch.spec.items import Item, Items, names_of, open_items
 from gpulaunch.spec.mistakes import Bad, Gather, Mistakes
-from gpulaunch.spec.needs import Pattern
-from gpulaunch.spec.placeholders import insert
+from gpulaunch.spec.needs import Pattern, pattern_of
+from gpulaunch.spec.placeholders import compile_raw, insert
 from gpulaunch.spec.places import Places
 from gpulaunch.spec.suggest import shorten
 from gpulaunch.spec.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
@@ -35,7 +35,7 @@ MAX_JOBS = 500_000
 class Draft:
     """A job but for what it waits for; `serves`: it is a service.
 
-    `job` is None where a field of it is wrong.
+    `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Draft:
     needs: tuple[Pattern, ...] = ()
     after: tuple[Pattern, ...] = ()
     serves: bool = False
+    sound: bool = True
 
 
 @dataclass(slots=True)
@@ -65,8 +66,9 @@ class Context:
 class Entry:
     """An entry being expanded. `fields` are converted or Deferred; `where` leads to each of them.
 
-    `broken`: some field was wrong and is not in `fields`, so no Job can be made. `complete`: the
-    names of all its jobs are known, once `drafts` was read to its end.
+    `broken`: something is wrong, and no plan will be made; its jobs are, as far as that goes, since
+    every mistake is told in one go. `wrong`: fields that are not in `fields` because of that.
+    `complete`: the names of all its jobs are known, once `drafts` was read to its end.
     """
 
     context: Context
@@ -74,6 +76,7 @@ class Entry:
     fields: Fields
     where: Callable[[str], Steps]
     broken: bool = False
+    wrong: frozenset[str] = frozenset()
     complete: bool = True
     workers: set[str] = field(default_factory=set)
     digest: str = ""
@@ -94,16 +97,60 @@ class Entry:
         texts = Texts(
             self.fields, items, self.group, context.scripts, context.places.home, self._add
         )
-        if not texts.check():
+        fine = texts.check()
+        if not fine:
             self.broken = True
         if self.broken:
-            self._check_constants(texts)
+            self._check_constants(texts.fixed)
         if texts.name_broken:
             self.complete = False
             return
-        yield from self._expand(texts, items)
+        yield from self._expand(texts, items, fine)
 
-    def _expand(self, texts: Texts, items: Items) -> Iterator[Draft]:
+    def bare(self) -> Draft:
+        """What is known of its jobs where no item is: what they run and, without placeholders,
+        what they wait for. What is wrong with that is added."""
+        self._check_constants({k: v for k, v in self.fields.items() if not isinstance(v, Deferred)})
+        waits = {
+            field: tuple(pattern_of(text, {}, str) for text in texts if isinstance(text, str))
+            for field in ("needs", "after")
+            for texts in [tuple(map(compile_raw, self.fields.get(field, ())))]
+        }
+        return Draft(
+            "", "", self.group, self._sketch(), waits["needs"], waits["after"], sound=self.sound
+        )
+
+    @property
+    def sound(self) -> bool:
+        return _RUNNING.isdisjoint(self.wrong)
+
+    def _sketch(self) -> Job | None:
+        """A job of it with its placeholders unfilled; None where they say in what it runs."""
+        fields = self.fields
+        if not self.sound or any(isinstance(fields.get(name), Deferred) for name in _RUNNING):
+            return None
+        try:
+            found, worker = self._places(fields), self._worker(fields)
+        except Bad:
+            return None  # told where constants are checked
+        run = fields.get("run", ())
+        typed = compile_raw(run) if isinstance(run, str) else tuple(map(compile_raw, run))
+        env = {k: None if v is None else compile_raw(v) for k, v in fields.get("env", {}).items()}
+        return Job(
+            name="",
+            run=typed if worker is None else workers.command_of(worker),
+            group=self.group,
+            shell=fields.get("shell") or DEFAULT_SHELL,
+            env=env,
+            cwd=found.get("cwd") or str(self.context.places.base),
+            env_file=found.get("env_file"),
+            python=found.get("python"),
+            venv=found.get("venv"),
+            conda=found.get("conda"),
+            worker=worker,
+        )
+
+    def _expand(self, texts: Texts, items: Items, fine: bool) -> Iterator[Draft]:
         context = self.context
         combinations = self._combinations()
         if items.count * len(combinations) + context.jobs > MAX_JOBS:
@@ -113,16 +160,16 @@ class Entry:
         context.jobs += items.count * len(combinations)
         for item in self._batched(items):
             for axes in combinations:
-                draft = self._draft(texts, item, axes)
+                draft = self._draft(texts, item, axes, fine)
                 if draft is not None:
                     yield draft
 
-    def _check_constants(self, texts: Texts) -> None:
+    def _check_constants(self, fixed: Fields) -> None:
         """What no Job will be made of is looked at all the same: every mistake in one go."""
         gather = Gather()
-        gather.take((), self._demand, texts.fixed)
-        gather.take((), self._places, texts.fixed)
-        gather.take(("worker",), self._worker, texts.fixed)
+        gather.take((), self._demand, fixed)
+        gather.take((), self._places, fixed)
+        gather.take(("worker",), self._worker, fixed)
         for bad in gather.bads:
             self._add_for("", bad)
 
@@ -190,7 +237,7 @@ class Entry:
 
     # ── one job ─────────────────────────────────────────────────────────────────────────────────
 
-    def _draft(self, texts: Texts, item: Item, axes: Values) -> Draft | None:
+    def _draft(self, texts: Texts, item: Item, axes: Values, fine: bool) -> Draft | None:
         values = {**item.values, **axes}
         where = ", ".join(filter(None, [item.where, *(f"{k}={v}" for k, v in axes.items())]))
         try:
@@ -201,7 +248,7 @@ class Entry:
             return None
         values["job"] = name
         job = None
-        if not self.broken:
+        if fine:
             job = self._job(texts, item, self._params({**item.params, **axes}), values, where)
         return Draft(
             name,
@@ -211,6 +258,7 @@ class Entry:
             texts.patterns("needs", values),
             texts.patterns("after", values),
             "service" in self.fields,
+            self.sound,
         )
 
     def _params(self, given: Values) -> Mapping[str, str]:
@@ -227,7 +275,7 @@ class Entry:
         gather = Gather()
         resolved = self._resolve(texts, values, gather)
         shell = resolved.get("shell") or DEFAULT_SHELL
-        demand = gather.take((), self._demand, resolved)
+        demand = gather.take((), self._demand, resolved, _NO_DEMAND)
         demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
         found = gather.take((), self._places, resolved)
         worker = gather.take(("worker",), self._worker, resolved)
@@ -241,7 +289,9 @@ class Entry:
             gather.done()
         except Bad as bad:
             self._add_for(where, bad)
-            return None
+            self.broken = True
+            if not _RUNNING.isdisjoint(str(one.path[0]) for one in bad.each()):
+                return None
         job = Job(
             name=values["job"],
             run=run,
@@ -275,6 +325,8 @@ class Entry:
             item=values if worker is not None else _NO_PLACES,
             engine=self._engine(resolved),
         )
+        if self.broken:
+            return job
         if worker is not None:
             try:
                 job = self._keyed(job)
@@ -385,6 +437,14 @@ class Entry:
             )
 
 
+_RUNNING = frozenset(
+    {
+        *("run", "worker", "shell", "cwd", "env", "env_file", "python", "venv", "conda"),
+        *("foreach", "matrix", "batch", "needs", "after"),
+    }
+)
+"""Fields that say what a job runs, in what, and whether other jobs come before."""
+_NO_DEMAND = Demand()
 _ZERO = frozenset({0})
 _NO_RETRY = RetryPolicy()
 _NO_PLACES: Mapping[str, str] = {}

@@ -6,10 +6,12 @@ Goes on after every mistake that leaves the rest readable, and raises them all t
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
+from gpulaunch.core.model import Job
 from gpulaunch.spec import tree
 from gpulaunch.spec.entries import Drafts, resolved
 from gpulaunch.spec.expand import Context
@@ -20,28 +22,44 @@ from gpulaunch.spec.source import Source, decode, read_bytes
 from gpulaunch.spec.top import Top
 from gpulaunch.spec.values import found
 
+Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
+"""Looks at the jobs that start with what is there now, and adds what is wrong with them."""
 
-def load(path: Path, *, environ: Mapping[str, str], per_gpu: int | None = None) -> Plan:
+
+def load(
+    path: Path,
+    *,
+    environ: Mapping[str, str],
+    per_gpu: int | None = None,
+    look: Look | None = None,
+) -> Plan:
     """The plan that a job file makes.
 
     Raises JobFileError with every mistake, UsageError where there is no such file to read.
     `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
-    file's own, which jobs that say nothing have.
+    file's own, which jobs that say nothing have. `look` adds mistakes, to be told with the others.
     """
     data = read_bytes(path, "a job file (YAML text)")
     with _collecting_nothing():
-        return _plan(data, str(path), _plain(path.absolute().parent), environ, path, per_gpu)
+        base = _plain(path.absolute().parent)
+        return _plan(data, str(path), base, environ, path, per_gpu, look)
 
 
 def load_text(
-    data: bytes, *, name: str, base: Path, environ: Mapping[str, str], per_gpu: int | None = None
+    data: bytes,
+    *,
+    name: str,
+    base: Path,
+    environ: Mapping[str, str],
+    per_gpu: int | None = None,
+    look: Look | None = None,
 ) -> Plan:
     """As `load`, for text that is at hand; `name` is how messages call it.
 
     `base` is the directory where relative paths and globs start.
     """
     with _collecting_nothing():
-        return _plan(data, name, _plain(base.absolute()), environ, None, per_gpu)
+        return _plan(data, name, _plain(base.absolute()), environ, None, per_gpu, look)
 
 
 def _plain(base: Path) -> Path:
@@ -72,6 +90,7 @@ def _plan(
     environ: Mapping[str, str],
     path: Path | None,
     per_gpu: int | None,
+    look: Look | None,
 ) -> Plan:
     source = Source(name, base, data, decode(data, name))
     root, early = tree.parse(source)
@@ -85,9 +104,11 @@ def _plan(
     top.read(Path(name).stem)
     shared = top.per_gpu if per_gpu is None else per_gpu
     context = Context(Places(base, environ), mistakes, top.limits, shared)
-    drafts = Drafts(context)
+    drafts = Drafts(context, top.wrong_defaults)
     drafts.expand(root, top.defaults)
     jobs = resolved(drafts, mistakes)
+    if look is not None:
+        look(mistakes, drafts.startable())
     mistakes.raise_if_any()
     return Plan(
         name=top.name,

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from gpulaunch.core.template import Template, Text
 from gpulaunch.spec.mistakes import Bad, Gather
-from gpulaunch.spec.placeholders import insert
+from gpulaunch.spec.placeholders import compile_raw, insert
 from gpulaunch.spec.suggest import did_you_mean
 
 MAX_EDGES = 20_000_000
@@ -48,6 +48,35 @@ def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str
     if not typed:
         return Pattern(name, None)
     return Pattern(name, insert(text, values, lambda value: escape(clean(value))))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The names that the jobs of an entry may have, where they are not known: how they start, and
+    all that they may be."""
+
+    head: str
+    whole: re.Pattern[str]
+
+    def may_be(self, pattern: Pattern) -> bool:
+        """Whether such a job may be meant; of a glob, by how it starts alone."""
+        if self.whole.fullmatch(pattern.name):
+            return True
+        if pattern.glob is None:
+            return False
+        head = _MAGIC.split(pattern.glob, maxsplit=1)[0]
+        return head.startswith(self.head) or self.head.startswith(head)
+
+
+def shape_of(typed: object, expands: bool, group: int) -> Shape:
+    """The shape of the names that an entry's `name:` makes, as it is typed."""
+    given = typed if isinstance(typed, str) and typed else None
+    text = compile_raw(given or ("job" if expands else f"job-{group + 1}"))
+    parts = (text,) if isinstance(text, str) else text.parts
+    whole = "".join(re.escape(part) if isinstance(part, str) else ".*" for part in parts)
+    if isinstance(text, str) and expands:
+        whole += "(-.*)?"
+    return Shape(parts[0] if isinstance(parts[0], str) else "", re.compile(whole, re.DOTALL))
 
 
 def escape(value: str) -> str:
@@ -126,8 +155,9 @@ class Index:
 class Resolver:
     """Turns each job's patterns into names; equal results are one tuple."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, shapes: Sequence[Shape] = ()) -> None:
         self.index = index
+        self.shapes = shapes
         self.edges = 0
         self._interned: dict[Names, Names] = {}
         self._resolved: dict[tuple[Pattern, ...], Names] = {}
@@ -143,6 +173,12 @@ class Resolver:
             if any(pattern.glob for pattern in patterns):
                 self._resolved[patterns] = known
         return self._without_itself(job, patterns, known)
+
+    def matching(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
+        """The names that some of them match, for where others are wrong: cycles are looked for
+        among them. What matches `job` itself was told."""
+        right = [one for one in patterns if not self._matches(job, one)]
+        return tuple(dict.fromkeys(name for one in right for name in self.index.match(one)))
 
     def intern(self, names: Names) -> Names:
         same = self._interned.setdefault(names, names)
@@ -169,7 +205,7 @@ class Resolver:
 
     def _some(self, pattern: Pattern) -> Names:
         matches = self.index.match(pattern)
-        if not matches:
+        if not matches and not any(shape.may_be(pattern) for shape in self.shapes):
             raise Bad(self._nothing(pattern))
         return matches
 
@@ -195,7 +231,7 @@ class Resolver:
             if first != job:
                 return ()
         others = tuple(name for name in known if name != job)
-        if not others:
+        if not others and not any(shape.may_be(inside[0]) for shape in self.shapes):
             raise Bad(f"{inside[0].name} matches no other job's name than its own")
         return self.intern(others)
 

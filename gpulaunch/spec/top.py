@@ -30,6 +30,7 @@ class Top:
         self.limits: dict[str, int] = {}
         self.notify: tuple[Target, ...] = ()
         self.defaults: dict[str, Any] = {}
+        self.wrong_defaults: frozenset[str] = frozenset()
 
     def read(self, stem: str) -> None:
         for key in self.nodes:
@@ -71,6 +72,7 @@ class Top:
             self.mistakes.add(("defaults", key), "a job's own; it cannot be a default", key=True)
             del plain[key]
         self.defaults, _ = validate(Defaults, plain, ("defaults",), self.mistakes)
+        self.wrong_defaults = frozenset(plain) - frozenset(self.defaults)
 
 
 def _unknown(key: str) -> str:

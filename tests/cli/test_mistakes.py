@@ -177,3 +177,77 @@ def test_a_command_to_tell_that_may_be_there_is_not_warned_of(launcher: Launcher
     result = launcher("check", "jobs.yaml", "--simulate", "1")
     assert result.status == 0
     assert "there is no program" not in result.err
+
+
+# ── what is not there ───────────────────────────────────────────────────────────────────────────
+
+ABSENT = """
+gpus: [7]
+notify: [{to: "nonsense://x"}]
+jobs:
+  - {name: a, run: python predikt.py}
+  - {name: b, run: 'true', needs: [nobody]}
+  - {name: c, worker: "fold.py:predikt"}
+  - {name: d, run: 'true', cwd: nowhere}
+"""
+
+
+@pytest.mark.parametrize("command", READ)
+def test_what_is_not_there_is_told_with_all_else_before_anything_starts(
+    launcher: Launcher, command: str
+) -> None:
+    launcher.file("predict.py", "")
+    launcher.file("fold.py", "def predict(item): ...")
+    launcher.file("jobs.yaml", ABSENT)
+    result = launcher(*command.split(), "jobs.yaml", "--simulate", "1")
+    assert result.status == 2
+    for told in (
+        "jobs[0].run: ",
+        "predikt.py does not exist; did you mean predict.py?",
+        "jobs[1].needs[0]: there is no job nobody",
+        "jobs[2].worker: there is no predikt in fold.py; did you mean predict?",
+        "jobs[3].cwd: ",
+    ):
+        assert told in result.err
+    assert not (launcher.path / "gpulaunch-runs").exists()
+
+
+def test_what_the_cards_and_the_addresses_say_is_told_together(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", ABSENT.partition("  - {name: a")[0] + "  - {name: a, run: 'true'}\n")
+    for command in ("check", "run"):
+        result = launcher(command, "jobs.yaml", "--simulate", "1")
+        assert result.status == 2
+        assert "jobs.yaml:2:8: gpus[0]:" in result.err or "jobs.yaml:2:7: gpus:" in result.err
+        assert "jobs.yaml:3:" in result.err
+
+
+def test_resume_looks_only_at_what_it_would_start(launcher: Launcher) -> None:
+    launcher.file("ok.py", "")
+    launcher.file("bad.py", "raise SystemExit(1)")
+    jobs = "jobs: [{name: a, run: python3 ok.py}, {name: b, run: python3 bad.py}]"
+    launcher.file("jobs.yaml", jobs)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    (launcher.path / "ok.py").unlink()
+    launcher.file("bad.py", "")
+    assert launcher("resume").status == 0
+    (launcher.path / "bad.py").unlink()
+    assert launcher("run", "--new", "jobs.yaml", "--simulate", "1").status == 2
+
+
+def test_retry_refuses_to_start_what_is_gone(launcher: Launcher) -> None:
+    launcher.file("bad.py", "raise SystemExit(1)")
+    launcher.file("jobs.yaml", "jobs: [{name: b, run: python3 bad.py}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    (launcher.path / "bad.py").unlink()
+    result = launcher("retry")
+    assert result.status == 2
+    assert "bad.py does not exist" in result.err
+
+
+def test_map_says_what_is_wrong_without_a_job_file_that_nobody_wrote(launcher: Launcher) -> None:
+    result = launcher("map", "--simulate", "1", "no-such-program", "x", ":::", "a", "b")
+    assert result.status == 2
+    assert result.err == "gpulaunch: CMD: there is no program no-such-program in PATH\n"
+    result = launcher("map", "--simulate", "1", "--timeout", "soon", "true", ":::", "a")
+    assert result.status == 2
+    assert result.err.startswith("gpulaunch: --timeout: expected a duration")

@@ -62,7 +62,7 @@ def test_exit_codes_signals_and_reasons_are_recorded(launcher: Launcher) -> None
           - {name: good, run: 'true'}
           - {name: three, run: exit 3}
           - {name: killed, run: kill -SEGV $$}
-          - {name: absent, run: [no-such-program]}
+          - {name: absent, run: [no-such-program], env: {PATH: '{{out}}'}}
           - {name: silent, run: 'true', outputs: [result.txt]}
           - {name: slow, run: sleep 60, timeout: 300ms, grace: 10}
           - {name: hung, run: sleep 60, idle_timeout: 300ms, grace: 10}

@@ -16,11 +16,16 @@ INPUTS = [
     *("inputs/a.fasta", "inputs/b.fasta", "inputs/a.yaml", "inputs/a.json"),
     *("sequences/a.fasta", "images/a.jpg", "texts/a.txt", "models/chat.gguf"),
 ]
+PROGRAMS = [
+    *("run_alphafold.py", "embed.py", "merge.py", "score.py", "caption.py", "ask.py", "msa.py"),
+    *("fold.py", "table.py", "train.py"),
+]
+"""The people's own, and the system's checkout: a recipe stands beside them."""
 
 
 @pytest.fixture
 def beside_inputs(tmp_path: Path) -> Path:
-    for name in INPUTS:
+    for name in (*INPUTS, *PROGRAMS):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.touch()

@@ -1,0 +1,303 @@
+"""Programs and scripts that jobs would run, and that are not there: mistakes of the job file.
+
+    run: ──▶ commands that are sure to be reached ──▶ the file that each runs ──▶ is it there?
+
+Precision comes first, since a mistake refuses the run: what stands behind a condition, in another
+directory than can be told, in a container, or may be made before, is believed. A line that says
+`# gpulaunch: ok` is as well.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpulaunch.core.model import Job
+from gpulaunch.lint import functions
+from gpulaunch.lint import jobs as of_jobs
+from gpulaunch.lint.files import Budget, Files
+from gpulaunch.lint.runs import Run, of_interpreter, runs
+from gpulaunch.lint.shell import Step, steps
+from gpulaunch.lint.silence import silenced
+from gpulaunch.spec.commands import Word
+from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.spec.shell import outline
+from gpulaunch.spec.suggest import did_you_mean
+from gpulaunch.spec.tree import Node, place
+from gpulaunch.spec.tree import Path as Steps
+from gpulaunch.spec.values import dialect
+
+RULE = "not-there"
+MOST = 64
+"""Jobs of one entry that are looked at each by itself."""
+_NEAR = 2000
+"""Names of a directory among which the nearest to a missing one is looked for."""
+
+# fmt: off
+_HARMLESS = frozenset({
+    "cd", "export", "set", "unset", "echo", "printf", "date", "hostname", "mkdir", "pwd", "ulimit",
+    "umask", "module", "ml", "nvidia-smi", "sleep", "true", ":", "exit", "trap", "shopt", "type",
+    "which", "conda", "mamba", "micromamba", "declare", "typeset", "readonly", "local", "ls",
+    "wait", "env", "id", "uname", "free", "lscpu", "source", ".",
+})
+# fmt: on
+"""Commands that make no script: what comes after them is looked for as well."""
+_SOURCES = frozenset({"source", "."})
+_INTERPRETERS = re.compile(r"(?:python|pypy)[0-9.]*|bash|sh|zsh|dash|ksh|source|\.")
+_TESTING = frozenset({"[", "[[", "test", "for", "case", "select"})
+_LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
+_NO_PYTHON = re.compile(r"--?no[-_]python")
+
+Looks = Callable[[Mistakes, Sequence[Job]], None]
+
+
+def looking(environ: Mapping[str, str], cluster: bool) -> Looks:
+    """What adds a mistake for each program, script or function of jobs that is not there.
+
+    The jobs are those that would start with what is there now. `environ` is the caller's, whose
+    PATH counts. `cluster`: they run on other machines, with programs and a PATH of their own.
+    """
+
+    def look(mistakes: Mistakes, jobs: Sequence[Job]) -> None:
+        _Looking(mistakes, environ, cluster).all(jobs)
+
+    return look
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """`why` it cannot be run; `number` is its word's among those of the command."""
+
+    number: int
+    why: str
+
+
+class _Looking:
+    def __init__(self, mistakes: Mistakes, environ: Mapping[str, str], cluster: bool) -> None:
+        self.mistakes = mistakes
+        self.environ = environ
+        self.cluster = cluster
+        self.files = Files(str(mistakes.source.base), Budget())
+
+    def all(self, jobs: Sequence[Job]) -> None:
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(job.group, []).append(job)
+        for group, members in groups.items():
+            field = "worker" if members[0].worker else "run"
+            node = _node(self.mistakes.root, ("jobs", group, field))
+            if node is not None and not self._silenced(node.key_at):
+                for job in _some(members, node):
+                    self._job(job, node)
+
+    def _job(self, job: Job, node: Node) -> None:
+        if job.worker is not None and job.worker.function:
+            self._functions(job, node)
+        elif isinstance(job.run, tuple):
+            self._list(job, node, [of_jobs.shown(text) for text in job.run])
+        else:
+            self._shell(job)
+            if kind := dialect(job.shell):
+                self._script(job, node, of_jobs.shown(job.run), kind)
+
+    # ── workers ─────────────────────────────────────────────────────────────────────────────────
+
+    def _functions(self, job: Job, node: Node) -> None:
+        assert job.worker is not None
+        for key in ("function", "load"):
+            name = getattr(job.worker, key)
+            if name and (why := functions.lacks(self.files, name, job.cwd)):
+                where: Steps = ("jobs", job.group, "worker")
+                mapping = isinstance(node.value, dict)
+                self.mistakes.add((*where, key) if mapping else where, why)
+
+    # ── lists ───────────────────────────────────────────────────────────────────────────────────
+
+    def _list(self, job: Job, node: Node, words: list[str]) -> None:
+        where: Steps = (
+            ("jobs", job.group, "worker", "run") if job.worker else ("jobs", job.group, "run")
+        )
+        program = words[0]
+        if _known(program) is not None and (why := self._lacks_program(job, program)):
+            self.mistakes.add((*where, 0), why)
+        number, kind = of_jobs.script_in(words)
+        if number:
+            if not job.worker:
+                self._script(job, node, words[number], kind, number)
+            return
+        for absent in self._of_words(tuple(map(_known, words)), job.cwd):
+            if absent.number:
+                self.mistakes.add((*where, absent.number), absent.why)
+
+    def _lacks_program(self, job: Job, name: str) -> str:
+        """Why a program of a list cannot be executed; empty where it can, or who knows."""
+        if "/" in name:
+            return self._cannot_run(posixpath.join(job.cwd, name), name)
+        path = job.env.get("PATH", self.environ.get("PATH", os.defpath))
+        if self.cluster or job.env_file or not isinstance(path, str):
+            return ""
+        if job.python and name.startswith("python"):
+            return ""
+        own = [f"{prefix}/bin" for prefix in (job.venv, job.conda) if prefix]
+        if shutil.which(name, path=os.pathsep.join([*own, path])):
+            return ""
+        here = self.files.exists(posixpath.join(job.cwd, name))
+        return f"there is no program {name} in PATH" + (f"; write ./{name}" if here else "")
+
+    def _shell(self, job: Job) -> None:
+        """The shell itself, where the file picks another one."""
+        shell = _node(self.mistakes.root, ("jobs", job.group, "shell"))
+        if shell is not None and (why := self._lacks_program(job, job.shell[0])):
+            self.mistakes.add(("jobs", job.group, "shell"), why)
+
+    # ── scripts ─────────────────────────────────────────────────────────────────────────────────
+
+    def _script(
+        self, job: Job, node: Node, script: str, kind: str, number: int | None = None
+    ) -> None:
+        plain = outline(script, kind)
+        if "(" in plain:
+            return  # functions and subshells: what runs, and where, cannot be told
+        texts: list[str] = []
+        for step in steps(script, kind):
+            if ">" in plain[: step.words[0].start] or step.cwd is None:
+                return
+            if step.command.program in _TESTING or _is_guarded(plain, step):
+                return
+            cwd = posixpath.join(job.cwd, step.cwd)
+            step = replace(step, values=tuple(self._of_shell(job, v) for v in step.values))
+            for absent in self._of_words(step.values, cwd):
+                if not any(posixpath.basename(str(step.values[absent.number])) in t for t in texts):
+                    self._add(job, node, script, step.words[absent.number], number, absent.why)
+                return
+            if not self._passes(step, cwd, texts):
+                return
+
+    def _of_shell(self, job: Job, value: str | None) -> str | None:
+        """A word's value, a home directory at its start filled in; None where nobody knows."""
+        if value is None or _known(value) is None:
+            return None
+        if not value.startswith("~"):
+            return value
+        home = job.env.get("HOME", self.environ.get("HOME"))
+        return f"{home}{value[1:]}" if isinstance(home, str) and value.startswith("~/") else None
+
+    def _passes(self, step: Step, cwd: str, texts: list[str]) -> bool:
+        """Whether what follows still needs what is there now. `texts` gets what a script says."""
+        program = step.command.program
+        if program in _SOURCES:
+            return step.words[-1].text.endswith("/activate")
+        if program in _HARMLESS:
+            return True
+        run = _run_of(step.values)
+        text = self.files.text(posixpath.join(cwd, run.what)) if run else None
+        if text is not None:
+            texts.append(text)
+        return text is not None
+
+    def _of_words(self, values: Sequence[str | None], cwd: str) -> Iterator[_Absent]:
+        """What a command would run, where that is a file and is not there."""
+        run = _run_of(values)
+        if run is None or (self.cluster and run.what.startswith("/")):
+            return
+        path = posixpath.join(cwd, run.what)
+        if run.number == 0:
+            if why := self._cannot_run(path, run.what):
+                yield _Absent(0, why)
+        elif not self.files.exists(path) and not self._in_path(values, run):
+            yield _Absent(run.number, self._not_there(path, run.what))
+
+    def _in_path(self, values: Sequence[str | None], run: Run) -> bool:
+        """A shell looks in PATH as well, for a script without a slash."""
+        if run.kind != "shell" or "/" in run.what:
+            return False
+        return shutil.which(run.what, os.F_OK, path=self.environ.get("PATH")) is not None
+
+    def _cannot_run(self, path: str, typed: str) -> str:
+        if self.cluster and typed.startswith("/"):
+            return ""
+        if not self.files.exists(path):
+            return self._not_there(path, typed)
+        if os.path.isdir(path):
+            return f"{_plain(path)} is a directory"
+        return "" if os.access(path, os.X_OK) else f"{_plain(path)} is not executable (chmod +x)"
+
+    def _not_there(self, path: str, typed: str) -> str:
+        if typed.startswith("~"):
+            return f"{_plain(path)} does not exist: in a list, ~ is no directory; write it whole"
+        directory, name = posixpath.split(posixpath.normpath(path))
+        stem, ext = posixpath.splitext(name)
+        names = self.files.names(directory, _NEAR)
+        stems = [one.removesuffix(ext) for one in names if one.endswith(ext)]
+        near = did_you_mean(stem, stems).replace("?", f"{ext}?")
+        return f"{_plain(path)} does not exist{near}"
+
+    def _add(
+        self, job: Job, node: Node, script: str, word: Word, number: int | None, why: str
+    ) -> None:
+        at = of_jobs.place_of_word(self.mistakes, node, script, word, number, job.shell)
+        if not self._silenced(at):
+            where: Steps = ("jobs", job.group, "run")
+            self.mistakes.add(where if number is None else (*where, number), why, at=at)
+
+    def _silenced(self, at: int) -> bool:
+        line = place(at)[0]
+        lines = self.mistakes.source.lines
+        return line < len(lines) and silenced(lines[line], RULE)
+
+
+def _some(jobs: Sequence[Job], node: Node) -> Sequence[Job]:
+    """The jobs of an entry that are looked at: one, or some where they run what an item says."""
+    typed = str(node.plain())
+    differ = len({job.cwd for job in jobs[:MOST]}) > 1
+    return jobs[:MOST] if differ else of_jobs.variants(jobs, lambda: typed)
+
+
+def _plain(path: str) -> str:
+    """For people: without `.`; `..` stays, since a link may stand before it."""
+    return path if ".." in path else posixpath.normpath(path)
+
+
+def _known(word: str) -> str | None:
+    return None if "{{" in word or "${_}" in word else word
+
+
+def _run_of(values: Sequence[str | None]) -> Run | None:
+    """The file that a command is sure to run, by a path from its own directory."""
+    program = posixpath.basename(values[0] or "") if values else ""
+    run = next(runs(values, "."), None)
+    if run is None or run.kind not in ("file", "python", "shell"):
+        return None
+    if run.number == 0:
+        return run if "/" in run.what else None
+    if program in _LAUNCHERS:
+        return None if any(word and _NO_PYTHON.fullmatch(word) for word in values) else run
+    if not _INTERPRETERS.fullmatch(program):
+        return None
+    return run if of_interpreter(values, run.number) else None
+
+
+def _is_guarded(plain: str, step: Step) -> bool:
+    """Whether its failure is provided for: `python a.py || true`."""
+    end = step.words[-1].end
+    line = plain[end : plain.find("\n", end) if "\n" in plain[end:] else None]
+    _, or_, other = line.partition(";")[0].partition("||")
+    return bool(or_) and other.split()[:1] != ["exit"]
+
+
+def _node(root: Node, steps: Steps) -> Node | None:
+    node = root
+    for step in steps:
+        child: Node | None = None
+        if isinstance(node.value, dict) and isinstance(step, str):
+            child = node.value.get(step)
+        elif isinstance(node.value, list) and isinstance(step, int):
+            child = node.value[step]
+        if child is None:
+            return None
+        node = child
+    return node

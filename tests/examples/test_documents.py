@@ -1,0 +1,245 @@
+"""Every example in our documents is run, or loaded, or parsed; what cannot be says why."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.lint.absent import looking
+from gpulaunch.spec import load_text
+from gpulaunch.spec.commands import commands_in
+from tests.examples.documents import Block, blocks, commands
+from tests.examples.helpers import ROOT
+from tests.examples.stage import environ_of, laid
+from tests.helpers import goes_along
+
+BLOCKS = list(blocks())
+NOT_RUN = {
+    "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/gpulaunch run"
+    " examples/quickstart/jobs.yaml --simulate 2": "installs from a package index;"
+    " its run is test_the_quickstart_runs_as_the_readme_says",
+    ".venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto"
+    " --dist loadgroup": "these tests themselves",
+    "gpulaunch run jobs.yaml --engine slurm": "wants a cluster: tests/slurm has some",
+    "gpulaunch run examples/device-errors/jobs.yaml": "installs torch: tests/examples/test_real.py",
+    "python3 -m venv .venv && .venv/bin/pip install -e '.[test]'": "installs from a package index",
+    "pytest -n auto --dist loadgroup           # a few minutes on two cores": "these tests"
+    " themselves, and benchmarks",
+    "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
+    " terminal": "stays until it is ended",
+}
+"""Shell blocks, by how they start, that are parsed and not run, and why."""
+NO_EXAMPLE = {
+    "msa-7rk1   running   4:31  n1": "what `status` prints on a cluster: tests/slurm/test_views.py",
+    "gpulaunch/core/       decisions and state; pure: no clock, no I/O (a test holds this)": (
+        "a list of directories: test_directories_that_are_named_are_there"
+    ),
+    "gpulaunch explain: RuntimeError: Expected all tensors to be on the same device,"
+    " but got tensors is on": "a report as it is printed: tests/explain",
+}
+"""Blocks, by how they start, in which nothing is to be typed."""
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return laid(tmp_path_factory.mktemp("stage"))
+
+
+def is_example(block: Block) -> bool:
+    return not any(block.first.startswith(start) for start in NO_EXAMPLE)
+
+
+def is_run(block: Block) -> bool:
+    return not any(block.first.startswith(start) for start in NOT_RUN)
+
+
+def of_kind(*kinds: str) -> list[Block]:
+    return [block for block in BLOCKS if block.kind in kinds and is_example(block)]
+
+
+def place(block: Block) -> str:
+    return block.where
+
+
+def test_every_block_is_of_a_kind_that_is_tried() -> None:
+    assert {block.kind for block in BLOCKS if is_example(block)} == {"yaml", "shell", "python"}
+    firsts = [block.first for block in BLOCKS]
+    for start in (*NOT_RUN, *NO_EXAMPLE):
+        assert any(first.startswith(start) for first in firsts), f"no such block any more: {start}"
+
+
+# ── job files ───────────────────────────────────────────────────────────────────────────────────
+
+
+def whole(text: str) -> str:
+    """A fragment as a job file: entries below `jobs:`, the file's own keys beside a job."""
+    read = yaml.safe_load(text)
+    if isinstance(read, list):
+        return f"jobs:\n{text}"
+    return text if "jobs" in read else f"{text}jobs: [{{run: 'true'}}]\n"
+
+
+def python_blocks() -> str:
+    return "\n".join(block.text for block in of_kind("python"))
+
+
+@pytest.mark.parametrize("block", of_kind("yaml"), ids=place)
+def test_a_job_file_loads_with_all_that_it_runs(block: Block, stage: Path) -> None:
+    (stage / "fold.py").write_text(python_blocks())
+    environ = environ_of(stage)
+    text = whole(block.text).encode()
+    plan = load_text(
+        text, name=block.where, base=stage, environ=environ, look=looking(environ, False)
+    )
+    assert plan.jobs
+
+
+# ── commands ────────────────────────────────────────────────────────────────────────────────────
+
+
+def typed_in(text: str) -> Iterator[list[str]]:
+    """The words of each command of ours in a piece of shell."""
+    for command in commands_in(text, "bash"):
+        if command.program == "gpulaunch" and command.name is not None:
+            end = command.arguments[-1].end if command.arguments else command.name.end
+            yield shlex.split(text[command.name.end : end])
+
+
+def parse(words: list[str]) -> None:
+    """As the command line would read it; nothing is called. Raises click's errors."""
+    root = click.Context(cli, info_name="gpulaunch")
+    name, command, rest = cli.resolve_command(root, words)
+    assert command is not None
+    command.make_context(name, rest, parent=root)
+
+
+@pytest.mark.parametrize("block", of_kind("shell"), ids=place)
+def test_commands_of_ours_are_understood(block: Block, monkeypatch: Any) -> None:
+    monkeypatch.chdir(ROOT)
+    for words in typed_in(block.text):
+        parse(words)
+
+
+@pytest.mark.parametrize(
+    "command", list(commands()), ids=lambda block: f"{block.where}-{block.text}"
+)
+def test_commands_within_the_text_are_understood(command: Block) -> None:
+    words = shlex.split(command.text)[1:]
+    filled = {"init": ["run_all.sh"], "check": ["jobs.yaml"], "run": ["jobs.yaml"],
+              "export": ["jobs.yaml"]}  # fmt: skip
+    bare = [word for word in words if not word.startswith("[")]
+    if len(bare) == 1 or (bare[0] == "export" and "jobs.yaml" not in bare):
+        bare += filled.get(bare[0], [])
+    parse(bare)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_of_a_commands_help_are_understood(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    lines = re.findall(r"^ *((?:.*\| )?gpulaunch .*?)(?:  +.*)?$", command.help or "", re.MULTILINE)
+    assert lines, "no example"
+    for line in lines:
+        for words in typed_in(line):
+            parse(words)
+
+
+@pytest.mark.parametrize("block", [block for block in of_kind("shell") if is_run(block)], ids=place)
+def test_commands_run_on_pretend_cards(block: Block, stage: Path) -> None:
+    first = next(one for one in BLOCKS if one.kind == "yaml")
+    (stage / "jobs.yaml").write_text(first.text)
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", block.text],
+        cwd=stage,
+        env=environ_of(stage),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=goes_along(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_programs_and_files_that_commands_name_are_there() -> None:
+    """Of what is not ours in a command: tests, modules and scripts of this repository."""
+    for block in of_kind("shell"):
+        for command in commands_in(block.text, "bash"):
+            words = [word.text for word in (command.name, *command.arguments) if word]
+            for word, following in pairwise([*words, ""]):
+                if word == "-m" and following.startswith("tests"):
+                    assert importlib.util.find_spec(following), f"{block.where}: {following}"
+                elif word.startswith((".ci/", "tests/", "examples/")):
+                    assert (ROOT / word).exists(), f"{block.where}: {word}"
+
+
+def test_directories_that_are_named_are_there() -> None:
+    tree = next(block for block in BLOCKS if block.first.startswith("gpulaunch/core/"))
+    for names in re.findall(r"^(gpulaunch/[^\s,]+(?:, \w+\.py)*)", tree.text, re.MULTILINE):
+        for name in names.split(", "):
+            assert (ROOT / name).exists() or (ROOT / "gpulaunch" / name).exists(), name
+
+
+def test_files_that_are_linked_are_there() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "examples/device-errors/README.md"):
+        text = (ROOT / document).read_text()
+        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            assert ((ROOT / document).parent / link).exists(), f"{document}: {link}"
+        anchors = {
+            re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        }
+        for anchor in re.findall(r"\]\(#([^)]+)\)", text):
+            assert anchor in anchors, f"{document}: #{anchor}"
+
+
+# ── Python ──────────────────────────────────────────────────────────────────────────────────────
+
+RUN = """
+class IgFoldRunner:
+    def __init__(self, num_models): pass
+    def fold(self, pdb, fasta_file, do_refine): open(pdb, 'w').write('x')
+
+{block}
+class Item(dict):
+    __getattr__ = dict.__getitem__
+
+if 'fold' in globals():
+    fold(load(), Item(out='.', path='inputs/a.fasta'))
+"""
+
+
+@pytest.mark.parametrize("block", of_kind("python"), ids=place)
+def test_python_runs_on_a_pretend_card(block: Block, stage: Path) -> None:
+    """`batches` is the reader's own, and the executor takes pretend cards; no line is changed."""
+    before = "import torch\nbatches = [[1, 2], [3]]\n"
+    if "GpuExecutor" in block.text:
+        before += (
+            "import functools, gpulaunch\n"
+            "gpulaunch.GpuExecutor = functools.partial(gpulaunch.GpuExecutor, simulate=1)\n"
+        )
+    (stage / "example.py").write_text(before + RUN.replace("{block}", block.text))
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=stage,
+        env={**environ_of(stage), "PYTHONPATH": f"{ROOT}:{stage}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=goes_along(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
