@@ -15,9 +15,9 @@ for a lock and a signal at once as `ppoll` does for descriptors; so the main thr
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import operator
-import signal
 import sys
 import threading
 import time
@@ -144,7 +144,8 @@ class _Sigint:
     """Keeps SIGINT's handler waiting while the main thread takes the locks of many futures.
 
     The handler is replaced, not the signal blocked: a signal that this thread blocks goes to
-    any other (a BLAS library's, say), and its handler to the main thread all the same.
+    any other (a BLAS library's, say), and its handler to the main thread all the same. By the
+    functions in C: `signal`'s own, in Python, make an exception that an interrupt is chained to.
     """
 
     def __init__(self) -> None:
@@ -158,12 +159,12 @@ class _Sigint:
         if self._depth and self._holder is not holder and not _is_running(self._holder):
             self._restore()
         if self._depth == 0:
-            handler = signal.getsignal(signal.SIGINT)
+            handler = _signal.getsignal(_signal.SIGINT)
             self._handler, self._holder, self._came = None, holder, False
             if callable(handler):
                 self._handler = handler
                 with suppress(ValueError):  # not the main interpreter's main thread
-                    signal.signal(signal.SIGINT, self._note)
+                    _signal.signal(_signal.SIGINT, self._note)
         self._depth += 1
 
     def let_go(self) -> None:
@@ -173,13 +174,13 @@ class _Sigint:
         if self._depth == 0:
             handler = self._handler
             if self._restore():
-                handler(signal.SIGINT, sys._getframe(1))
+                handler(_signal.SIGINT, sys._getframe(1))
 
     def _restore(self) -> bool:
         """Whether a signal came meanwhile. The handler is put back first: `_note`, which notes what
         comes until then, needs all the rest."""
-        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._note:
-            signal.signal(signal.SIGINT, self._handler)
+        if self._handler is not None and _signal.getsignal(_signal.SIGINT) == self._note:
+            _signal.signal(_signal.SIGINT, self._handler)
         came = self._came
         self._depth, self._handler, self._holder, self._came = 0, None, None, False
         return came

@@ -91,8 +91,8 @@ def wrong(aim: Aim, number: int, body: Callable[[Futures], None]) -> tuple[str, 
         aim.at(number)
         body(sent)
         aim.count()
-    except KeyboardInterrupt:
-        problem = ""
+    except KeyboardInterrupt as interrupt:
+        problem = "it came with a second traceback" if interrupt.__context__ else ""
     except BaseException as error:
         problem = f"{error!r} came"
     took = time.monotonic() - began
