@@ -25,6 +25,8 @@ from gpulaunch.engines.attempts import Context
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.protocol import Engine, Post
+from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
@@ -297,8 +299,8 @@ class _Control:
         found = refiled(self._run, plan, names, self._session.pool)
         directory = self._session.run
         try:
-            if directory.newest_jobs_file().read_bytes() != plan.text:
-                directory.next_jobs_file().write_bytes(plan.text)
+            if read_bytes(directory.newest_jobs_file()) != plan.text:
+                replace_file(directory.next_jobs_file(), plan.text)
         except OSError as error:
             raise RefusedError(
                 f"{error.filename}: {error.strerror}; nothing was requeued"

@@ -19,6 +19,7 @@ from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
 from gpulaunch.engines import fitting, strict
+from gpulaunch.engines.descriptors import require_descriptors
 from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
 from gpulaunch.errors import JobFileError, Mistake, NoCardsError, UsageError
 from gpulaunch.journal.earlier import RUNS
@@ -158,8 +159,9 @@ def _notes(jobs: Sequence[Job], pool: Pool) -> Iterator[str]:
 
 def require_programs(pool: Pool) -> None:
     """Raises NoCardsError where the engine's own programs are not to be found, or know of no
-    cluster, and UsageError where the environment sets it wrongly."""
+    cluster, and UsageError where the environment sets it wrongly or allows too few descriptors."""
     if pool.engine != "slurm":
+        require_descriptors(len(pool.gpus))
         return
     from gpulaunch.engines.slurm.health import unconfigured
     from gpulaunch.engines.slurm.settings import Settings

@@ -27,6 +27,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import Place, delta
 from gpulaunch.engines.pool import Pool
 from gpulaunch.errors import NoCardsError
@@ -147,8 +148,9 @@ def hold_through_exec(descriptors: Sequence[int]) -> None:
     """Let the leases be inherited by the command, out of the way of numbers it may count on."""
     import fcntl
 
+    least = high_number()
     for fd in descriptors:
-        os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, 100), True)
+        os.set_inheritable(fcntl.fcntl(fd, fcntl.F_DUPFD, least), True)
 
 
 def _ledger(gpus: Sequence[Gpu]) -> Ledger:

@@ -390,9 +390,17 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
 
 def lift(fd: int) -> int:
     """The same open file at a number that programs do not use for their own."""
-    high: int = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+    high = copy_high(fd)
     os.close(fd)
     return high
+
+
+def copy_high(fd: int) -> int:
+    """A copy at such a number; where few descriptors are allowed, in the upper half of them."""
+    allowed = os.sysconf("SC_OPEN_MAX")  # the soft limit (getconf(3)); -1: there is none
+    least = min(LEASES_FROM, allowed // 2) if allowed >= 0 else LEASES_FROM
+    copy: int = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+    return copy
 
 
 def wait_for(inner: int) -> None:
@@ -1353,8 +1361,8 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
         with link:
             spec, pipes = await_spec(link)
         if pipes:
-            pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
-            answers = fcntl.fcntl(pipes[1], fcntl.F_DUPFD_CLOEXEC, LEASES_FROM)
+            pipe = copy_high(pipe)
+            answers = copy_high(pipes[1])
             os.dup2(pipes[0], 0)
             os.dup2(answers, 3)
         stdio(raw(spec["log"]))

@@ -71,8 +71,10 @@ class Channel:
     """Items in, answers out, on descriptors that no program hits by accident."""
 
     def __init__(self) -> None:
-        self.fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, HIGH)
-        self.answers = fcntl.fcntl(ANSWERS, fcntl.F_DUPFD_CLOEXEC, HIGH)
+        allowed = os.sysconf("SC_OPEN_MAX")  # the soft limit; -1: there is none
+        high = min(HIGH, allowed // 2) if allowed >= 0 else HIGH
+        self.fd = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
+        self.answers = fcntl.fcntl(ANSWERS, fcntl.F_DUPFD_CLOEXEC, high)
         os.close(ANSWERS)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -1,0 +1,38 @@
+"""How many files this process may have open, and how many a run on this machine needs."""
+
+from __future__ import annotations
+
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
+
+from gpulaunch.errors import UsageError
+
+_LAUNCHER = 24
+_PER_CARD = 4
+_HIGH = 100
+
+
+def require_descriptors(cards: int) -> None:
+    """Let this process have the descriptors that a run on so many cards needs.
+
+    The soft limit is raised where the hard one allows it, for the jobs as well. Raises UsageError
+    where it does not: jobs would wait for ever for a descriptor that never comes free.
+    """
+    need = _LAUNCHER + _PER_CARD * cards
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    if soft == RLIM_INFINITY or soft >= need:
+        return
+    if hard != RLIM_INFINITY and hard < need:
+        raise UsageError(
+            f"this process may have {hard} files open (ulimit -Hn), and a run on"
+            f" {cards} card{'s' if cards > 1 else ''} needs {need}: have the limit raised"
+        )
+    setrlimit(RLIMIT_NOFILE, (need, hard))
+
+
+def high_number() -> int:
+    """From which number on leases are inherited: programs do not use such numbers for their own.
+
+    Where few descriptors are allowed, it is in the upper half of them.
+    """
+    soft, _ = getrlimit(RLIMIT_NOFILE)
+    return _HIGH if soft == RLIM_INFINITY else min(_HIGH, soft // 2)
