@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 PATIENCE = 60.0  # seconds: NFS clients believe what they last saw for up to 60
 LOOK_AGAIN = 0.5
 LOOK = 5.0  # seconds between two looks at whether the client wants an attempt stopped
+BEAT = 15.0  # seconds between two signs of life
 DRIVER_PATIENCE = 5.0
 LEAVING_PATIENCE = 10.0
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 73, 75, 78, 124
@@ -262,6 +263,7 @@ class Attempt:
         self.stop_file = os.path.join(slurm, b"stops", name)
         self.end_file = os.path.join(run, b"ends", name)
         self.stop_read: tuple[int, int] | None = None
+        self.beat_at = time.monotonic()
         self.results = os.path.join(run, b"results")
 
     @property
@@ -289,6 +291,14 @@ class Attempt:
             return None
         reason = "cancelled" if stop.get("reason") == "cancelled" else "interrupted"
         return reason, str(stop.get("by", "")), bool(stop.get("now"))
+
+    def beat(self) -> None:
+        """Say that somebody is at work on it, by the time of its claim's file, once in a while."""
+        now = time.monotonic()
+        if now - self.beat_at >= BEAT:
+            self.beat_at = now
+            with contextlib.suppress(OSError):
+                os.utime(self.start_file)
 
     def new_stop(self) -> tuple[str, str, bool] | None:
         """The same where it is not what was read last. One stat where nothing is new."""
@@ -650,6 +660,7 @@ class Keepers:
                 told = (asked.stop, asked.now)
                 reason, by, _ = stop or attempt.read_stop() or UNEXPLAINED
                 self.stop(reason, by, asked.now)
+            attempt.beat()
             asked.wait(LOOK, self.pair.fileno())
             for message in self.heard():
                 if message is None:

@@ -93,6 +93,20 @@ def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
     return Start(**known)
 
 
+def last_beat(path: str | os.PathLike[str]) -> float | None:
+    """When the node's side last said that it is at work on the attempt whose start this file tells
+    of: a time of the file server's clock, only good for being compared with another one of these.
+
+    Opening the file makes an NFS client ask its server. None where it cannot be read.
+    """
+    look_anew(os.path.dirname(path))
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+
+
 def withdraw(
     paths: Sequence[str | os.PathLike[str]],
     reason: Reason,

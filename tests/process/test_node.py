@@ -27,7 +27,14 @@ from gpulaunch.core.model import (
 from gpulaunch.gpus.names import Held, bind_name
 from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.nodeside import GrantedGpu, Withdrawn, read_start, withdraw, write_stop
+from gpulaunch.process.nodeside import (
+    GrantedGpu,
+    Withdrawn,
+    last_beat,
+    read_start,
+    withdraw,
+    write_stop,
+)
 from tests.helpers import wait_until
 from tests.process.onnode import PATIENCE, Node, driver, finished, listing
 from tests.process.support import children_of, marked, token
@@ -458,6 +465,29 @@ def test_a_stop_is_found_without_any_signal(node: Node) -> None:
     write_stop(node.run.stop(attempt), "cancelled", "you")
     assert finished(process) == (5, "")
     assert node.outcome(attempt) == Cancelled(Exited(5))
+
+
+def test_while_it_is_at_work_it_gives_signs_of_life(node: Node) -> None:
+    """By which a client knows that it lives, whatever Slurm says of it."""
+    program = node.run.node_program
+    often = (
+        program.read_text().replace("BEAT = 15.0", "BEAT = 0.2").replace("LOOK = 5.0", "LOOK = 0.1")
+    )
+    program.write_text(often)
+    go = node.run.path / "go"
+    attempt = node.ticket("sh", "-c", f"echo up; until [ -e '{go}' ]; do sleep 0.01; done")
+    process = node.start()
+    running(node, attempt)
+    beats: set[float | None] = set()
+
+    def three() -> bool:
+        beats.add(last_beat(node.run.start(attempt)))
+        return len(beats) > 2
+
+    wait_until(three, PATIENCE)
+    go.touch()
+    assert finished(process) == (0, "")
+    assert last_beat(node.run.start(AttemptId("never", 1))) is None
 
 
 def test_a_stop_that_becomes_stronger_is_found_as_well(node: Node) -> None:

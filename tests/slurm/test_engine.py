@@ -787,7 +787,7 @@ def test_the_nodes_are_looked_at_once_in_a_run(make: Make, cluster: Cluster) -> 
         bench.launch(sh("true", f"a{number}"))
         assert bench.expect(Ended).outcome == Exited(0)
     jobs = cluster.command("squeue", "-h", "-t", "all", "-o", "%j").splitlines()
-    assert sum(job == f"gl:{bench.run_id}:probe" for job in jobs) == 1
+    assert sum(job.startswith(f"gl:{bench.run_id}:probe") for job in jobs) == 1
 
 
 def most_time(cluster: Cluster, minutes: str) -> None:
@@ -928,3 +928,14 @@ def test_what_the_kernel_kills_for_its_memory_has_failed_so(
     ended = bench.expect(Ended)
     assert ended.failure is not None
     assert (ended.outcome, ended.failure.kind) == (Signaled(9), "host_oom")
+
+
+@pytest.mark.skipif(bool(unlimited()), reason=unlimited())
+def test_a_kill_for_memory_that_its_own_status_hides_is_said(
+    make: Make, own_cluster: MakeCluster
+) -> None:
+    bench = make(own_cluster(nodes=1, memory=True))
+    hungry = f"{sys.executable} -c 'import time; some = bytearray(500 << 20); time.sleep(100)'"
+    bench.launch(sh(f"{hungry} || true", engine={"slurm": {"extra": ("--mem=200M",)}}))
+    assert bench.expect(Ended).outcome == Exited(0)
+    turns_until(bench, lambda: any("was killed for its memory" in said for said in bench.warned))

@@ -14,12 +14,15 @@ from gpulaunch.engines.slurm.reading import (
     Tasks,
     is_full,
     is_over_already,
+    is_plain_no,
+    is_unknown,
     is_unreachable,
     one_line,
     queue_format,
     read_id,
     read_queue,
     read_setting,
+    read_shown,
     read_status,
     read_tasks,
 )
@@ -312,3 +315,61 @@ def test_settings_are_read_from_the_configuration() -> None:
     assert read_setting(text, "MaxArraySize") == "1001"
     assert read_setting(text, "MinJobAge") == "300 sec"
     assert read_setting(text, "MaxJobCount") == ""
+
+
+# ── scontrol show job ───────────────────────────────────────────────────────────────────────────
+
+SHOWN = """\
+JobId=1 ArrayJobId=1 ArrayTaskId=2-3,5%2 ArrayTaskThrottle=2 JobName=gl:x y:1
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   JobState=PENDING Reason=JobArrayTaskLimit Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=
+   Power=
+   
+
+JobId=4 ArrayJobId=1 ArrayTaskId=1 ArrayTaskThrottle=2 JobName=gl:x JobState=FAILED
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=2 BatchFlag=1 Reboot=0 ExitCode=0:0
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=n1
+   Power=
+   
+
+JobId=2 JobName=solo
+   UserId=root(0) GroupId=root(0) MCS_label=N/A
+   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=3:0
+   ReqNodeList=(null) ExcNodeList=(null)
+   NodeList=n2
+   Power=
+"""  # noqa: W293
+
+
+def test_a_job_as_scontrol_shows_it() -> None:
+    waiting, runs, solo = read_shown(SHOWN)
+    assert (waiting.id, list(waiting.tasks), waiting.phase) == ("1", [2, 3, 5], "queued")
+    assert (str(runs), runs.name, runs.state) == ("1_1", "gl:x JobState=FAILED", "RUNNING")
+    assert (runs.restarts, runs.node, runs.status) == (2, "n1", None)
+    assert (str(solo), solo.state, solo.status, solo.node) == ("2", "FAILED", Exited(3), "n2")
+
+
+def test_of_what_scontrol_shows_nothing_is_made_of_a_job_that_is_cut_off() -> None:
+    rows = read_shown(SHOWN)
+    for end in range(len(SHOWN)):
+        cut = read_shown(SHOWN[:end])
+        assert cut == rows[: len(cut)]
+    assert read_shown("Welcome to the cluster\n") == ()
+    assert read_shown(f"Welcome\n{SHOWN}") == rows
+
+
+def test_which_words_of_a_refusal_are_slurms_own() -> None:
+    assert is_plain_no("sbatch: error: Batch job submission failed: Invalid qos specification")
+    assert is_plain_no("sbatch: unrecognized option '--no-such-option'")
+    assert not is_plain_no("site: cannot write to the ledger")
+    assert not is_plain_no("sbatch: erreur: Impossible de contacter le contrôleur")
+    assert is_unknown("slurm_load_jobs error: Invalid job id specified")
+    assert is_unknown("Job 1_4 not found\n")
+    assert not is_unknown("slurm_load_jobs error: Unable to contact slurm controller")

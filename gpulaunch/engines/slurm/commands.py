@@ -2,7 +2,7 @@
 
     submit -> Submitted | Full | Refused | Unreachable        sbatch
     queue  -> Queue | Unreachable                             squeue, all of this user's jobs
-    show   -> Queue | Unknown | Unreachable                   squeue, one job
+    show   -> Queue | Unknown | Unreachable                   scontrol, one job
     cancel -> Done | Refused | Unreachable                    scancel
     signal -> Done | Refused | Unreachable                    scancel
     hold, release -> Done | Refused | Unreachable             scontrol
@@ -33,13 +33,16 @@ from gpulaunch.engines.slurm.reading import (
     Row,
     is_full,
     is_over_already,
+    is_plain_no,
     is_unconfigured,
+    is_unknown,
     is_unreachable,
     one_line,
     queue_format,
     read_id,
     read_queue,
     read_setting,
+    read_shown,
 )
 from gpulaunch.engines.slurm.reasons import is_mixed
 from gpulaunch.loop import Loop
@@ -76,9 +79,11 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Slurm said no, in these words, and will again."""
+    """Slurm said no, in these words, and will again. `plain`: in words of its own; in another's it
+    may have been said of what Slurm has nevertheless."""
 
     text: str
+    plain: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +173,10 @@ class Slurm:
                 return Unreachable(end.text)
             if end.code and is_full(end.said):
                 return Full(end.text)
+            if end.code and end.code > 0:
+                return Refused(end.text, is_plain_no(end.said))
             # Without a word from it nobody knows how far it came.
-            return Refused(end.text) if end.code and end.code > 0 else Unreachable(end.text)
+            return Unreachable(end.text)
 
         argv = [*options, str(script), *arguments]
         self._call("sbatch", argv, given, lambda end: done(read(end)))
@@ -192,15 +199,21 @@ class Slurm:
         self._squeue(mine, seen)
 
     def show(self, id: str, done: Callable[[ShowAnswer], object]) -> None:
-        """Of one job (`12`), one task (`12_3`), or an array with all its tasks (`12`)."""
+        """Of one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).
 
-        def read(end: _End, rows: tuple[Row, ...]) -> ShowAnswer:
-            answer = _queue(end, rows)
-            if isinstance(answer, Unreachable) and not end.late and end.said:
-                return Unknown() if is_over_already(end.said) else answer
-            return Unknown() if answer == Queue(()) else answer
+        By `scontrol`: a witness beside `squeue`, which may be wrapped, cached or cut at a site.
+        """
 
-        self._squeue([f"--jobs={id}"], lambda end, rows: done(read(end, rows)))
+        def read(end: _End) -> ShowAnswer:
+            if end.late or is_unreachable(end.said):
+                return Unreachable(end.text)
+            if end.code and is_unknown(end.out + end.said):
+                return Unknown()
+            rows = () if end.code else read_shown(end.out)
+            return Queue(rows) if rows else Unreachable(end.text)
+
+        argv = ["--all", "show", "job", id]
+        self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def cancel(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
         """End them. What waits never starts; what runs gets SIGTERM, and SIGKILL after KillWait.

@@ -31,6 +31,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
+    Exited,
     Failure,
     Gpu,
     Interrupted,
@@ -44,20 +45,23 @@ from gpulaunch.engines.prepare import Outs
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import batches, commands, script, tickets
 from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.doubts import Doubts
 from gpulaunch.engines.slurm.ending import Ending
-from gpulaunch.engines.slurm.held import Held, Queue
+from gpulaunch.engines.slurm.held import Held, Queue, sign_of
 from gpulaunch.engines.slurm.holding import Holding
 from gpulaunch.engines.slurm.judge import (
     FORGOTTEN,
+    MORE_MEMORY,
     PATIENCE,
     REQUEUED,
     Over,
     Sight,
     found_its_claim,
+    hidden_kill,
     is_full_there,
     judge,
 )
-from gpulaunch.engines.slurm.leaving import Leaving, left_over
+from gpulaunch.engines.slurm.leaving import Leaving
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
@@ -66,11 +70,12 @@ from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.slurm.silence import Silence
 from gpulaunch.engines.slurm.standstill import Standstill, why_never
+from gpulaunch.engines.slurm.strays import Strays
 from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import Withdrawn, read_start, withdraw
+from gpulaunch.process.nodeside import Withdrawn, last_beat, read_start, withdraw
 
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
@@ -80,7 +85,14 @@ REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --sl
 class SlurmEngine:
     """Carries instructions out on the cluster; see `protocol` for what it promises."""
 
-    def __init__(self, context: Context, settings: Settings, loop: Loop, post: Post) -> None:
+    def __init__(
+        self,
+        context: Context,
+        settings: Settings,
+        loop: Loop,
+        post: Post,
+        slurm: commands.Slurm | None = None,
+    ) -> None:
         self._context = context
         self._cycle = settings.cycle
         self._words = settings.words
@@ -91,22 +103,24 @@ class SlurmEngine:
         self._held: dict[AttemptId, Held] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._scarce: dict[AttemptId, str] = {}
-        self._slurm = commands.Slurm(loop, context.base)
+        self._slurm = slurm or commands.Slurm(loop, context.base)
         title, environ = f"gl:{context.run_id}:", script.environment(context.base)
         self._probe = Probe(
             self._slurm,
             context.run,
-            f"{title}{script.PROBE}",
+            f"{title}{script.PROBE}-{context.epoch}",
             environ,
-            loop,
             self._unfit,
             lambda text: context.warn(None, text),
+            self.doubtful,
         )
         self._outbox = Outbox(
             self._slurm, context.run, title, context.epoch, environ, loop, self, self._probe
         )
         self._ending = Ending(self._slurm, context.run, loop, self)
         self._leaving = Leaving(self._slurm, loop, self._left, self.away)
+        self._doubts = Doubts(self._slurm, loop, self._confirmed)
+        self._strays = Strays(self._slurm, context.run, title, self._looks_after)
         self._holding = Holding(
             self._slurm, context.run, loop, self._held.values, lambda text: context.warn(None, text)
         )
@@ -119,10 +133,11 @@ class SlurmEngine:
         self._planned: set[str] = set()
         self._full: set[AttemptId] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
-        self._forgotten: list[Held] = []
+        self._unbegun: list[tuple[Held, Over]] = []
+        self._contrary: dict[AttemptId, str] = {}
         # How they ended is told; Slurm has them still, and may begin one of them anew.
         self._trailing: dict[AttemptId, Held] = {}
-        self._adopted = self._looked = False
+        self._adopted = False
         tickets.lay_out(context.run)
         script.lay_out(context.run)
 
@@ -161,7 +176,7 @@ class SlurmEngine:
         except GpulaunchError as error:
             self._unprepared(launch, str(error))
         else:
-            self._held[launch.attempt] = Held(launch.attempt, launch.job)
+            self._held[launch.attempt] = Held(launch.attempt, launch.job, after=launch.after)
             options = (*script.options(launch.job, self._run), *self._words)
             self._outbox.add(launch.attempt, Terms(options, (), launch.share), launch.after)
             self._plan()
@@ -242,7 +257,8 @@ class SlurmEngine:
         """They go on in Slurm; those that it was not given are the core's to launch anew."""
         self._adopted = True
         left = set(attempts)
-        for batch in batches.read_all(self._run):
+        # What Slurm is known to have first: a batch may have been parted, and handed over so.
+        for batch in sorted(batches.read_all(self._run), key=lambda batch: not batch.id):
             mine = [attempt for attempt in batch.attempts if attempt in left]
             if not mine:
                 continue
@@ -304,12 +320,11 @@ class SlurmEngine:
         self._leaving.numbered(withdrawn)
 
     def refused(self, batch: Batch, why: str) -> None:
-        for attempt in batch.attempts:
-            held = self._held.get(attempt)
-            if held is not None and held.withdrawn is None:
-                self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
-            elif held := self._leaving.get(attempt):
-                self._leaving.told([held])
+        ours = [held for attempt in batch.attempts if (held := self._held.get(attempt))]
+        outcome = Over(NotStarted(why), Failure("not_started", advice=REFUSED))
+        self._withdraw([(held, outcome) for held in ours if held.withdrawn is None])
+        leaving = (self._leaving.get(attempt) for attempt in batch.attempts)
+        self._leaving.told([held for held in leaving if held is not None])
 
     def doubtful(self) -> None:
         self._asked_at = None  # what was asked before says nothing of it
@@ -334,7 +349,7 @@ class SlurmEngine:
     def _plan(self) -> None:
         """Look at the records and at the queue from time to time while anything is there."""
         asks = self._outbox.in_doubt or self._probe.in_doubt or self._leaving.any_untold
-        if self._held or asks:
+        if self._held or self._trailing or asks:
             self._later("glance", min(GLANCE, self._cycle), self._glance)
             if self._asked_at is None:
                 self._later("queue", self._cycle, self._look)
@@ -366,35 +381,94 @@ class SlurmEngine:
         self._asked_at = None
         if isinstance(answer, commands.Queue):
             self._silence.over(asked_at)
-            self._outbox.look_up(answer.rows)
-            self._find_left_over(answer.rows)
-            self._leaving.look(answer.rows, asked_at, self._outbox.has)
-            self._probe.look(answer.rows)
-            self._place(answer.rows, asked_at)
+            doubted = self._place(answer.rows, asked_at)
+            self._outbox.look_up(answer.rows, whole=not doubted)
+            self._trail(answer.rows, asked_at, whole=not doubted)
+            if not doubted:  # else what it does not show may be there
+                self._leaving.look(answer.rows, asked_at, self._outbox.has)
+                self._probe.look(answer.rows)
+            self._strays.look(answer.rows, _names(self._run.starts))
             self._recall()
             self._give_up_hope()
             self._holding.look()
             self._glance()
+            self._doubts.ask(doubted)
             self._ending.insist([held for held in self._held.values() if held.wish is not None])
         else:
             self.away(answer.text)
         self._plan()
 
-    def _find_left_over(self, rows: Sequence[Row]) -> None:
-        """Once: an earlier launcher may have ended before Slurm could be told."""
-        if not self._looked and self._context.epoch > 1:
-            self._leaving.found(left_over(rows, self._run, self._held))
-        self._looked = True
-
-    def _place(self, rows: Sequence[Row], asked_at: float) -> None:
-        """Each attempt's row. What Slurm had only after it was asked, it could not show."""
+    def _place(self, rows: Sequence[Row], asked_at: float) -> list[tuple[Held, Row | None]]:
+        """Take each attempt's row in; returns those of which another is to be asked first. What
+        Slurm had only after it was asked, it could not show."""
         sight = Queue(rows)
-        for held in (*self._held.values(), *self._trailing.values()):
-            if held.id and held.known_at < asked_at:
-                held.look(sight.row_of(held), asked_at)
-        left = [attempt for attempt, held in self._trailing.items() if held.has_left]
-        for attempt in left:
-            script.forget_silence(self._run, self._trailing.pop(attempt).id)
+        doubted: list[tuple[Held, Row | None]] = []
+        for held in self._held.values():
+            if not held.id or held.known_at >= asked_at:
+                continue
+            row = sight.row_of(held)
+            gone = held.start is None and (row is None or row.phase == "over")
+            if gone and (other := sight.other_number_of(held)):
+                held.id = other
+                row = sight.row_of(held)
+            known = not held.must_be_confirmed(row) or held.confirmed == sign_of(row)
+            if known or self._has_ended(held, row):
+                held.look(row, asked_at)
+            else:
+                doubted.append((held, row))
+        return doubted
+
+    def _confirmed(self, held: Held, row: Row | None, asked_at: float) -> None:
+        """Two witnesses have been asked of it, the second at that monotonic time."""
+        known_at = max(held.known_at, held.start_at or 0.0)
+        if self._held.get(held.attempt) is held and known_at < asked_at:
+            held.confirmed = sign_of(row)
+            held.look(row, asked_at)
+            self._recall()
+            self._plan()
+
+    def _has_ended(self, held: Held, row: Row | None) -> bool:
+        """There is a record of it, and Slurm would not begin it anew, which changes its meaning."""
+        with suppress(OSError):
+            is_over = row is None or row.phase == "over"
+            return is_over and read_end(self._run.end(held.attempt)) is not None
+        return False
+
+    def _trail(self, rows: Sequence[Row], asked_at: float, whole: bool) -> None:
+        """What Slurm says of those whose end is told. `whole`: what it does not show, it forgot."""
+        sight = Queue(rows)
+        for attempt, held in list(self._trailing.items()):
+            row = sight.row_of(held)
+            if row is None and not whole:
+                continue
+            held.look(row, asked_at)
+            if held.has_left:
+                del self._trailing[attempt]
+                self._compare(held)
+                script.forget_silence(self._run, held.id)
+
+    def _compare(self, held: Held) -> None:
+        """What Slurm takes for failed although it succeeded, which is said of what needs it; and
+        that it was short of memory, which its own status may hide."""
+        if not held.succeeded or held.row is None or held.row.kind == "completed":
+            return
+        self._contrary[held.attempt] = held.row.state
+        if killed := hidden_kill(Sight(held.row, held.start, said=script.said(self._run, held.id))):
+            said = f"a process of {held.attempt} was killed for its memory ({killed}), yet it ended"
+            text = f"{said} as a success does: look at what it left. {MORE_MEMORY}"
+            self._context.warn(held.attempt.job, text)
+
+    def _say_why_again(self, held: Held, row: Row) -> None:
+        """Slurm cancelled it for one that did succeed: it goes again."""
+        for need in held.after:
+            if row.kind == "dependency" and (state := self._contrary.get(need)):
+                taken = f"which takes {need} for failed ({state}); it is handed over again"
+                self._context.warn(held.attempt.job, f"Slurm cancelled {held.attempt}, {taken}")
+
+    def _looks_after(self, attempt: AttemptId, number: str) -> bool:
+        """Whether what Slurm has of it under that number is followed."""
+        held = self._held.get(attempt) or self._trailing.get(attempt) or self._leaving.get(attempt)
+        return held is not None and held.id == number
 
     def _give_up_hope(self) -> None:
         """Of what Slurm will never start: no node is to begin it, and Slurm is to forget it."""
@@ -449,9 +523,11 @@ class SlurmEngine:
             held.withdrawn = start
             self.withdrawn([held])
             return
-        held.start, held.begun = start, True
+        held.start, held.begun, held.confirmed = start, True, None
         held.start_at = time.monotonic()
         if start.job and start.job != held.id:
+            if not held.id:
+                self._post(Queued(held.attempt, f"Slurm job {start.job}"))
             held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
         gpus = tuple(
             Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
@@ -488,11 +564,17 @@ class SlurmEngine:
         if not isinstance(verdict, Over):
             if end is not None:
                 self._hurry()
-            elif held.start is not None and is_full_there(held.row):
-                self._say_full(held)
+            elif held.start is not None:
+                held.beat = held.beat or last_beat(self._run.start(held.attempt))
+                if is_full_there(held.row):
+                    self._say_full(held)
             return
-        if end is None and held.start is None and held.row is None:
-            self._forgotten.append(held)
+        if end is None and held.start is None:
+            if held.row is not None:
+                self._say_why_again(held, held.row)
+            self._unbegun.append((held, verdict))
+            return
+        if end is None and self._still_beats(held):
             return
         outcome = _as_wished(verdict.outcome, held.wish)
         ended = Ended(held.attempt, outcome, failure=verdict.failure)
@@ -500,10 +582,12 @@ class SlurmEngine:
             ended = Ended(
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
-        if held.id and not held.has_left:
-            self._trailing[held.attempt] = held
-        elif held.id:
+        held.succeeded = isinstance(outcome, Exited) and outcome.code in held.job.success_codes
+        if held.id and held.has_left:
+            self._compare(held)
             script.forget_silence(self._run, held.id)
+        elif held.id:
+            self._trailing[held.attempt] = held
         if held.is_to_begin_anew:
             self._ending.recall([held])
         self._gone(held)
@@ -522,18 +606,37 @@ class SlurmEngine:
             text = f"is over{where}, where the run's disk is full: a record of its end is awaited"
             self._context.warn(held.attempt.job, text)
 
+    def _still_beats(self, held: Held) -> bool:
+        """Whether the node's side has been at work since this was asked last; then it is not over,
+        whatever Slurm says."""
+        before, held.beat = held.beat, last_beat(self._run.start(held.attempt))
+        if held.beat is None or held.beat == before:
+            return False
+        held.over_at = time.monotonic()
+        return True
+
     def _give_up(self) -> None:
-        """What Slurm knows no longer and no node has begun: none is to, although Slurm may remember
+        """What has not begun, and will not by Slurm's word: none is to, although Slurm may remember
         it, or the shared disk show a start late."""
-        some, self._forgotten = self._forgotten, []
-        with suppress(OSError):  # else after the next look
-            starts = [self._run.start(held.attempt) for held in some]
-            won = withdraw(starts, "interrupted", FORGOTTEN) if starts else []
-            for held, ours in zip(some, won, strict=True):
-                if ours:
-                    self._over(held, Interrupted(FORGOTTEN))
-                else:
-                    self.begun(held)
+        some, self._unbegun = self._unbegun, []
+        if some:
+            self._withdraw(some)
+
+    def _withdraw(self, some: Sequence[tuple[Held, Over]]) -> None:
+        """Take the claims of these, which then ended so; where a node was before, that one runs."""
+        starts = [self._run.start(held.attempt) for held, _ in some]
+        try:
+            won = withdraw(starts, "interrupted", FORGOTTEN)
+        except OSError:  # a full disk: what Slurm has done with, it does not begin
+            won = [held.row is not None and held.row.phase == "over" for held, _ in some]
+            self._unbegun += [one for one, ours in zip(some, won, strict=True) if not ours]
+            some = [one for one, ours in zip(some, won, strict=True) if ours]
+            won = [True] * len(some)
+        for (held, over), ours in zip(some, won, strict=True):
+            if ours:
+                self._over(held, over.outcome, over.failure)
+            else:
+                self.begun(held)
 
     def _over(self, held: Held, outcome: Outcome, failure: Failure | None = None) -> None:
         """It never came to Slurm."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
@@ -30,7 +31,10 @@ class Held:
     Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
     yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
     where nobody wished that. `preempted`: Slurm said once that it makes room for another.
-    `told_to_end`: the start of which Slurm knows nothing any more was left word.
+    `told_to_end`: the start of which Slurm knows nothing any more was left word. `after`:
+    what was to succeed first, where this launcher handed it over. `succeeded`: that was told.
+    `confirmed`: what a second witness has said as well (`Sign`). `beat`: the last sign of life of
+    the node's side.
     """
 
     attempt: AttemptId
@@ -52,6 +56,10 @@ class Held:
     recalled: str = ""
     preempted: bool = False
     told_to_end: bool = False
+    after: tuple[AttemptId, ...] = ()
+    succeeded: bool = False
+    confirmed: Sign | None = None
+    beat: float | None = None
     begun: bool = False
     withdrawn: Withdrawn | None = None
 
@@ -59,12 +67,28 @@ class Held:
         """Take in what Slurm, asked at that monotonic time, shows of it."""
         self.row, self.asked = row, True
         back = False
+        if not self.must_be_confirmed(row):
+            self.confirmed = None
         if row is not None:
             self.preempted = self.preempted or row.preempted
             if self.start_at is None or self.start_at < asked_at:
                 self.recalled = self.recalled or to_recall(row, self.start)
             back = bool(self.recalled) and self.start is not None and row.waits
         self.over_at = (self.over_at or time.monotonic()) if self.has_left or back else None
+        if self.over_at is None:
+            self.beat = None
+
+    def must_be_confirmed(self, row: Row | None) -> bool:
+        """Whether something would be ended, or called lost, on this one word of Slurm's.
+
+        Of what never began only Slurm's silence is doubted: once its claim is taken, none begins.
+        """
+        if row is None or row.inferred:
+            return True
+        if self.start is None and not self.begun:
+            return False
+        restart = self.start.restart if self.start else 0
+        return row.phase == "over" or row.waits or row.restarts > restart
 
     @property
     def has_left(self) -> bool:
@@ -96,6 +120,14 @@ class Held:
         return self.begun
 
 
+Sign: TypeAlias = tuple[str, int]
+"""What Slurm's word of an attempt comes to: a state, empty for none, and how often it was begun."""
+
+
+def sign_of(row: Row | None) -> Sign:
+    return ("", 0) if row is None else (row.state, row.restarts)
+
+
 class Queue:
     """Slurm's queue at one moment, by the numbers of what is in it."""
 
@@ -103,6 +135,7 @@ class Queue:
         self._single = {str(row): row for row in rows if not row.tasks}
         self._alike = [row for row in rows if row.tasks]
         self._arrays = {row.id: row.name for row in rows}
+        self._named = {(row.name, row.task): row for row in rows if not row.tasks}
 
     def row_of(self, held: Held) -> Row | None:
         """What is said of the attempt; None where Slurm does not know it any more.
@@ -111,6 +144,20 @@ class Queue:
         """
         row = self._numbered(held)
         return row if row is None or not held.title or row.name == held.title else None
+
+    def other_number_of(self, held: Held) -> str:
+        """Under which it waits or runs beside its own, which Slurm does not know, or has done with:
+        it was handed over twice, or what was taken for its number was none. Empty: under none."""
+        _, _, task = held.id.partition("_")
+        index = int(task) if task else None
+        row = self._named.get((held.title, index)) if held.title else None
+        if row is None and held.title and index is not None:
+            alike = (r for r in self._alike if r.name == held.title and index in r.tasks)
+            row = next(alike, None)
+        if row is None or row.phase == "over":
+            return ""
+        number = row.id if index is None else f"{row.id}_{index}"
+        return "" if number == held.id else number
 
     def _numbered(self, held: Held) -> Row | None:
         number, _, task = held.id.partition("_")
@@ -125,7 +172,9 @@ class Queue:
             # that follows another goes so only until that is over, but for Slurm's memory.
             reason = NEVER_MET if held.need and not self._is_under_way(held.need) else ""
             name = self._arrays[number]
-            return Row(number, int(task), name=name, state="CANCELLED", reason=reason)
+            return Row(
+                number, int(task), name=name, state="CANCELLED", reason=reason, inferred=True
+            )
         return None
 
     def _find(self, id: str) -> Row | None:

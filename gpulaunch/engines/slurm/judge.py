@@ -169,6 +169,12 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
     return Over(outcome, _out_of_memory(sight) if short else None)
 
 
+def hidden_kill(sight: Sight) -> str:
+    """What Slurm says of memory, of an attempt whose own status does not show it; else empty."""
+    memory = _out_of_memory(sight)
+    return "" if memory is None else memory.evidence
+
+
 def _began_anew(sight: Sight) -> bool:
     """Slurm's row is not, or soon not any more, about the start that was claimed."""
     row, start = sight.row, sight.start

@@ -9,17 +9,14 @@ Whatever becomes of them in its queue, no node begins one any more.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.engines.slurm import batches, commands
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.held import Held, Queue, in_parts, ranges
 from gpulaunch.engines.slurm.reading import Row
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.nodeside import Withdrawn, read_start
 
 SOON = 5.0
 """Seconds for which Slurm's answer is waited for."""
@@ -123,24 +120,12 @@ class Leaving:
                 if isinstance(answer, commands.Unreachable):
                     self._away(answer.text)
                 else:
-                    self.told(part)
+                    self._answered(part)
 
             self._slurm.cancel([held.id for held in part], answered)
 
-
-def left_over(rows: Sequence[Row], run: RunDir, ours: Container[AttemptId]) -> Iterator[Held]:
-    """What was withdrawn and is in Slurm's queue still; without `ours`, which are looked after."""
-    queued = [row for row in rows if row.phase == "queued"]
-    titled = {batch.title: batch for batch in (batches.read_all(run) if queued else ())}
-    for row in queued:
-        batch = titled.get(row.name)
-        for place, attempt in batch.members if batch else ():
-            alone = row.task is None and not row.tasks
-            if attempt in ours or not (alone or row.is_about(row.id, place)):
-                continue
-            with suppress(OSError):
-                why = read_start(run.start(attempt))
-                if isinstance(why, Withdrawn):
-                    id = row.id if alone else f"{row.id}_{place}"
-                    job = Job(attempt.job, ())
-                    yield Held(attempt, job, id, row.name, row=row, withdrawn=why)
+    def _answered(self, some: Sequence[Held]) -> None:
+        """They are over; Slurm is told again until its queue shows that it has heard."""
+        for held in some:
+            if self._waiting.pop(held.attempt, None):
+                self._over(held)

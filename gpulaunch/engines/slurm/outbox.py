@@ -1,7 +1,9 @@
 """Attempts on their way to Slurm: gathered into batches, handed over one by one, never twice.
 
     add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
-                                       ▲ fewer, or later ◀─ too many ┘ └ no answer: looked up
+                                       ▲ fewer, or later ◀─ too many ┘ └ no answer, or a failure
+                                                                         in words not Slurm's own:
+                                                                         looked up, then again
 
 A limit of the site holds up only what is handed over on terms to which it applies (`limits.py`).
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -27,6 +30,7 @@ from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row, is_about_arrays, spans
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.process.nodeside import Start, read_start
 
 GATHERED = 0.05
 """Seconds for which attempts are gathered: those of one turn come as one array."""
@@ -38,6 +42,10 @@ MOST = 1000
 _Member: TypeAlias = tuple[int, AttemptId]
 """An attempt, and its place; where its batch has no gaps, that is made up anew."""
 AGAIN, AWAY_AGAIN = 1.0, 5.0
+RAREST = 300.0
+"""Seconds after which at the latest it is tried again, where every try so far left it in doubt."""
+TRIES = 2
+"""Failures in words that are not Slurm's own, and of which nothing came, after which they count."""
 
 
 class Sent(Protocol):
@@ -85,6 +93,10 @@ class Outbox:
         self._batches: list[Batch] = []
         self._sending: Batch | None = None
         self._doubted = False
+        self._failed: commands.Refused | None = None
+        self._tries: dict[str, int] = {}
+        self._again_at = 0.0
+        self._tried: set[AttemptId] = set()
         self._unconfirmed: set[str] = set()
         self._behind_nothing: set[str] = set()
         self._count = 0
@@ -114,8 +126,9 @@ class Outbox:
         """Take it back; False where it is handed over, about to be, or perhaps was."""
         if self._fresh.pop(attempt, None) is not None:
             return True
-        perhaps = self._unconfirmed | ({self._sending.name} if self._sending else set())
-        waiting = [batch for batch in self._batches if batch.name not in perhaps]
+        if attempt in self._tried:
+            return False
+        waiting = [batch for batch in self._batches if batch.name not in self._unconfirmed]
         return any(attempt in batch.attempts for batch in waiting)
 
     def has(self, attempt: AttemptId) -> bool:
@@ -142,18 +155,39 @@ class Outbox:
         if not on:
             self._send()
 
-    def look_up(self, rows: Sequence[Row]) -> None:
-        """What Slurm has, asked after the doubt arose: it settles it."""
+    def look_up(self, rows: Sequence[Row], whole: bool = True) -> None:
+        """What Slurm has, asked after the doubt arose: it settles it. `whole`: what is not among
+        these, Slurm does not have, as far as can be told."""
         batch = self._sending
         if batch is None or not self._doubted:
             return
-        self._doubted = False
-        found = next((row.id for row in rows if row.name == batch.title), None)
-        if found is None:
-            self._sending = None
-            self._send()
-        else:
+        found = next((row.id for row in rows if row.name == batch.title), self._begun_as(batch))
+        if found:
+            self._doubted = False
             self._sent(commands.Submitted(found))
+        elif whole and time.monotonic() >= self._again_at:
+            self._doubted = False
+            self._not_there(batch)
+
+    def _begun_as(self, batch: Batch) -> str:
+        """The number under which a node has begun one of it, which comes before any doubt."""
+        for attempt in batch.attempts:
+            with suppress(OSError):
+                start = read_start(self._run.start(attempt))
+                if isinstance(start, Start):
+                    return start.job.partition("_")[0]
+        return ""
+
+    def _not_there(self, batch: Batch) -> None:
+        """Once more, after longer and longer; or the failure was one."""
+        failed, self._failed, self._sending = self._failed, None, None
+        tries = self._tries[batch.name] = self._tries.get(batch.name, 0) + 1
+        self._again_at = time.monotonic() + min(RAREST, AWAY_AGAIN * 2.0 ** min(tries, 10))
+        if failed is not None and "dependency" in failed.text.lower():
+            self._behind_nothing.add(batch.name)
+        elif failed is not None and tries >= TRIES:
+            self._refuse(batch, failed.text)
+        self._send()
 
     # ── Batches ─────────────────────────────────────────────────────────────────────────────────
 
@@ -260,9 +294,9 @@ class Outbox:
     def _sized(self, batch: Batch, most: int) -> Batch:
         """So many of it and of those behind it that are on the same terms, where there are."""
         alike = [batch]
-        if not batch.terms.each:
+        if not batch.terms.each and batch.name not in self._tries:
             behind = self._batches[self._batches.index(batch) + 1 :]
-            alike += [other for other in behind if other.terms == batch.terms]
+            alike += [o for o in behind if o.terms == batch.terms and o.name not in self._tries]
         count = 1
         while count < len(alike) and sum(len(one.attempts) for one in alike[:count]) < most:
             count += 1
@@ -299,6 +333,7 @@ class Outbox:
 
     def _hand_over(self, batch: Batch) -> None:
         self._sending = batch
+        self._tried.update(batch.attempts)
         self._slurm.submit(
             (
                 *batch.terms.options,
@@ -320,6 +355,9 @@ class Outbox:
                 self._sent(answer)
             case commands.Full(text):
                 self._too_many(batch, text)
+            case commands.Refused(plain=False):
+                self._failed = answer
+                self._doubt(batch)
             case commands.Refused(text) if len(batch.attempts) > 1 and is_about_arrays(text):
                 self._sending, self._most = None, len(batch.attempts) // 2
                 self._send()
@@ -330,12 +368,17 @@ class Outbox:
                 self._behind_nothing.add(batch.name)
                 self._loop.call_after("slurm:send", AGAIN, self._send)
             case commands.Refused(text):
-                self._done(batch)
-                batches.forget(batch, self._run)
-                self._to.refused(batch, text)
+                self._refuse(batch, text)
                 self._send()
             case _:
+                self._failed = None
                 self._doubt(batch)
+
+    def _refuse(self, batch: Batch, why: str) -> None:
+        """What was laid down stays: should Slurm have it after all, it finds what it is, and that
+        it was withdrawn."""
+        self._done(batch)
+        self._to.refused(batch, why)
 
     def _sent(self, answer: commands.Submitted) -> None:
         batch = self._sending
@@ -358,6 +401,7 @@ class Outbox:
         """The site takes no more, or none of that size: fewer; and of one alone, later, when others
         on the same terms but for the options have had their turn."""
         self._sending = None
+        self._tried.difference_update(batch.attempts)
         lane, size = batch.terms.lane, len(batch.attempts)
         if self._limits.refused(lane, size, why, time.monotonic()):
             self._to.full(lane, why)
@@ -383,6 +427,7 @@ class Outbox:
 
     def _done(self, batch: Batch) -> None:
         self._sending = None
+        self._again_at = 0.0
         self._batches.remove(batch)
 
     def _dependency(self, batch: Batch) -> tuple[str, ...]:

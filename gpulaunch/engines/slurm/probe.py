@@ -16,9 +16,10 @@ from gpulaunch.engines.slurm.reading import UNSEEN, Row
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 from gpulaunch.engines.slurm.standstill import SETTLED
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
 
-AGAIN = 5.0
+AGAIN, RAREST = 5.0, 300.0
+"""Seconds after which it is handed over again where nobody knows whether Slurm has it: at first,
+twice that after the next, and so on; and at the latest."""
 PATIENCE = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
 TIME = "1"
@@ -35,7 +36,8 @@ MEMORY = "100M"
 
 
 class Probe:
-    """`failed` is called once, with one line for people; `note` with what is no failure."""
+    """`title` is its own in all of the run's launchers. `failed` is called once, with one line for
+    people; `note` with what is no failure; `doubtful` when Slurm is to be looked at for it."""
 
     def __init__(
         self,
@@ -43,23 +45,29 @@ class Probe:
         run: RunDir,
         title: str,
         environ: Mapping[str, str],
-        loop: Loop,
         failed: Callable[[str], None],
         note: Callable[[str], None],
+        doubtful: Callable[[], None],
     ) -> None:
         self._slurm = slurm
         self._run = run
         self._title = title
         self._environ = environ
-        self._loop = loop
         self._failed = failed
         self._note = note
+        self._doubtful = doubtful
         self._over_at: float | None = None
         self._then: Callable[[], None] = lambda: None
         self._reason = ""
         self._since = 0.0
         self._noted: set[str] = set()
         self._absent = 0
+        self._kept: Sequence[str] = ()
+        self._needed = ""
+        self._unsure = False
+        self._refused = ""
+        self._tries = 0
+        self._again_at = 0.0
         self._asked = self.settled = run.seen.exists()
         self.id = ""
         """Slurm's number of it while the answer is awaited."""
@@ -70,25 +78,16 @@ class Probe:
         if self._asked:
             return not self.settled and (not self.id or self.in_doubt)
         self._asked, self._then = True, then
-        kept = [word for word in options if word.startswith(_SHARED)]
+        self._kept = [word for word in options if word.startswith(_SHARED)]
+        self._hand_over()
+        return True
 
-        def answered(answer: commands.SubmitAnswer) -> None:
-            match answer:
-                case commands.Submitted(number):
-                    self.id = number
-                case commands.Refused(text) | commands.Full(text):
-                    self.settled = True
-                    self._note(f"not checked whether the nodes see {self._run.path}: {text}")
-                case _:
-                    self._asked = False
-                    self._loop.call_after("slurm:probe", AGAIN, then)
-                    return
-            then()
-
+    def _hand_over(self) -> None:
+        self._unsure, self._refused = False, ""
         self._slurm.submit(
             # Where it cannot be begun that is the answer; requeued, it would be held for ever.
             (
-                *kept,
+                *self._kept,
                 "--no-requeue",
                 f"--time={TIME}",
                 f"--mem={MEMORY}",
@@ -96,10 +95,26 @@ class Probe:
             ),
             self._run.batch_script,
             self._environ,
-            answered,
+            self._answered,
             (script.PROBE,),
         )
-        return True
+
+    def _answered(self, answer: commands.SubmitAnswer) -> None:
+        match answer:
+            case commands.Submitted(number):
+                self.id = number
+                self._then()
+            case commands.Refused(text, plain=True) | commands.Full(text):
+                self._is_refused(text)
+            case _:
+                self._unsure = True
+                self._refused = answer.text if isinstance(answer, commands.Refused) else ""
+                self._doubtful()
+
+    def _is_refused(self, why: str) -> None:
+        self.settled = True
+        self._note(f"not checked whether the nodes see {self._run.path}: {why}")
+        self._then()
 
     @property
     def in_doubt(self) -> bool:
@@ -108,13 +123,37 @@ class Probe:
 
     def look(self, rows: Sequence[Row]) -> None:
         """What Slurm has now, and what is to be seen here."""
-        if self.settled or not self.id:
-            return
-        if self._run.seen.exists():
+        ours = [row for row in rows if row.name == self._title]
+        if self._asked and not self.settled and self._run.seen.exists():
             self._settle()
             self._then()
-            return
-        row = next((row for row in rows if row.id == self.id), None)
+        if self.settled:
+            self._sweep(ours)
+        elif self._unsure:
+            self._look_up(ours)
+        elif self.id:
+            self._follow(next((row for row in ours if row.id == self.id), None))
+
+    def _sweep(self, ours: Sequence[Row]) -> None:
+        """One that was handed over twice has nothing left to see. What is handed over needs the
+        other, which a controller that forgot its end may begin anew."""
+        if waiting := [row.id for row in ours if row.waits and row.id != self._needed]:
+            self._slurm.cancel(waiting, lambda answer: None)
+
+    def _look_up(self, ours: Sequence[Row]) -> None:
+        """Whether Slurm has it, although nobody knows; else once more, after longer and longer."""
+        if ours:
+            self._unsure, self.id = False, ours[0].id
+            self._then()
+        elif time.monotonic() >= self._again_at:
+            self._tries += 1
+            self._again_at = time.monotonic() + min(RAREST, AGAIN * 2.0 ** min(self._tries, 10))
+            if self._refused and self._tries > 1:
+                self._is_refused(self._refused)
+            else:
+                self._hand_over()
+
+    def _follow(self, row: Row | None) -> None:
         if row is not None and row.phase != "over":
             self._waits(row.reason if row.phase == "queued" else "")
             return
@@ -168,7 +207,7 @@ class Probe:
 
     def _settle(self) -> None:
         script.forget_silence(self._run, self.id)
-        self.settled, self.id = True, ""
+        self.settled, self._needed, self.id = True, self.id, ""
 
     def _why(self, row: Row | None) -> str:
         node = f"node {row.node}" if row is not None and row.node else "the nodes"

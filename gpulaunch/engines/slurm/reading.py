@@ -101,6 +101,7 @@ class Row:
     while it has not; 0 says nothing by itself (NODE_FAIL has it too). `restarts` counts how often
     Slurm started it again. `node` is empty until it has one. `preempted`: it makes room for
     another, now or when its grace is over; Slurm has forgotten that once it waits again.
+    `inferred`: Slurm says nothing of it; what is left of its array tells.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Row:
     restarts: int = 0
     node: str = ""
     preempted: bool = False
+    inferred: bool = False
 
     @property
     def phase(self) -> Phase:
@@ -190,6 +192,39 @@ def _row(
     )
 
 
+_SHOWN = re.compile(
+    r"^JobId=(?P<job>\d+) (?P<array>.*?)JobName=(?P<name>[^\n]*)\n"
+    r"(?:(?!JobId=).*\n)*?\s+JobState=(?P<state>\S+) Reason=(?P<reason>\S*) .*\n"
+    r"(?:(?!JobId=).*\n)*?\s+.*\bRestarts=(?P<restarts>\d+) .*\bExitCode=(?P<code>\d+:\d+)\n"
+    r"(?:(?!JobId=).*\n)*?\s+NodeList=(?P<node>\S*)\n",
+    re.M,
+)
+"""A job as `scontrol show job` has it, whole up to where it runs."""
+
+
+def read_shown(text: str) -> tuple[Row, ...]:
+    """The rows of what `scontrol show job` printed; what is cut off before its end is left out."""
+    rows = []
+    for found in _SHOWN.finditer(text):
+        array = dict(word.partition("=")[::2] for word in found["array"].split())
+        tasks = array.get("ArrayTaskId", "")
+        one = tasks.isdigit()
+        rows.append(
+            Row(
+                id=array.get("ArrayJobId") or found["job"],
+                task=int(tasks) if one else None,
+                tasks=read_tasks("" if one else tasks),
+                name=found["name"],
+                state=found["state"],
+                reason="" if found["reason"] == "None" else found["reason"],
+                status=read_status(found["code"]) if found["state"] in OVER else None,
+                restarts=int(found["restarts"]),
+                node="" if found["node"] == "(null)" else found["node"],
+            )
+        )
+    return tuple(rows)
+
+
 def read_tasks(text: str) -> Tasks:
     """`0-999%3`, `1-9:2,12`, `1,3,...`."""
     ranges, cut = [], False
@@ -259,6 +294,12 @@ OVER_ALREADY = re.compile(
 )
 
 
+UNKNOWN = re.compile(r"invalid job id|^job \S+ not found", re.I | re.M)
+"""`scontrol` knows no such job."""
+SAID_NO = re.compile(r"batch job submission failed|(unrecognized|invalid|unknown) option", re.I)
+"""`sbatch` itself says that nothing came of it."""
+
+
 def read_id(text: str) -> str | None:
     """The job's number from `sbatch --parsable`: `12`, or `12;cluster`; the last such line."""
     for line in reversed(text.splitlines()):
@@ -282,6 +323,15 @@ def is_unreachable(text: str) -> bool:
 def is_unconfigured(text: str) -> bool:
     """Whether Slurm's programs find no configuration here, or none that they understand."""
     return bool(NO_CONFIG.search(text)) and not NOT_FETCHED.search(text)
+
+
+def is_unknown(text: str) -> bool:
+    return bool(UNKNOWN.search(text))
+
+
+def is_plain_no(text: str) -> bool:
+    """Whether a refusal is in the words of `sbatch`: another's may come after it was done."""
+    return bool(SAID_NO.search(text))
 
 
 def is_full(text: str) -> bool:

@@ -1,0 +1,66 @@
+"""What is in Slurm's queue of ours and can begin nothing any more: it is taken out of it.
+
+A batch may be there twice (the answer to its first submission was lost), or although `sbatch` has
+failed, or was withdrawn when Slurm did not answer. Once another start holds an attempt's claim, or
+a launcher does, what still waits for it would take its cards for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import batches, commands
+from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.engines.slurm.held import AT_ONCE
+from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.nodeside import Start, Withdrawn, read_start
+
+
+class Strays:
+    """`prefix` begins the titles of this run; `is_known` says of an attempt, and of a number that
+    Slurm has for it, whether somebody else looks after that."""
+
+    def __init__(
+        self,
+        slurm: commands.Slurm,
+        run: RunDir,
+        prefix: str,
+        is_known: Callable[[AttemptId, str], bool],
+    ) -> None:
+        self._slurm = slurm
+        self._run = run
+        self._prefix = prefix
+        self._is_known = is_known
+        self._titled: dict[str, Batch] = {}
+
+    def look(self, rows: Sequence[Row], started: frozenset[str]) -> None:
+        """`started` are the names of the attempts that somebody has claimed."""
+        waiting = [row for row in rows if row.waits and row.name.startswith(self._prefix)]
+        if any(row.name not in self._titled for row in waiting):
+            self._titled = {batch.title: batch for batch in batches.read_all(self._run)}
+        found = [number for row in waiting for number in self._of(row, started)]
+        for start in range(0, len(found), AT_ONCE):
+            self._slurm.cancel(found[start : start + AT_ONCE], lambda answer: None)
+
+    def _of(self, row: Row, started: frozenset[str]) -> Iterable[str]:
+        batch = self._titled.get(row.name)
+        for place, attempt in batch.members if batch else ():
+            alone = row.task is None and not row.tasks
+            if str(attempt) not in started or not (alone or row.is_about(row.id, place)):
+                continue
+            number = row.id if alone else f"{row.id}_{place}"
+            if not self._is_known(attempt, number) and self._is_anothers(attempt, number, row):
+                yield number
+
+    def _is_anothers(self, attempt: AttemptId, number: str, row: Row) -> bool:
+        """The attempt was begun as another job, withdrawn, or begun as this one before that."""
+        with suppress(OSError):
+            match read_start(self._run.start(attempt)):
+                case Withdrawn():
+                    return True
+                case Start(job=job, restart=restart):
+                    return job != number or row.restarts > restart
+        return False

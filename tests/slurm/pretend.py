@@ -1,0 +1,448 @@
+"""A pretend Slurm in this process, with a clock of its own: hours of a cluster in milliseconds.
+
+`PretendLoop` has the time. `PretendCluster` queues and runs: what it runs leaves on the disk what
+the node's side leaves there (claim, beat, end). `Programs` are its commands, whose words go
+through the engine's own readers; `faults` says what goes wrong with a call.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+from gpulaunch.engines.slurm import commands
+from gpulaunch.engines.slurm.reading import read_tasks
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Callback, Loop
+
+CARDS = 3
+"""Tasks that run at once."""
+REMEMBERED = 300.0
+"""Seconds for which a finished job is known (MinJobAge)."""
+BEAT = 15.0
+CONFIG = "Configuration data\nMaxArraySize = 1001\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
+
+
+class PretendLoop(Loop):
+    """Timers alone; a turn goes to the next one at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._at: dict[str, tuple[float, int, Callback]] = {}
+        self._count = 0
+
+    def call_at(self, key: str, at: float, callback: Callback) -> None:
+        self._count += 1
+        self._at[key] = (at, self._count, callback)
+
+    def call_after(self, key: str, seconds: float, callback: Callback) -> None:
+        self.call_at(key, self.now + seconds, callback)
+
+    def forget(self, key: str) -> None:
+        self._at.pop(key, None)
+
+    def drop(self, *beginnings: str) -> None:
+        """Forget all timers whose keys begin so."""
+        self._at = {key: at for key, at in self._at.items() if not key.startswith(beginnings)}
+
+    def turn(self, block: bool = True) -> None:
+        assert self._at, "nothing is going to happen"
+        key = min(self._at, key=lambda key: self._at[key][:2])
+        at, _, callback = self._at.pop(key)
+        self.now = max(self.now, at)
+        callback()
+
+    def close(self) -> None:
+        self._at.clear()
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """Make this loop's time the one that everybody here reads."""
+        with patch("time.monotonic", lambda: self.now):
+            yield
+
+
+@dataclass
+class Task:
+    """One job, or one task of an array; `needs` are conditions of the form `afterok:12_3`."""
+
+    number: int
+    index: int | None
+    title: str
+    batch: str
+    needs: list[str]
+    at_once: int
+    state: str = "PENDING"
+    reason: str = "Resources"
+    status: int = 0
+    restarts: int = 0
+    node: str = ""
+    over_at: float = 0.0
+    attempt: str = ""
+    stopping: bool = False
+    changed: float = 0.0
+
+    def __str__(self) -> str:
+        return str(self.number) if self.index is None else f"{self.number}_{self.index}"
+
+    @property
+    def over(self) -> bool:
+        return self.state not in ("PENDING", "RUNNING")
+
+
+@dataclass
+class Plan:
+    """What a job does: how long it takes, and its exit code."""
+
+    seconds: float
+    code: int = 0
+
+
+@dataclass
+class Truth:
+    """What really happened, in order: `(time, "begins" | "ends" | "killed", attempt)`."""
+
+    alive: set[str] = field(default_factory=set)
+    history: list[tuple[float, str, str]] = field(default_factory=list)
+    ends: dict[str, str] = field(default_factory=dict)
+
+    def begins(self, now: float, attempt: str) -> None:
+        job = attempt.rpartition(".")[0]
+        running = [each for each in self.alive if each.rpartition(".")[0] == job]
+        assert not running, f"{attempt} begins while {running} runs"
+        assert attempt not in self.began, f"{attempt} begins twice"
+        self.alive.add(attempt)
+        self.history.append((now, "begins", attempt))
+
+    def over(self, now: float, attempt: str, word: str) -> None:
+        self.alive.remove(attempt)
+        self.ends[attempt] = word
+        self.history.append((now, word, attempt))
+
+    @property
+    def began(self) -> list[str]:
+        return [attempt for _, word, attempt in self.history if word == "begins"]
+
+
+class PretendCluster:
+    """`plans` by the job's name; others take 5 s and exit with 0."""
+
+    def __init__(self, loop: PretendLoop, run: RunDir) -> None:
+        self.loop = loop
+        self.run = run
+        self.tasks: list[Task] = []
+        self.truth = Truth()
+        self.plans: dict[str, Plan] = {}
+        self.oom: set[str] = set()
+        self._numbers = 0
+        self.submissions = 0
+        self._schedule()
+
+    # ── The controller ──────────────────────────────────────────────────────────────────────────
+
+    def submit(self, arguments: Sequence[str]) -> int:
+        self._numbers += 1
+        self.submissions += 1
+        told = dict(word[2:].partition("=")[::2] for word in arguments if word.startswith("--"))
+        indices: Sequence[int | None] = [None]
+        array, _, most = told.get("array", "").partition("%")
+        if array:
+            indices = list(read_tasks(array))
+        needs = [word for word in told.get("dependency", "").split(",") if word]
+        for index in indices:
+            task = Task(self._numbers, index, told["job-name"], arguments[-1], list(needs), 0)
+            task.at_once = int(most or 0)
+            task.changed = self.loop.now
+            self.tasks.append(task)
+        return self._numbers
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        for task in self.named(ids):
+            if task.state == "PENDING":
+                self._over(task, "CANCELLED")
+            elif task.state == "RUNNING":
+                self._kill(task, "CANCELLED")
+
+    def signal(self, ids: Sequence[str]) -> None:
+        for task in self.named(ids):
+            if task.state == "RUNNING":
+                self._look_at_stop(task)
+
+    def hold(self, ids: Sequence[str], on: bool) -> None:
+        for task in self.named(ids):
+            if task.state == "PENDING":
+                task.reason = "JobHeldUser" if on else "Resources"
+
+    def named(self, ids: Sequence[str]) -> list[Task]:
+        found = []
+        for id in ids:
+            number, _, which = id.partition("_")
+            among = read_tasks(which.strip("[]")) if which else None
+            found += [
+                task
+                for task in self.tasks
+                if str(task.number) == number and (among is None or task.index in among)
+            ]
+        return found
+
+    def fail_node(self, task: Task) -> None:
+        """The node is gone, with what ran there; Slurm puts its job back into the queue."""
+        self._stops_living(task, "killed")
+        task.state, task.node, task.reason = "PENDING", "", "BeginTime"
+        task.restarts += 1
+        task.changed = self.loop.now
+
+    def forget(self, task: Task) -> None:
+        """The node is gone, with what ran there, and Slurm knows nothing of either any more."""
+        self._stops_living(task, "killed")
+        self.tasks.remove(task)
+
+    def _schedule(self) -> None:
+        self.loop.call_after("cluster", 1.0, self._schedule)
+        now = self.loop.now
+        self.tasks = [t for t in self.tasks if not t.over or now - t.over_at < REMEMBERED]
+        running = [task for task in self.tasks if task.state == "RUNNING"]
+        for task in self.tasks:
+            if task.state != "PENDING" or task.reason == "JobHeldUser":
+                continue
+            met = [self._met(task, need) for need in task.needs]
+            if False in met:
+                self._over(task, "CANCELLED", "DependencyNeverSatisfied")
+            elif None in met:
+                task.reason = "Dependency"
+            elif len(running) < CARDS and not self._too_many(task, running):
+                self._start(task)
+                running.append(task)
+            else:
+                task.reason = "Resources"
+
+    def _too_many(self, task: Task, running: Sequence[Task]) -> bool:
+        return 0 < task.at_once <= sum(other.number == task.number for other in running)
+
+    def _met(self, task: Task, need: str) -> bool | None:
+        kind, *ids = need.split(":")
+        if kind == "aftercorr":
+            ids = [f"{id}_{task.index}" for id in ids]
+        verdicts: list[bool | None] = []
+        for other in self.named(ids):
+            if not other.over:
+                verdicts.append(None)
+            else:
+                verdicts.append(kind == "afterany" or other.state == "COMPLETED")
+        return False if False in verdicts else None if None in verdicts else True
+
+    def _over(self, task: Task, state: str, reason: str = "None", status: int = 0) -> None:
+        task.state, task.reason, task.status = state, reason, status
+        task.over_at = task.changed = self.loop.now
+
+    # ── A node ──────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, task: Task) -> None:
+        task.state, task.node, task.reason = "RUNNING", "n1", "None"
+        task.changed = self.loop.now
+        if task.batch == "probe":
+            self.run.seen.touch()
+            self._over(task, "COMPLETED")
+            return
+        listed = self.run.batch_list(task.batch)
+        if not listed.exists():
+            self._over(task, "FAILED", status=78 << 8)
+            return
+        task.attempt = json.loads(listed.read_bytes())["attempts"][task.index or 0]
+        if not self._claim(task):
+            self._over(task, "FAILED", status=75 << 8)
+            return
+        self.truth.begins(self.loop.now, task.attempt)
+        plan = self.plans.get(task.attempt.rpartition(".")[0], Plan(5.0))
+        self.loop.call_after(self._key(task), plan.seconds, lambda: self._ends(task, plan.code))
+        self._beat(task)
+        self._look_at_stop(task)
+
+    def _claim(self, task: Task) -> bool:
+        start = {
+            "attempt": task.attempt, "job": str(task), "node": "n1", "host": "n1", "pid": 7,
+            "restart": task.restarts, "mask": None, "gpus": [], "boot": "b",
+            "started": (self.loop.now, self.loop.now),
+        }  # fmt: skip
+        try:
+            with self._start_file(task).open("x") as file:
+                file.write(json.dumps(start))
+        except FileExistsError:
+            return False
+        return True
+
+    def _start_file(self, task: Task) -> Path:
+        return self.run.starts / task.attempt
+
+    def _beat(self, task: Task) -> None:
+        if task.attempt in self.truth.alive and self._start_file(task).exists():
+            os.utime(self._start_file(task), (self.loop.now, self.loop.now))
+            self.loop.call_after(f"beat {task.attempt}", BEAT, lambda: self._beat(task))
+
+    def _look_at_stop(self, task: Task) -> None:
+        if task.state != "RUNNING" or task.stopping:
+            return
+        try:
+            stop = json.loads((self.run.stops / task.attempt).read_bytes())
+        except OSError:
+            self.loop.call_after(f"stop {task}", 5.0, lambda: self._look_at_stop(task))
+            return
+        task.stopping = True
+        self.loop.call_after(
+            self._key(task), 0.5, lambda: self._ends(task, 143, stop["reason"], stop["by"])
+        )
+
+    def _ends(self, task: Task, code: int, cause: str | None = None, by: str = "") -> None:
+        self._record(task, code, cause, by)
+        self._stops_living(task, f"{cause or 'exited'} {code}")
+        state = "COMPLETED" if code == 0 else "FAILED"
+        if task.attempt.rpartition(".")[0] in self.oom:
+            state = "OUT_OF_MEMORY"
+        self._over(task, state, status=code << 8)
+
+    def _kill(self, task: Task, state: str) -> None:
+        self._record(task, 143, "interrupted", "Slurm ended it")
+        self._stops_living(task, "killed")
+        self._over(task, state, status=15)
+
+    def _stops_living(self, task: Task, word: str) -> None:
+        self.truth.over(self.loop.now, task.attempt, word)
+        self.loop.forget(self._key(task))
+        self.loop.forget(f"stop {task}")
+
+    def _record(self, task: Task, code: int, cause: str | None, by: str) -> None:
+        now = self.loop.now
+        record = {
+            "attempt": task.attempt, "pid": 7, "status": code << 8, "cause": cause, "by": by,
+            "seconds": None, "missing": [], "error": None, "leftovers": 0,
+            "started": (now, now), "ended": (now, now),
+        }  # fmt: skip
+        line = json.dumps(record).encode()
+        (self.run.path / "ends" / task.attempt).write_bytes(
+            b"%08x %s\n" % (binascii.crc32(line), line)
+        )
+
+    def _key(self, task: Task) -> str:
+        return f"task {task} {task.restarts}"
+
+    # ── What it says ────────────────────────────────────────────────────────────────────────────
+
+    def squeue(self, form: str) -> str:
+        separator = form.split(",")[0].partition(":")[2]
+        rows = []
+        for task in self.tasks:
+            fields = (
+                str(task), task.state, task.reason, str(task.status), str(task.restarts),
+                task.node, "N/A", task.title,
+            )  # fmt: skip
+            # Slurm says nothing of a task that was cancelled while it waited.
+            if task.index is None or task.node or task.state != "CANCELLED":
+                rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
+        return "".join(rows)
+
+    def show(self, id: str) -> tuple[int, str, str]:
+        found = [task for task in self.named([id]) if task.node or task.state != "CANCELLED"]
+        if not found:
+            if any(str(task.number) == id.partition("_")[0] for task in self.tasks):
+                return 1, f"Job {id} not found\n", ""
+            return 1, "", "slurm_load_jobs error: Invalid job id specified\n"
+        return 0, "".join(map(_shown, found)), ""
+
+
+def _shown(task: Task) -> str:
+    array = "" if task.index is None else f"ArrayJobId={task.number} ArrayTaskId={task.index} "
+    code, number = task.status >> 8, task.status & 0x7F
+    return (
+        f"JobId={task.number} {array}JobName={task.title}\n"
+        f"   UserId=root(0) GroupId=root(0) MCS_label=N/A\n"
+        f"   JobState={task.state} Reason={task.reason} Dependency=(null)\n"
+        f"   Requeue=1 Restarts={task.restarts} BatchFlag=1 Reboot=0 ExitCode={code}:{number}\n"
+        f"   NodeList={task.node}\n"
+        "   Power=\n   \n\n"
+    )
+
+
+# ── Its programs ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with a call. `acts`: seconds after which it does its work, None: never;
+    `answers`: seconds after which its answer comes, `change` made of it."""
+
+    acts: float | None = 0.02
+    answers: float = 0.05
+    change: Callable[[commands._End], commands._End] = lambda end: end
+    stale: float = 0.0
+
+
+Faults = Callable[[str, Sequence[str]], Fault]
+
+
+class Programs(commands.Slurm):
+    """The engine's calls, on a pretend cluster."""
+
+    def __init__(self, loop: PretendLoop, cluster: PretendCluster, faults: Faults) -> None:
+        super().__init__(loop, {"PATH": ""})
+        self._cluster = cluster
+        self._faults = faults
+        self._said: list[tuple[float, str]] = []
+        self.calls: list[tuple[float, str, Sequence[str]]] = []
+
+    def _call(
+        self,
+        program: str,
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        done: Callable[[commands._End], object],
+    ) -> None:
+        self._count += 1
+        loop = self._cluster.loop
+        self.calls.append((loop.now, program, arguments))
+        fault = self._faults(program, arguments)
+        answers: list[commands._End] = [commands._End(program, 0)]
+
+        def act() -> None:
+            answers[0] = self._do(program, arguments, fault.stale)
+
+        if fault.acts is not None:
+            loop.call_after(f"act {id(self)} {self._count}", fault.acts, act)
+        loop.call_after(
+            f"answer {id(self)} {self._count}",
+            fault.answers,
+            lambda: done(fault.change(answers[0])),
+        )
+
+    def _do(self, program: str, arguments: Sequence[str], stale: float) -> commands._End:
+        cluster = self._cluster
+        match [program, *arguments]:
+            case ["sbatch", *_]:
+                return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
+            case ["squeue", *_]:
+                (form,) = (w.partition("=")[2] for w in arguments if w.startswith("--Format="))
+                return commands._End(program, 0, self._listed(form, stale))
+            case ["scancel", *words]:
+                ids = [word for word in words if not word.startswith("--")]
+                cluster.signal(ids) if len(ids) < len(words) else cluster.cancel(ids)
+            case ["scontrol", "show", "config"]:
+                return commands._End(program, 0, CONFIG + "SLURM_VERSION = 22.05.8\n")
+            case ["scontrol", *_, "show", "job", id]:
+                return commands._End(program, *cluster.show(id))
+            case ["scontrol", ("hold" | "release") as verb, ids]:
+                cluster.hold(re.split(r",(?![^\[]*\])", ids), verb == "hold")
+        return commands._End(program, 0)
+
+    def _listed(self, form: str, stale: float) -> str:
+        """What it would say; or what it said so many seconds ago, at least."""
+        separator = form.split(",")[0].partition(":")[2]
+        now = self._cluster.loop.now
+        self._said.append((now, self._cluster.squeue(form).replace(separator, "\0")))
+        old = [text for at, text in self._said if at <= now - stale] or [self._said[0][1]]
+        return old[-1].replace("\0", separator)
