@@ -39,20 +39,25 @@ _RUNS_ASKED = 256
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who took a name, from SO_PEERCRED: `pid` is 0 where it lives in another PID namespace."""
+    """Who took a name, from SO_PEERCRED: `pid` is 0 where it lives in another PID namespace.
+
+    `stopped`: the process is suspended (Ctrl-Z, SIGSTOP) and gives nothing back as long as it is.
+    """
 
     pid: int
     uid: int
     user: str
     command: str | None = None
     run: str | None = None
+    stopped: bool = False
 
     def __str__(self) -> str:
         if not self.pid:
             return f"{self.user}, in another container"
         command = f": {self.command}" if self.command else ""
         run = f", run {self.run}" if self.run else ""
-        return f"{self.user} (pid {self.pid}{run}){command}"
+        stopped = f", stopped: kill -CONT {self.pid} goes on with it" if self.stopped else ""
+        return f"{self.user} (pid {self.pid}{run}{stopped}){command}"
 
 
 UNKNOWN = Holder(0, -1, "somebody")
@@ -113,7 +118,8 @@ def holder_of(name: str) -> Holder | None:
         return None
     with link:
         pid, uid = peer(link)
-    return Holder(pid, uid, user_name(uid), command_of(pid), None if _is_run(name) else run_of(pid))
+    run = None if _is_run(name) else run_of(pid)
+    return Holder(pid, uid, user_name(uid), command_of(pid), run, is_stopped(pid))
 
 
 def listening(prefix: str = "") -> tuple[str, ...]:
@@ -175,6 +181,16 @@ def command_of(pid: int, width: int = 200) -> str | None:
     text = " ".join(known_as(raw.rstrip(b"\0").decode(errors="replace").split("\0")))
     # Anybody may name a process with escape sequences in it.
     return "".join(c if c.isprintable() else "?" for c in text)[:width] or None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended, by job control or a debugger; False where that is unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name before it may hold anything, brackets too. (proc(5))
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def known_as(argv: list[str]) -> list[str]:

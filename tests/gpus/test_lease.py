@@ -187,6 +187,22 @@ def test_the_right_to_gather_is_one_for_all(key: str) -> None:
     assert gather_name() == "gather"
 
 
+def test_a_holder_that_is_stopped_is_said_with_what_goes_on_with_it(key: str) -> None:
+    process = holding(key)
+    try:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(Held) as refused:
+            take(key)
+        assert f"stopped: kill -CONT {process.pid} goes on with it" in str(refused.value)
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOWAIT)
+        assert not holders()[key].stopped
+    finally:
+        process.kill()
+        process.communicate()
+
+
 # ── Waiting ─────────────────────────────────────────────────────────────────────────────────────
 
 
