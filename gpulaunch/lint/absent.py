@@ -27,7 +27,7 @@ from gpulaunch.spec.commands import Word
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.shell import outline
 from gpulaunch.spec.suggest import did_you_mean
-from gpulaunch.spec.tree import Node, place
+from gpulaunch.spec.tree import Node, node_at, place
 from gpulaunch.spec.tree import Path as Steps
 from gpulaunch.spec.values import dialect
 
@@ -89,7 +89,7 @@ class _Looking:
             groups.setdefault(job.group, []).append(job)
         for group, members in groups.items():
             field = "worker" if members[0].worker else "run"
-            node = _node(self.mistakes.root, ("jobs", group, field))
+            node = node_at(self.mistakes.root, ("jobs", group, field))
             if node is not None and not self._silenced(node.key_at):
                 for job in _some(members, node):
                     self._job(job, node)
@@ -150,7 +150,7 @@ class _Looking:
 
     def _shell(self, job: Job) -> None:
         """The shell itself, where the file picks another one."""
-        shell = _node(self.mistakes.root, ("jobs", job.group, "shell"))
+        shell = node_at(self.mistakes.root, ("jobs", job.group, "shell"))
         if shell is not None and (why := self._lacks_program(job, job.shell[0])):
             self.mistakes.add(("jobs", job.group, "shell"), why)
 
@@ -287,17 +287,3 @@ def _is_guarded(plain: str, step: Step) -> bool:
     line = plain[end : plain.find("\n", end) if "\n" in plain[end:] else None]
     _, or_, other = line.partition(";")[0].partition("||")
     return bool(or_) and other.split()[:1] != ["exit"]
-
-
-def _node(root: Node, steps: Steps) -> Node | None:
-    node = root
-    for step in steps:
-        child: Node | None = None
-        if isinstance(node.value, dict) and isinstance(step, str):
-            child = node.value.get(step)
-        elif isinstance(node.value, list) and isinstance(step, int):
-            child = node.value[step]
-        if child is None:
-            return None
-        node = child
-    return node

@@ -9,7 +9,7 @@ from gpulaunch.core.model import Job
 from gpulaunch.errors import Mistake
 from gpulaunch.spec.mistakes import Mistakes
 from gpulaunch.spec.plan import Plan
-from gpulaunch.spec.tree import Node
+from gpulaunch.spec.tree import Node, node_at
 from gpulaunch.spec.tree import Path as Steps
 
 
@@ -70,17 +70,9 @@ def _place(root: Node, group: int, field: str) -> Steps:
     return next((steps for steps in known if _is_there(root, steps)), ("jobs", group))
 
 
-def _is_there(node: Node, steps: Steps) -> bool:
-    for step in steps:
-        child: Node | None = None
-        if isinstance(node.value, dict) and isinstance(step, str):
-            child = node.value.get(step)
-        elif isinstance(node.value, list) and isinstance(step, int):
-            child = node.value[step]
-        if child is None:
-            return False
-        node = child
-    return node.value is not None
+def _is_there(root: Node, steps: Steps) -> bool:
+    node = node_at(root, steps)
+    return node is not None and node.value is not None
 
 
 def notes(jobs: Sequence[Job]) -> Iterator[str]:

@@ -104,6 +104,21 @@ def parse(source: Source) -> tuple[Node, list[tuple[int, str]]]:
     return builder.document(), builder.mistakes
 
 
+def node_at(root: Node, steps: Path) -> Node | None:
+    """The node that these steps lead to; None where one of them leads nowhere."""
+    node = root
+    for step in steps:
+        child: Node | None = None
+        if isinstance(node.value, dict) and isinstance(step, str):
+            child = node.value.get(step)
+        elif isinstance(node.value, list) and isinstance(step, int):
+            child = node.value[step]
+        if child is None:
+            return None
+        node = child
+    return node
+
+
 class _Open:
     """A container whose end was not seen yet; for a mapping, the key that awaits its value."""
 

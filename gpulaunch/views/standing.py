@@ -18,7 +18,7 @@ from gpulaunch.views.events import unusable
 from gpulaunch.views.groups import evidence_of, failures, how, reasons
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
 from gpulaunch.views.paths import RunPaths
-from gpulaunch.views.status import STATES, ahead_of, lasted, reason_of
+from gpulaunch.views.status import STATES, STYLES, ahead_of, lasted, reason_of
 from gpulaunch.views.summary import next_command
 
 if TYPE_CHECKING:
@@ -27,15 +27,6 @@ if TYPE_CHECKING:
 
 SCREEN = 24
 """Lines of what is no terminal."""
-
-_STYLES: dict[JobState, str] = {
-    "waiting": "dim",
-    "running": "cyan",
-    "succeeded": "green",
-    "failed": "bold red",
-    "cancelled": "yellow",
-    "skipped": "yellow",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +82,12 @@ def _sections(run: Standing) -> list[Section]:
     for job in run.ledger.jobs.values():
         (gone if job.gone else by_state[job.state]).append(job)
     sections = [
-        grouped("failed", _STYLES["failed"], failures(by_state["failed"])),
-        listed("running", _STYLES["running"], [_running(job, run) for job in by_state["running"]]),
+        grouped("failed", STYLES["failed"], failures(by_state["failed"])),
+        listed("running", STYLES["running"], [_running(job, run) for job in by_state["running"]]),
     ]
     for state in ("waiting", "skipped", "cancelled"):
         alike = reasons(by_state[state], run.reason, run.ledger)
-        sections.append(grouped(state, _STYLES[state], alike))
+        sections.append(grouped(state, STYLES[state], alike))
     sections.append(grouped("gone", "yellow", reasons(gone, run.reason, run.ledger)))
     return [section for section in sections if section.items]
 
@@ -126,7 +117,7 @@ def _head(run: Standing) -> list[Text]:
     ahead = ahead_of(ledger, state, run.now, run.earlier)
     style = {"succeeded": "green", "running": "cyan", "failed": "bold red"}.get(state, "yellow")
     counts = [
-        Text(f"{words.count(ledger.counts[name])} {name}", _STYLES[name])
+        Text(f"{words.count(ledger.counts[name])} {name}", STYLES[name])
         for name in STATES
         if ledger.counts[name] > 0
     ]
@@ -193,7 +184,7 @@ def _print_jobs(console: Console, run: Standing) -> None:
         last = job.attempts[-1] if job.attempts else None
         table.add_row(
             Text(words.visible(job.name)),
-            Text(job.state, _STYLES[job.state]),
+            Text(job.state, STYLES[job.state]),
             time_of(last, run.clock) if job.state not in ("waiting", "skipped") else "",
             Text(words.visible(_about(job, last, run))),
         )

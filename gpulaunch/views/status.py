@@ -26,6 +26,14 @@ STATES: tuple[JobState, ...] = (
     "cancelled",
     "skipped",
 )
+STYLES: dict[JobState, str] = {
+    "waiting": "dim",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "skipped": "yellow",
+}
 
 
 def status_json(

@@ -6,9 +6,10 @@ from rich.text import Text
 
 from gpulaunch.core.model import SETTLED, JobState
 from gpulaunch.views import words
+from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar
-from gpulaunch.views.top.rows import STYLES, Filter
+from gpulaunch.views.top.rows import Filter
 
 BAR = 40
 HINTS = (

@@ -13,6 +13,7 @@ from gpulaunch.failure.classes import title_of
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.views import words
 from gpulaunch.views.events import unusable
+from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar, columns, fit, sparkline
 
@@ -24,14 +25,6 @@ STALE = 15.0
 """Seconds after which a sample no longer says what a card does now."""
 TIME = 8
 
-STYLES: dict[JobState, str] = {
-    "waiting": "dim",
-    "running": "cyan",
-    "succeeded": "green",
-    "failed": "bold red",
-    "cancelled": "yellow",
-    "skipped": "yellow",
-}
 _MARKS: dict[JobState, str] = {"succeeded": "✓", "failed": "✗", "cancelled": "!", "skipped": "!"}
 
 

@@ -16,10 +16,10 @@ from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.views import words
+from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.log import LogTail
-from gpulaunch.views.top.rows import STYLES
 
 if TYPE_CHECKING:
     from gpulaunch.views.top.app import Top
