@@ -287,7 +287,7 @@ def test_only_brings_its_needs_along(launcher: Launcher) -> None:
     )
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--only", "b").status == 0
     assert launcher.states() == {"a": "succeeded", "b": "succeeded"}
-    assert launcher("resume").status == 0
+    assert launcher("resume", "--only", "*").status == 0
     assert launcher.states()["c"] == "succeeded"
 
 
