@@ -31,8 +31,8 @@ _ALL = (
     FailureClass(
         "signal",
         "killed by a signal",
-        "A crash inside the program or one of its libraries: PYTHONFAULTHANDLER=1 in env: prints "
-        "where.",
+        "A crash inside the program or one of its libraries (SIGSEGV, SIGABRT, SIGFPE): "
+        "PYTHONFAULTHANDLER=1 in env: prints where. Any other signal was sent by somebody.",
         plain=True,
     ),
     FailureClass("timeout", "out of time", "Give it a longer timeout:, or less to do.", plain=True),

@@ -39,8 +39,15 @@ Xid catalogue). Other numbers come from programs too and decide nothing by thems
 FAULT_XIDS = frozenset({13, 31})
 """An exception in, or a memory fault of, the program that ran on the card."""
 
+KILLED = (
+    "SIGKILL is sent, and not by gpulaunch: by the kernel or systemd-oomd for want of memory "
+    "(dmesg -T | grep -i 'killed process'; journalctl -u systemd-oomd; memory.events of its "
+    "cgroup), a container's or scheduler's limit, or a person (kill -9)."
+)
+"""Nothing inside a program can tell of a SIGKILL: whom to ask instead."""
+
 _MODULE = re.compile(r": (?:module|ml): (?:command )?not found$")
-_CRASHES = frozenset({4, 6, 7, 8, 9, 11})
+_KILLED_BY = frozenset({4, 6, 7, 8, 9, 11})
 _FULL = 1 << 20
 _LENGTH = 300
 
@@ -170,12 +177,18 @@ def _by_xid(evidence: Evidence) -> Failure | None:
 def _by_shell(evidence: Evidence) -> Failure | None:
     """128+n is how a shell, or docker, passes on that a program in it was killed by signal n."""
     signal = _signal(evidence.outcome)
-    if isinstance(evidence.outcome, Exited) and signal in _CRASHES:
+    if isinstance(evidence.outcome, Exited) and signal in _KILLED_BY:
         words = (
             f"status {evidence.outcome.code}: a program in it was killed by {signal_name(signal)}"
         )
-        return _failure("signal", words)
+        return Failure("signal", words, advice_on_signal(evidence) or advice_for("signal"))
     return None
+
+
+def advice_on_signal(evidence: Evidence) -> str:
+    """Say who may have sent a SIGKILL of which nothing else is known; empty for other signals,
+    and for what gpulaunch itself ended."""
+    return KILLED if _signal(evidence.outcome) == 9 and not evidence.by_launcher else ""
 
 
 def _signal(outcome: Outcome) -> int | None:
