@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from gpulaunch import errors
 from gpulaunch.cli.options import run_argument
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.journal.rundir import RunDir
 
 
 @click.command("wait")
 @run_argument
 def command(run: str | None) -> int:
-    """Wait for a run's end; exits as `run` would have.
+    """Wait for a run's end, its report and notifications included; exits as `run` would have.
 
     \b
     gpulaunch wait && gpulaunch status --json > result.json
@@ -30,6 +33,9 @@ def command(run: str | None) -> int:
                 ledger.apply(fact, at)
             if ledger.closed and supervisor is None:  # report and notifications included
                 say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
+                if _unreported(one.run, ledger):
+                    where = shlex.quote(str(one.run.path))
+                    say(f"its launcher left no report: gpulaunch report {where}")
                 return ledger.exit_status
             if supervisor is None:
                 say(
@@ -39,6 +45,21 @@ def command(run: str | None) -> int:
                 return errors.SOME_JOB_FAILED
             with supervisor:
                 follower.wait(also=[supervisor])
+
+
+def _unreported(run: RunDir, ledger: Ledger) -> bool:
+    """Whether the launcher was killed between the run's end and its report's.
+
+    A report older than the run's end tells of an earlier one. It is asked of the clock of its file
+    system too: a server's may be behind, and a copy's files are all younger.
+    """
+    if ledger.closed is None or not any(job.attempts for job in ledger.jobs.values()):
+        return False
+    try:
+        ended = min(ledger.closed.utc, run.events.stat().st_mtime)
+        return run.report.stat().st_mtime < ended
+    except OSError:
+        return True
 
 
 def _because(ledger: Ledger) -> str:
