@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -104,6 +105,8 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
     from gpulaunch.views.summary import summarise
 
     told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
+    if not run.holds_run:
+        told = replace(told, next_command=None)  # nothing is left to go on with
     print_summary(stderr_console(), told)
 
 

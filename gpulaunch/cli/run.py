@@ -58,5 +58,5 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     look = looking_for(opts.engine)
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
     if not (new or opts.dry_run or opts.run_dir):
-        running.refuse_unfinished(jobs)
+        running.refuse_unfinished(jobs, opts)
     return running.start(plan, jobs, opts)

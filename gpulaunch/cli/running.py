@@ -41,7 +41,7 @@ from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError
+from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError, UsageError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices
@@ -49,6 +49,7 @@ from gpulaunch.journal.codec import iso, now
 from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.finding import newest_of, working_directory
 from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, attend, held_signals, supervise
@@ -132,12 +133,17 @@ def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choi
     manifests.write(session.run.manifest, manifest)
 
 
-def refuse_unfinished(job_file: Path) -> None:
-    """Raises UnfinishedRunError where the newest run of this file has more to do."""
+def refuse_unfinished(job_file: Path, options: Options) -> None:
+    """Raise UnfinishedRunError where the newest run of this file has more to do.
+
+    Says what stands in the newest one where it is over and some jobs failed.
+    """
     newest = newest_of(job_file, working_directory())
     if newest is None:
         return
     state = state_of(newest)
+    if state == "failed":
+        _say_what_stands(newest, job_file, options)
     if state in ("succeeded", "failed"):
         return
     where, again = short(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
@@ -147,6 +153,21 @@ def refuse_unfinished(job_file: Path) -> None:
         text = f"the last run of this file was {state}: {where}"
         text += f"\n  go on with it: gpulaunch resume {where}"
     raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
+
+
+def _say_what_stands(run: RunDir, job_file: Path, options: Options) -> None:
+    """Say, before all is run anew, what that run came to, and how to go on with it instead."""
+    try:
+        counts = replay(run.events, faults=[]).counts
+    except UsageError:
+        return  # what it came to cannot be read, which is no reason against another run
+    stands = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+    where = short(run.path)
+    text = f"starting all jobs anew; in the last run of this file ({where}): {stands}"
+    if counts["failed"]:
+        text += f"\n  only what failed:       gpulaunch retry {shlex.quote(where)}"
+    text += "\n  what has not succeeded: gpulaunch run --continue "
+    say(text + shlex.quote(str(job_file)), options)
 
 
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
@@ -213,8 +234,19 @@ def run_to_its_end(
     if ledger.exit_status == errors.NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:
-        raise NotRecordedError(f"the run could not be recorded ({unrecorded}) and was stopped")
+        raise NotRecordedError(
+            f"the run could not be recorded ({unrecorded}) and was stopped; {_what_now(session)}"
+        )
     return ledger.exit_status
+
+
+def _what_now(session: Session) -> str:
+    """How to go on where a run could not be recorded: what is gone cannot be resumed."""
+    where = shlex.quote(short(session.run.path))
+    if session.run.holds_run:
+        return f"make room there (df -h {where}), then: gpulaunch resume {where}"
+    again = f": gpulaunch run {shlex.quote(short(session.filed.file))}" if session.filed else ""
+    return f"its directory {where} is gone, and nothing of it can be resumed; start again{again}"
 
 
 def _watched(options: Options) -> bool:

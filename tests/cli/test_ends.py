@@ -1,0 +1,122 @@
+"""What is said and left when a run ends, and when it cannot go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+from tests.cli.launcher import COMMAND, Launcher
+from tests.helpers import wait_until
+
+WAITING = "jobs: [{name: a, gpus: 0, run: 'until [ -e over ]; do sleep 0.05; done; exit 1'}]"
+
+
+def slow_report(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a report is begun, and written only once `go` is there."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(
+        "import os, subprocess\n"
+        "real = subprocess.Popen\n"
+        "class Popen(real):\n"
+        "    def __init__(self, args, **more):\n"
+        "        if 'gpulaunch-report' in args:\n"
+        f"            wait = 'touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05;'\n"
+        "            args = ['sh', '-c', wait + ' done; exec \"$@\"', 'sh', *args]\n"
+        "        super().__init__(args, **more)\n"
+        "subprocess.Popen = Popen\n"
+    )
+    return {"PYTHONPATH": str(hooks)}
+
+
+def failed_by_ps(launcher: Launcher) -> list[int]:
+    """How many jobs failed, of each run of this file that `ps` lists with its numbers."""
+    listed = json.loads(launcher("ps", "--json").out)["runs"]
+    mine = [one for one in listed if one["dir"] == str(launcher.run) and one["counts"]]
+    return [one["counts"]["failed"] for one in mine]
+
+
+def test_wait_returns_once_the_report_is_there(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, slow_report(tmp_path))
+    launcher.file("jobs.yaml", WAITING)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
+        launcher.wait_for("attempt_started")
+        with Launcher(tmp_path, command=COMMAND).begun("wait") as waiting:
+            launcher.file("over", "")
+            launcher.wait_for("run_closed")
+            wait_until((tmp_path / "begun").exists, 60)
+            wait_until(lambda: failed_by_ps(launcher) == [1], 60)
+            assert waiting.poll() is None
+            (tmp_path / "go").touch()
+            assert waiting.wait(60) == 1
+            assert (launcher.run / "report.html").exists()
+        assert run.wait(60) == 1
+
+
+def test_a_launcher_killed_at_its_report_lets_go_of_who_waits(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, slow_report(tmp_path))
+    launcher.file("jobs.yaml", WAITING)
+    launcher.file("over", "")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
+        wait_until((tmp_path / "begun").exists, 60)
+        run.send_signal(signal.SIGKILL)
+        run.wait(60)
+    result = launcher("wait")
+    assert result.status == 1
+    assert "left no report: gpulaunch report" in result.err
+    (tmp_path / "go").touch()
+
+
+def test_run_says_what_stands_before_it_starts_all_anew(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}, {name: b, run: exit 1}]")
+    assert "starting all jobs anew" not in launcher("run", "jobs.yaml", "--simulate", "1").err
+    last = launcher.run.name
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 1
+    assert "1 succeeded, 1 failed" in result.err.split("run directory")[0]
+    assert f"gpulaunch retry gpulaunch-runs/{last}" in result.err
+    assert "gpulaunch run --continue jobs.yaml" in result.err
+    assert "anew" not in launcher("run", "-q", "jobs.yaml", "--simulate", "1").err
+
+
+def test_run_starts_though_the_last_journal_is_damaged(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: exit 1}]")
+    launcher("run", "jobs.yaml", "--simulate", "1")
+    journal = launcher.run / "events.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:1], *lines[2:]]))  # what it says of its jobs is gone
+    first = launcher.run
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 1, result.err
+    assert launcher.run != first
+
+
+def test_what_is_gone_is_not_advised_to_be_resumed(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", WAITING)
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
+        launcher.wait_for("attempt_started")
+        shutil.rmtree(launcher.run)
+        launcher.file("over", "")
+        assert run.stderr is not None
+        told = run.stderr.read()
+        assert run.wait(90) == 4
+    assert "nothing of it can be resumed; start again: gpulaunch run jobs.yaml" in told
+    assert "gpulaunch resume" not in told
+    assert "gpulaunch retry" not in told
+
+
+def test_a_killed_job_is_told_who_may_have_sent_that(launcher: Launcher) -> None:
+    launcher.file(
+        "jobs.yaml",
+        "jobs: [{name: own, run: 'kill -9 $$'}, {name: inner, run: 'sh -c \"kill -9 \\$\\$\"; :'}]",
+    )
+    result = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert result.status == 1
+    jobs = launcher.jobs()
+    for name in ("own", "inner"):
+        last = jobs[name]["attempts"][-1]
+        assert last["failure"] == "signal", last
+        assert "dmesg" in last["advice"]
+        assert "PYTHONFAULTHANDLER" not in last["advice"]
