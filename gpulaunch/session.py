@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpulaunch import __version__
+from gpulaunch.attending import presence
 from gpulaunch.control import Asking, Conn, ControlServer, Hello, Reasons
 from gpulaunch.core.events import Asked, Retry, Submitted
 from gpulaunch.core.facts import Fact, RunOpened
@@ -235,25 +236,6 @@ def _signals(detached: bool) -> list[signal.Signals]:
     return [number for number in heard if not (detached and number == signal.SIGHUP)]
 
 
-def attend(server: ControlServer, run: RunDir, ledger: Ledger) -> None:
-    """Answer what came since the run's end: who it is, and that nothing more can be asked of it."""
-    for conn, asking in server.on_readable():
-        if isinstance(asking, Hello):
-            conn.send(_presence(run, ledger))
-        else:
-            conn.fail(f"{run.path} is over ({ledger.state}): it only writes its report")
-
-
-def _presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
-    return {
-        "pid": os.getpid(),
-        "dir": str(run.path),
-        "name": ledger.name,
-        "state": ledger.state,
-        "counts": dict(ledger.counts),
-    }
-
-
 class _Control:
     """Answers what other terminals ask of the run."""
 
@@ -316,7 +298,7 @@ class _Control:
         ledger = self._supervisor.ledger
         match asking:
             case Hello():
-                return _presence(self._session.run, ledger)
+                return presence(self._session.run, ledger)
             case Reasons():
                 waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
                 why = self._supervisor.why_waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,13 +23,10 @@ class Asked(Protocol):
 
 
 @contextmanager
-def reported(
-    ledger: Ledger, run: RunDir, options: Asked, meanwhile: Callable[[], None]
-) -> Iterator[None]:
+def reported(ledger: Ledger, run: RunDir, options: Asked) -> Iterator[None]:
     """Have the report written meanwhile, then say where it is, or in one line why it is not.
 
-    A run that started nothing gets none, nor one whose directory is gone. `meanwhile` is called
-    every now and then until it is written.
+    A run that started nothing gets none, nor one whose directory is gone.
     """
     if not run.holds_run or not any(job.attempts for job in ledger.jobs.values()):
         yield
@@ -40,7 +37,7 @@ def reported(
     try:
         yield
     finally:
-        why = writing.wait(STOPPING, meanwhile=meanwhile)
+        why = writing.wait(STOPPING)
         if why:
             again = f"gpulaunch report {shlex.quote(typed(run.path))}"
             say(f"the report could not be written: {why}; once more: {again}", options)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import click
 
 from gpulaunch import errors
+from gpulaunch.attending import attended
 from gpulaunch.cli.beforehand import (
     all_told,
     looking_at,
@@ -52,7 +52,7 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.rereading import Filed
-from gpulaunch.session import Session, attend, held_signals, supervise
+from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.spec import Plan
 from gpulaunch.spec.chosen import as_chosen
 from gpulaunch.views.choose import choose_view
@@ -228,7 +228,7 @@ def run_to_its_end(
     finally:
         view.close(ledger)
         served.close()
-    with reported(ledger, session.run, options, partial(attend, server, session.run, ledger)):
+    with attended(server, session.run, ledger), reported(ledger, session.run, options):
         if not options.as_json:
             show_summary(ledger, session.run)
     if ledger.exit_status == errors.NO_CARDS:

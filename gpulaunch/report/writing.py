@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from gpulaunch.journal.rundir import RunDir
 
@@ -49,20 +49,15 @@ class Writing:
         except OSError as error:
             self._trouble = error.strerror or str(error)
 
-    def wait(
-        self,
-        stopping: Mapping[signal.Signals, str],
-        patience: float = PATIENCE,
-        meanwhile: Callable[[], None] = lambda: None,
-    ) -> str:
+    def wait(self, stopping: Mapping[signal.Signals, str], patience: float = PATIENCE) -> str:
         """Until it is written: empty. Else why it is not, in words.
 
         `stopping`: signals, each in words, that end the waiting and with it the report; what the
-        run came to stays. `meanwhile` is called a few times a second.
+        run came to stays.
         """
         if self._process is None:
             return self._trouble
-        why = _wait(self._process, stopping, patience, meanwhile)
+        why = _wait(self._process, stopping, patience)
         if why:
             self._process.kill()
         with self._process as process:
@@ -74,10 +69,7 @@ class Writing:
 
 
 def _wait(
-    process: subprocess.Popen[bytes],
-    stopping: Mapping[signal.Signals, str],
-    patience: float,
-    meanwhile: Callable[[], None],
+    process: subprocess.Popen[bytes], stopping: Mapping[signal.Signals, str], patience: float
 ) -> str:
     heard = {signal.SIGCHLD, *stopping}
     # Blocked, so that none is missed between the look and the wait, nor ends us by its own way.
@@ -88,7 +80,6 @@ def _wait(
             left = end - time.monotonic()
             if left <= 0:
                 return f"it took longer than {patience:.0f} s"
-            meanwhile()
             got = signal.sigtimedwait(heard, min(left, _LOOK))
             if got is not None and got.si_signo in stopping:
                 return f"{stopping[signal.Signals(got.si_signo)]} came first"

@@ -7,24 +7,36 @@ import shutil
 import signal
 from pathlib import Path
 
-from tests.cli.launcher import COMMAND, Launcher
+import pytest
+
+from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 
 WAITING = "jobs: [{name: a, gpus: 0, run: 'until [ -e over ]; do sleep 0.05; done; exit 1'}]"
 
 
-def slow_report(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a report is begun, and written only once `go` is there."""
+IN_LAUNCHER = """
+            pathlib.Path({path!r}, "begun").touch()
+            while not os.path.exists({path!r} + "/go"):
+                time.sleep(0.05)
+"""
+IN_REPORT = """
+            wait = "touch {path}/begun; until [ -e {path}/go ]; do sleep 0.05; done; exec \\"$@\\""
+            args = ["sh", "-c", wait, "sh", *args]
+"""
+
+
+def held_up(tmp_path: Path, how: str) -> dict[str, str]:
+    """An environment in which a run's end is held up at its report until `go` is there."""
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(
-        "import os, subprocess\n"
+        "import os, pathlib, subprocess, time\n"
         "real = subprocess.Popen\n"
         "class Popen(real):\n"
         "    def __init__(self, args, **more):\n"
-        "        if 'gpulaunch-report' in args:\n"
-        f"            wait = 'touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.05;'\n"
-        "            args = ['sh', '-c', wait + ' done; exec \"$@\"', 'sh', *args]\n"
+        "        if 'gpulaunch-report' in args:"
+        f"{how.format(path=str(tmp_path))}"
         "        super().__init__(args, **more)\n"
         "subprocess.Popen = Popen\n"
     )
@@ -38,25 +50,27 @@ def failed_by_ps(launcher: Launcher) -> list[int]:
     return [one["counts"]["failed"] for one in mine]
 
 
-def test_wait_returns_once_the_report_is_there(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, slow_report(tmp_path))
+@pytest.mark.parametrize("how", [IN_LAUNCHER, IN_REPORT], ids=["launcher", "report"])
+def test_wait_returns_once_the_report_is_there(tmp_path: Path, how: str) -> None:
+    launcher = Launcher(tmp_path, held_up(tmp_path, how))
     launcher.file("jobs.yaml", WAITING)
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
         launcher.wait_for("attempt_started")
-        with Launcher(tmp_path, command=COMMAND).begun("wait") as waiting:
-            launcher.file("over", "")
-            launcher.wait_for("run_closed")
-            wait_until((tmp_path / "begun").exists, 60)
-            wait_until(lambda: failed_by_ps(launcher) == [1], 60)
-            assert waiting.poll() is None
-            (tmp_path / "go").touch()
+        with Launcher(tmp_path).begun("wait") as waiting:
+            try:
+                launcher.file("over", "")
+                wait_until((tmp_path / "begun").exists, 60)
+                assert failed_by_ps(launcher) == [1]
+                assert waiting.poll() is None
+            finally:
+                (tmp_path / "go").touch()
             assert waiting.wait(60) == 1
             assert (launcher.run / "report.html").exists()
         assert run.wait(60) == 1
 
 
 def test_a_launcher_killed_at_its_report_lets_go_of_who_waits(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, slow_report(tmp_path))
+    launcher = Launcher(tmp_path, held_up(tmp_path, IN_LAUNCHER))
     launcher.file("jobs.yaml", WAITING)
     launcher.file("over", "")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
@@ -66,7 +80,6 @@ def test_a_launcher_killed_at_its_report_lets_go_of_who_waits(tmp_path: Path) ->
     result = launcher("wait")
     assert result.status == 1
     assert "left no report: gpulaunch report" in result.err
-    (tmp_path / "go").touch()
 
 
 def test_run_says_what_stands_before_it_starts_all_anew(launcher: Launcher) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
+from gpulaunch.attending import attended
 from gpulaunch.control import ControlServer, NoAnswerError, call, live_runs
 from gpulaunch.core.events import Retry
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.journal.read import replay
-from gpulaunch.session import attend
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.journal.made import STARTED, made
@@ -22,24 +21,14 @@ OVER = (*STARTED, RunClosed("failed", "", 1))
 
 def test_what_is_over_still_says_who_it_is(tmp_path: Path) -> None:
     run = made(tmp_path, facts=OVER)
-    ledger = replay(run.events)
-    over = threading.Event()
-    with ControlServer(run.read_manifest().run) as server:
-
-        def serve() -> None:
-            while not over.is_set():
-                attend(server, run, ledger)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            (mine,) = [one for one in live_runs() if one.id == server.run]
-            assert (mine.dir, mine.name, mine.state) == (run.path, "fold", "failed")
-            with pytest.raises(NoAnswerError, match=r"is over .failed.: it only writes its report"):
-                call(server.run, Retry(None))
-        finally:
-            over.set()
-            thread.join()
+    with (
+        ControlServer(run.read_manifest().run) as server,
+        attended(server, run, replay(run.events)),
+    ):
+        (mine,) = [one for one in live_runs() if one.id == server.run]
+        assert (mine.dir, mine.name, mine.state) == (run.path, "fold", "failed")
+        with pytest.raises(NoAnswerError, match=r"is over .failed.: it only writes its report"):
+            call(server.run, Retry(None))
 
 
 def test_ps_names_a_run_that_does_not_answer_as_one(launcher: Launcher) -> None:
