@@ -1,9 +1,8 @@
-"""What is handed over, and when, to a pretend `sbatch` with limits of its own."""
+"""What is handed over, and when, to a pretend `sbatch` with limits of its own, in pretend time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,16 +16,17 @@ from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
-from tests.helpers import wait_until
+from tests.slurm.pretend import PretendLoop
 
 
 class Site:
     """Takes at most `room[WORD]` tasks with that option, and `largest` at once; and is who is told
-    of it. `calls`: the tasks of each submission and whether it was taken."""
+    of it. `calls`: the tasks of each submission and whether it was taken. Writing down that
+    something was taken lasts `slow` seconds."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: PretendLoop) -> None:
         self.loop = loop
+        self.slow = 0.0
         self.room: dict[str, int] = {}
         self.largest = 1 << 30
         self.calls: list[tuple[int, bool]] = []
@@ -76,6 +76,7 @@ class Site:
         return self.behind
 
     def sent(self, batch: Batch) -> None:
+        self.loop.now += self.slow
         self.ids.update({attempt: batch.task_of(place) for place, attempt in batch.members})
 
     def refused(self, batch: Batch, why: str) -> None:
@@ -106,10 +107,9 @@ def _tasks(options: Sequence[str]) -> int:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(limits, "SOON", 0.02)
-    monkeypatch.setattr(limits, "OFTEN", 0.1)
-    with closing(Loop()) as loop:
+def site() -> Iterator[Site]:
+    loop = PretendLoop()
+    with loop.clock():
         yield Site(loop)
 
 
@@ -129,12 +129,12 @@ def add(box: Outbox, count: int, *options: str) -> list[AttemptId]:
     return attempts
 
 
-def handed_over(site: Site, attempts: Sequence[AttemptId]) -> None:
-    def done() -> bool:
+def handed_over(site: Site, attempts: Sequence[AttemptId], within: float = 60.0) -> None:
+    """Until all of them are; fails where that takes more seconds."""
+    until = site.loop.now + within
+    while not site.ids.keys() >= set(attempts):
         site.loop.turn()
-        return all(attempt in site.ids for attempt in attempts)
-
-    wait_until(done)
+        assert site.loop.now <= until
 
 
 def test_a_full_limit_holds_up_only_what_it_limits(site: Site, box: Outbox) -> None:
@@ -154,7 +154,11 @@ def test_what_is_too_large_does_not_hold_up_others_of_its_lane(site: Site, box: 
     assert not set(never) & set(site.ids)
 
 
-def test_room_that_our_own_ends_make_is_used_soon_by_as_many(site: Site, box: Outbox) -> None:
+@pytest.mark.parametrize("slow", [0.0, 0.7, 1.5, 10.0])
+def test_room_that_our_own_ends_make_is_used_soon_by_as_many(
+    site: Site, box: Outbox, slow: float
+) -> None:
+    site.slow = slow
     site.room = {"--qos=a": 4}
     attempts = add(box, 10, "--qos=a")
     handed_over(site, attempts[:4])
@@ -162,7 +166,7 @@ def test_room_that_our_own_ends_make_is_used_soon_by_as_many(site: Site, box: Ou
     site.calls.clear()
     for _ in range(3):
         box.one_is_over(("--qos=a",))
-    handed_over(site, attempts[:7])
+    handed_over(site, attempts[:7], limits.OFTEN + slow)
     assert site.calls[0] == (3, True)
     site.room["--qos=a"] = 1 << 30
     handed_over(site, attempts)
@@ -192,14 +196,12 @@ def test_what_comes_one_by_one_is_gathered_while_slurm_has_plenty(site: Site, bo
 
 
 def test_what_is_gathered_waits_for_a_bounded_time_and_not_where_slurm_has_little(
-    site: Site, box: Outbox, monkeypatch: pytest.MonkeyPatch
+    site: Site, box: Outbox
 ) -> None:
-    monkeypatch.setattr(outbox, "LATEST", 0.5)
     site.behind = 1000
-    handed_over(site, add(box, 3, "--qos=a"))
-    monkeypatch.setattr(outbox, "LATEST", 1e9)
+    handed_over(site, add(box, 3, "--qos=a"), outbox.LATEST + 1.0)
     site.behind = outbox.PLENTY - 1
-    handed_over(site, add(box, 1, "--qos=b"))
+    handed_over(site, add(box, 1, "--qos=b"), 1.0)
 
 
 # ── The probe ───────────────────────────────────────────────────────────────────────────────────
