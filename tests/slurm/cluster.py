@@ -202,6 +202,17 @@ class Cluster:
         path = self.dir / "state/job_state"
         return path.read_bytes() if path.exists() else b""
 
+    def all_written(self) -> bytes:
+        """Wait until the controller has written down all jobs as they are, and return that.
+
+        There must be a job that is not over. It is marked: whoever finds the mark finds all that
+        was there before it.
+        """
+        mark, job = secrets.token_hex(8), self.command("squeue", "-h", "-o", "%A").split()[0]
+        self.command("scontrol", "update", f"jobid={job}", f"comment={mark}")
+        self._wait(lambda: mark.encode() in self.known(), "all jobs are written down")
+        return self.known()
+
     def forget_since(self, known: bytes) -> None:
         """Kill the controller, and start it with what it knew then, as if it had written no more.
 

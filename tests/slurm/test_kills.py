@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -162,10 +161,7 @@ def test_a_controller_that_is_killed_and_comes_back_costs_nothing(
     launcher.file("jobs.yaml", ONCE.replace("sleep 0.3", "until [ -e go ]; do sleep 0.1; done"))
     with launcher.begun("run", "jobs.yaml", *SLURM) as process:
         launcher.wait_for("attempt_started", 4)
-        begun = time.time()
-        # Later than all that it knows: else it would forget, and give the same numbers anew.
-        known = cluster.dir / "state/job_state"
-        wait_until(lambda: known.exists() and known.stat().st_mtime > begun, what="it is known")
+        cluster.all_written()  # else it would forget, and give the same numbers anew
         cluster.kill_controller()
         launcher.file("go", "")
         launcher.wait_for("attempt_ended", 4)

@@ -6,7 +6,6 @@ Whatever it is, each job is run to its end, no attempt is begun twice, and no re
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -218,10 +217,7 @@ def test_a_controller_that_forgot_what_it_started_costs_no_job_and_no_retry(
     busy.command(*main, "state=down")
     with launcher.begun("run", "jobs.yaml", *SLURM) as process:
         wait_until(lambda: len(list(launcher.run.glob("slurm/batches/*.id"))) == 2)
-        handed_over = time.time()
-        written = busy.dir / "state/job_state"
-        wait_until(lambda: written.exists() and written.stat().st_mtime > handed_over, PATIENCE)
-        known = busy.known()
+        known = busy.all_written()
         busy.command(*main, "state=up")
         launcher.wait_for("attempt_started", 2)
         forgotten = running(launcher)
