@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import click
 
-from gpulaunch.cli.options import DURATION, pool_options, refuse_option_as_command
+from gpulaunch.cli.options import DURATION, Options, pool_options, refuse_option_as_command
 from gpulaunch.errors import (
     EXEC_CANNOT_EXECUTE,
     EXEC_NOT_FOUND,
     EXEC_OWN_FAILURE,
     EXEC_WAIT_RAN_OUT,
     GpulaunchError,
+    UsageError,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to become. `cwd`: where; None: here."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str | None = None
 
 
 @click.command(
@@ -27,17 +40,21 @@ from gpulaunch.errors import (
 @click.option("--wait", type=DURATION, help="How long to wait for a card (for ever).")
 @click.option("--no-wait", is_flag=True, help="Do not wait at all.")
 @pool_options
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+@click.option("--job", metavar="JOB", help="Become this job's command, its cards, its environment.")
+@click.option("-r", "--run", metavar="RUN", help="The run or job file of JOB; the newest run here.")
+@click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
+@click.pass_context
 def command(
-    count: int | None,
+    context: click.Context,
+    /,
+    argv: tuple[str, ...],
+    job: str | None,
     wait: float | None,
     no_wait: bool,
-    gpus: str | None,
-    simulate: int | None,
-    share_busy: bool | None,
-    argv: tuple[str, ...],
+    **given: Any,
 ) -> int:
-    """Become CMD on the next free card(s).
+    """Become CMD, or with --job a job's own command, on the next free card(s).
 
     Stands where CUDA_VISIBLE_DEVICES=1 CMD stood: terminal, job control, signals and exit status
     are CMD's own. The lease ends with its processes. Exit status 124: the wait ran out; 125:
@@ -47,19 +64,70 @@ def command(
     gpulaunch exec -- python predict.py --device cuda:0
     gpulaunch exec -g 2 --wait 1h -- torchrun --nproc-per-node 2 train.py
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
+    gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
     from gpulaunch.engines.single import WaitRanOut
 
+    if not argv and job is None:
+        raise click.MissingParameter(ctx=context, param=context.command.params[-1])
+    wait = 0.0 if no_wait else wait
     try:
-        refuse_option_as_command(argv)
-        environment = _take(count, 0.0 if no_wait else wait, gpus, simulate, bool(share_busy))
+        if job is not None:
+            ready = _the_job(job, argv, wait, **given)
+        else:
+            ready = _the_line(argv, wait, **given)
+        if ready.cwd is not None:
+            os.chdir(ready.cwd)
     except KeyboardInterrupt:
         return 130
     except WaitRanOut as error:
         return _say(str(error), EXEC_WAIT_RAN_OUT)
     except (GpulaunchError, OSError) as error:
         return _say(str(error), EXEC_OWN_FAILURE)
-    return _become(argv, environment)
+    return _become(ready.argv, ready.environment)
+
+
+def _the_line(
+    argv: tuple[str, ...],
+    wait: float | None,
+    count: int | None,
+    gpus: str | None,
+    simulate: int | None,
+    share_busy: bool | None,
+    run: str | None,
+    recorded: bool,
+) -> Command:
+    """CMD, its cards taken. Raises UsageError for an option that goes with --job alone."""
+    refuse_option_as_command(argv)
+    if run is not None or recorded:
+        raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
+    return Command(argv, _take(count, wait, gpus, simulate, bool(share_busy)))
+
+
+def _the_job(
+    job: str,
+    argv: tuple[str, ...],
+    wait: float | None,
+    count: int | None,
+    run: str | None,
+    **options: Any,
+) -> Command:
+    """The job's own command, its cards taken; says what was understood. Raises UsageError."""
+    from gpulaunch.cli.byhand import understood, wanted
+    from gpulaunch.engines.byhand import demand_of, prepared
+    from gpulaunch.engines.single import as_given, take_for_good
+
+    if argv:
+        raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
+    if count is not None:
+        raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
+    asked = wanted(job, run, Options.of(options))
+    for note in asked.notes:
+        _tell(note)
+    gpus = take_for_good(asked.pool, demand_of(asked.job), wait, os.environ, _tell)
+    made = prepared(asked.job, asked.origin, asked.pool, gpus, as_given(os.environ))
+    _tell(understood(asked, made, gpus))
+    return Command(made.argv, made.environment, made.cwd)
 
 
 def _take(
@@ -82,7 +150,7 @@ def _take(
     return exec_environment(pool, count, wait, os.environ, _tell)
 
 
-def _become(argv: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
+def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

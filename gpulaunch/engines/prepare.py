@@ -48,14 +48,10 @@ def prepare(
     _directories(job, place, log, end, outs)
     inputs = materialise(job, run)
     values = placeholders(place, log, inputs)
-    own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
-    own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
-    changes = delta(job, place, machine, base, own)
-    if job.python:
-        _write_shims(job.python, place.run_dir)
+    changes = dressed(job, place, machine, base, values)
     return Command(
         attempt=str(attempt),
-        argv=_argv(job, values) if job.worker is None else _worker(job, changes, base),
+        argv=argv_of(job, values) if job.worker is None else _worker(job, changes, base),
         env_set=changes.set,
         env_unset=tuple(changes.unset),
         cwd=job.cwd,
@@ -69,6 +65,20 @@ def prepare(
         hidden=strict.hidden(job, place.gpus),
         task=_task(job, values, changes),
     )
+
+
+def dressed(
+    job: Job, place: Place, machine: Machine, base: Mapping[str, str], values: Mapping[str, str]
+) -> Delta:
+    """The job's environment, as changes to `base`; makes what its variables point to.
+
+    Raises UsageError for an `env_file` that cannot be read.
+    """
+    own: dict[str, str | None] = dict(read_env_file(Path(job.env_file))) if job.env_file else {}
+    own.update({k: None if v is None else render(v, values) for k, v in job.env.items()})
+    if job.python:
+        _write_shims(job.python, place.run_dir)
+    return delta(job, place, machine, base, own)
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:
@@ -93,7 +103,8 @@ def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(os.path.join(glob.escape(job.cwd), render(text, plain)) for text in job.outputs)
 
 
-def _argv(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
+def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
+    """The program and its arguments, every placeholder filled."""
     if isinstance(job.run, tuple):
         return tuple(render(text, values) for text in job.run)
     return (*job.shell, render(job.run, values))
@@ -135,13 +146,16 @@ def _directories(job: Job, place: Place, log: str, end: str, outs: Outs) -> None
     logs = os.path.dirname(log)
     if not os.path.isdir(logs):
         os.makedirs(logs, 0o700, exist_ok=True)
+    require_surroundings(job)
+
+
+def require_surroundings(job: Job) -> None:
+    """Raises NotPreparedError where the job's directory or its Python is not there.
+
+    What another job should have made may not be: never run in some other Python.
+    """
     if not os.path.isdir(job.cwd):
         raise NotPreparedError(f"its directory {job.cwd} does not exist")
-    _interpreter(job)
-
-
-def _interpreter(job: Job) -> None:
-    """What another job should have made may not be there: never run in some other Python."""
     if job.python and not os.access(job.python, os.X_OK):
         raise NotPreparedError(f"its python {job.python} does not exist, or cannot be executed")
     if job.venv and not os.path.exists(os.path.join(job.venv, "bin", "python")):

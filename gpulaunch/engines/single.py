@@ -42,7 +42,7 @@ class WaitRanOut(NoCardsError):
 
 
 class Single:
-    """Waits for `count` of these cards and holds their leases until `execve` or `close`."""
+    """Waits for some of these cards and holds their leases until `execve` or `close`."""
 
     def __init__(self, pool: Pool, environ: Mapping[str, str]) -> None:
         self._pool = pool
@@ -59,7 +59,7 @@ class Single:
         )
 
     def take(
-        self, count: int, wait: float | None, tell: Callable[[str], None]
+        self, demand: Demand, wait: float | None, tell: Callable[[str], None]
     ) -> tuple[tuple[Gpu, ...], list[int]]:
         """The cards and their leases' descriptors.
 
@@ -67,7 +67,7 @@ class Single:
         or NoCardsError when the cards can never be had.
         """
         run = Run(self._pool.gpus, limit=self._pool.limit, ledger=_ledger(self._pool.gpus))
-        self._inbox.append(Submitted((Job(JOB, "", demand=Demand(gpus=count)),)))
+        self._inbox.append(Submitted((Job(JOB, "", demand=demand),)))
         told = False
         until = None if wait is None else time.monotonic() + wait
         if until is not None:
@@ -121,18 +121,37 @@ def exec_environment(
     environ: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> dict[str, str]:
-    """Take the cards for good (until the last process that inherits them ends).
-
-    Returns the environment in which a program sees exactly them.
-    """
-    single = Single(pool, environ)
-    gpus, descriptors = single.take(count, wait, tell)
-    port = reserve_port()
-    environ = as_given(environ)
-    hold_through_exec([*descriptors, port.fileno()])
-    place = Place(gpus, pool.style, f"exec/{os.getpid()}", port.port)
+    """Take `count` cards for good; returns the environment in which a program sees exactly them."""
     job = Job(JOB, (), demand=Demand(gpus=count))
+    gpus = take_for_good(pool, job.demand, wait, environ, tell)
+    environ = as_given(environ)
+    place = Place(gpus, pool.style, own_scope(), port_for_good())
     return delta(job, place, pool.machine, environ, {}).over(environ)
+
+
+def take_for_good(
+    pool: Pool,
+    demand: Demand,
+    wait: float | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> tuple[Gpu, ...]:
+    """Take cards until the last process that inherits them ends. Raises as `Single.take` does."""
+    gpus, descriptors = Single(pool, environ).take(demand, wait, tell)
+    hold_through_exec(descriptors)
+    return gpus
+
+
+def port_for_good() -> int:
+    """A port that is reserved until the last process that inherits it ends."""
+    port = reserve_port()
+    hold_through_exec([port.fileno()])
+    return port.port
+
+
+def own_scope() -> str:
+    """Names the leases of this process's cards for launchers inside it."""
+    return f"exec/{os.getpid()}"
 
 
 def as_given(environ: Mapping[str, str]) -> dict[str, str]:

@@ -30,6 +30,10 @@ _SHOWN = 100
 """So many letters of what was typed are repeated in an error."""
 
 
+class NoSuchRunError(UsageError):
+    """Nothing that was typed for a run means one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Here:
     """The runs that belong to a directory, newest first; at least one."""
@@ -81,8 +85,8 @@ def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
 def find(run: str | None, cwd: Path) -> RunDir:
     """The run that a directory, a name, an id or a job file means; None: the newest here.
 
-    Of several runs of one name or job file it is the newest. Raises UsageError, saying what was
-    looked for and where.
+    Of several runs of one name or job file it is the newest. Raises UsageError (NoSuchRunError for
+    what was typed), saying what was looked for and where.
     """
     if run is None:
         if near := here(cwd):
@@ -96,7 +100,7 @@ def find(run: str | None, cwd: Path) -> RunDir:
         chosen = _of_file(path, cwd) or _around(path)
     chosen = chosen or _named(run, cwd) or (_of_file(path, cwd) if path else None)
     if chosen is None:
-        raise UsageError(_not_found(run, path, cwd))
+        raise NoSuchRunError(_not_found(run, path, cwd))
     return chosen
 
 

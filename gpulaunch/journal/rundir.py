@@ -6,6 +6,7 @@
         jobs.yaml jobs.2.yaml manifest.json events.jsonl metrics.db joblog.tsv report.html
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
+        byhand/JOB.1/{out,logs,inputs}
         slurm/{node.py,keeper.py,batch.sh,held}  slurm/batches/BATCH.json  slurm/said/
         slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
 
@@ -155,6 +156,10 @@ class RunDir:
     def batch(self, job: str) -> Path:
         """The directory with links to this job's items."""
         return self.inputs / "batches" / _checked(job)
+
+    def by_hand(self, job: str, number: int) -> RunDir:
+        """What the job's `number`-th start by hand has to itself, laid out as a run's."""
+        return RunDir(self.path / "byhand" / f"{_checked(job)}.{number}")
 
     # What a run on a Slurm cluster has beside: see `process/nodeside.py`.
 

@@ -1,0 +1,104 @@
+"""A job's own command for one process to become, beside any run: `gpulaunch exec --job`.
+
+cards ─▶ a directory of its own ─▶ placeholders filled ─▶ argv, directory, environment
+
+The run that the job is of is read and left as it is: no log, `out/` or `results/` of its own is
+touched, and its processes are never taken for the run's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
+from gpulaunch.core.template import render
+from gpulaunch.engines import strict
+from gpulaunch.engines.environment import Place, placeholders
+from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.prepare import argv_of, dressed, materialise, wants_port
+from gpulaunch.engines.ready import address_of
+from gpulaunch.engines.single import own_scope, port_for_good
+from gpulaunch.journal.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a job is of. `directory` is the run's, or, of a job file that has no run, where runs
+    are made; `run` is the run's id, empty for none. `attempt` is the number that the job's next
+    attempt would have."""
+
+    directory: RunDir
+    run: str = ""
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """What to become. `out` is the command's `{{out}}`; `address` a service's HOST:PORT."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str] = field(repr=False)
+    out: str
+    address: str = ""
+
+
+def demand_of(job: Job) -> Demand:
+    """What of the job's demand a start by hand waits for: its cards. Tokens are a run's."""
+    return Demand(gpus=job.demand.gpus, gpu_memory=job.demand.gpu_memory)
+
+
+def prepared(
+    job: Job, origin: Origin, pool: Pool, gpus: Sequence[Gpu], environ: Mapping[str, str]
+) -> ByHand:
+    """Make what the command needs on disk, reserve its ports, and say what to become.
+
+    Raises OSError, NotPreparedError or UsageError where that cannot be.
+    """
+    home = _fresh(origin.directory, job.name)
+    place = strict.placed(job, _place(job, origin, home, pool, gpus))
+    log = home.log(AttemptId(job.name, origin.attempt))
+    log.touch(0o600)
+    values = placeholders(place, str(log), materialise(job, home))
+    changes = dressed(job, place, pool.machine, environ, values)
+    ready_at = render(job.service.ready, values) if job.service else ""
+    return ByHand(
+        argv=argv_of(job, values),
+        cwd=job.cwd,
+        environment=changes.over(environ),
+        out=place.out,
+        address=address_of(ready_at) if ready_at else "",
+    )
+
+
+def _fresh(directory: RunDir, job: str) -> RunDir:
+    """A directory that no other start by hand of the job has, with an empty `{{out}}`."""
+    for number in count(1):
+        home = directory.by_hand(job, number)
+        home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            home.path.mkdir(mode=0o700)
+        except FileExistsError:  # another's, be it of this very moment
+            continue
+        break
+    home.outs.mkdir(mode=0o700)
+    home.logs.mkdir(mode=0o700)
+    return home
+
+
+def _place(job: Job, origin: Origin, home: RunDir, pool: Pool, gpus: Sequence[Gpu]) -> Place:
+    run_dir = origin.directory if origin.run else home
+    return Place(
+        gpus=tuple(gpus),
+        style="uuid" if pool.style == "uuid" else job.visible,
+        scope=own_scope(),
+        master_port=port_for_good(),
+        # Not the run's own id: by that its processes are known, and ended.
+        run=f"{origin.run}-byhand",
+        run_dir=str(run_dir.path),
+        attempt=origin.attempt,
+        out=str(home.outs),
+        port=port_for_good() if wants_port(job) else None,
+    )
