@@ -15,6 +15,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.codec import encode
+from gpulaunch.journal.lines import Fault
 from gpulaunch.report.render import ASSETS
 from gpulaunch.report.write import report, write
 from tests.report import night
@@ -145,14 +146,17 @@ def test_a_job_whose_name_leads_elsewhere_has_no_log(tmp_path: Path) -> None:
     assert "not yours" not in report(made, "failed", 0.0)
 
 
-def test_a_torn_last_line_is_left_out_and_damage_is_refused(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_left_out_and_damage_costs_its_own_line(
+    tmp_path: Path,
+) -> None:
     run = night.write(tmp_path / "run", measured=False)
     whole = run.events.read_bytes()
     run.events.write_bytes(whole[:-40])
     assert "≠" in report(run, "interrupted", 0.0)
     run.events.write_bytes(whole.replace(b"fold-03", b"fold-xx", 1))
-    with pytest.raises(UsageError, match="damaged"):
-        report(run, "failed", 0.0)
+    faults: list[Fault] = []
+    assert "fold-04" in report(run, "failed", 0.0, faults=faults)
+    assert len(faults) == 1
 
 
 def test_the_file_is_replaced_whole_or_stays_as_it_was(tmp_path: Path) -> None:
