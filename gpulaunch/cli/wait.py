@@ -35,7 +35,7 @@ def command(run: str | None) -> int:
                 say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
                 if _unreported(one.run, ledger):
                     where = shlex.quote(str(one.run.path))
-                    say(f"its launcher left no report: gpulaunch report {where}")
+                    say(f"no report of its end is there: gpulaunch report {where}")
                 return ledger.exit_status
             if supervisor is None:
                 say(
@@ -48,7 +48,7 @@ def command(run: str | None) -> int:
 
 
 def _unreported(run: RunDir, ledger: Ledger) -> bool:
-    """Whether the launcher was killed between the run's end and its report's.
+    """Whether no report tells of the run's end: its launcher was killed before, or it was removed.
 
     A report older than the run's end tells of an earlier one. It is asked of the clock of its file
     system too: a server's may be behind, and a copy's files are all younger.

@@ -79,7 +79,7 @@ def test_a_launcher_killed_at_its_report_lets_go_of_who_waits(tmp_path: Path) ->
         run.wait(60)
     result = launcher("wait")
     assert result.status == 1
-    assert "left no report: gpulaunch report" in result.err
+    assert "no report of its end is there: gpulaunch report" in result.err
 
 
 def test_run_says_what_stands_before_it_starts_all_anew(launcher: Launcher) -> None:
