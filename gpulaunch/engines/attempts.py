@@ -322,11 +322,10 @@ class Attempts:
             match report:
                 case client.Started(pid=pid):
                     self._started(self._of(pair), pid)
-                case client.StartedCold(why=why):
+                case client.StartedCold(why=why, for_good=for_good):
                     live = self._of(pair)
-                    self._context.warn(live.launch.attempt.job, f"preload: starts cold: {why}")
                     if live.server:
-                        self._preloads.forget(live.server)
+                        self._preloads.began_cold(live.launch.job, live.server, why, for_good)
                 case client.Ended():
                     self._ended(report, self._of(pair))
                 case client.WorkerGone():

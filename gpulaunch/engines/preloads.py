@@ -101,9 +101,7 @@ class Preloads:
         try:
             return self._seat(job, command)
         except Cold as cold:
-            if (job.group, str(cold)) not in self._said:
-                self._said.add((job.group, str(cold)))
-                self._note(job.name, f"preload: starts cold: {cold}")
+            self._say(job, str(cold))
             return None
 
     def serves(self, server: Nursery) -> bool:
@@ -111,11 +109,21 @@ class Preloads:
         servers = (one for kind in self._kinds.values() for one in kind.servers)
         return any(one.process is server and one.state == "serves" for one in servers)
 
-    def forget(self, server: Nursery) -> None:
-        """What it imported has changed since: the next job has another one started."""
+    def began_cold(self, job: Job, server: Nursery, why: str, for_good: bool) -> None:
+        """A job that the server was to bear started cold: the server is asked for no other one.
+
+        `for_good`: no job of its kind has another server started.
+        """
+        self._say(job, why)
         for kind in self._kinds.values():
             for one in [one for one in kind.servers if one.process is server]:
+                kind.cold = why if for_good else kind.cold
                 self._drop(kind, one)
+
+    def _say(self, job: Job, why: str) -> None:
+        if (job.group, why) not in self._said:
+            self._said.add((job.group, why))
+            self._note(job.name, f"preload: starts cold: {why}")
 
     def close(self) -> None:
         for kind in self._kinds.values():

@@ -84,10 +84,14 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class StartedCold:
-    """It was to go on in its server's interpreter, and is executed instead; `why` in words."""
+    """It was to go on in its server's interpreter, and is executed instead; `why` in words.
+
+    `for_good`: so would be every other job of a server that has imported the same.
+    """
 
     attempt: str
     why: str
+    for_good: bool = False
 
 
 Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Gone
@@ -261,7 +265,7 @@ class Pair:
         elif message["is"] == "worker_gone":
             yield WorkerGone()
         elif message["is"] == "cold":
-            yield StartedCold(message["attempt"], message["why"])
+            yield StartedCold(message["attempt"], message["why"], message["for_good"])
         else:
             yield self._ended(end_from(message["end"]), message["kept"], message["note"])
 

@@ -88,6 +88,11 @@ class Born(BaseException):
 # opened it, and what makes a forked child its job (raises Born; or returns: it is to exec).
 opened: set[int] = set()
 go_on_as_job: Callable[[dict[str, object], Inner, dict[bytes, bytes]], None] | None = None
+# What imports have called in a forked child: in the one that becomes a job, which may be held up by
+# it for so many seconds. READY comes through its pipe after it; a job without that starts cold.
+at_fork: Callable[[], None] | None = None
+at_fork_limit = 0.0
+READY = b"\0"
 
 
 # ── The kernel ──────────────────────────────────────────────────────────────────────────────────
@@ -465,6 +470,7 @@ class Inner:
         self.spare: Spare | None = None
         self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
+        self.exec_only = False  # of an interpreter that jobs could go on in: none does
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
         self.waker = Waker()
@@ -670,6 +676,7 @@ class Attempt:
         self.sweep: Sweep | None = None
         self.fork_at: float | None = None
         self.fork_pause = 0.01
+        self.ready_by: float | None = None
         self.timeout = _seconds(spec["timeout"])
         self.idle_timeout = _seconds(spec["idle_timeout"])
         self.grace = _seconds(spec["grace"]) or 0.0
@@ -745,7 +752,27 @@ class Attempt:
             to, back = pipes[1], pipes[2]
             self.keeper.worker = Worker(self.id, self.task, self.grace, spare.pid, to, back)
             self.keeper.worker.hand(self.task, fresh=True)
+        if at_fork is not None and not self.keeper.exec_only:
+            self.ready_by = time.monotonic() + at_fork_limit
         self.start_clock()
+
+    def start_cold(self, what: str) -> None:
+        """Fork another child, which executes the job, once nothing of the first one is left.
+
+        The first has not come so far that it is the job: its log does not exist yet.
+        """
+        assert self.pid is not None
+        send_signal(-self.pid, signal.SIGKILL)
+        Sweep(self.keeper.channel, self.id).to_the_end()
+        if self.exec_pipe is not None:
+            os.close(self.exec_pipe)
+        self.pid = self.exec_pipe = self.ready_by = None
+        self.keeper.exec_only = True
+        why = f"what an import registered with os.register_at_fork {what}"
+        message = {"is": "cold", "attempt": self.id, "why": why, "for_good": True}
+        self.keeper.channel.send(message)
+        self.asked = (time.monotonic(), time.time())
+        self.launch()
 
     def take_over(self, worker: Worker) -> None:
         """The worker that is there gets the item: nothing is forked."""
@@ -769,7 +796,10 @@ class Attempt:
         return self.timeout
 
     def read_exec_pipe(self) -> None:
-        """End of file: the program runs (or was killed before). Words before it: it does not."""
+        """End of file: the program runs (or was killed before). Words before it: it does not.
+
+        Before both, of a child in which hooks of imports are called: that they have returned.
+        """
         if self.exec_pipe is None:
             return
         try:
@@ -777,6 +807,9 @@ class Attempt:
                 words = os.read(self.exec_pipe, 65536)
                 if not words:
                     break
+                if self.ready_by is not None and words.startswith(READY):
+                    self.ready_by, words = None, words[len(READY) :]
+                    self.start_clock()
                 self.exec_words += words
         except BlockingIOError:
             return
@@ -784,7 +817,7 @@ class Attempt:
         self.exec_pipe = None
         if self.exec_words:
             self.error = self.exec_words.decode("utf-8", "replace")
-        else:
+        elif self.ready_by is None:
             self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
 
     # ── What happens meanwhile ──────────────────────────────────────────────────────────────
@@ -803,6 +836,8 @@ class Attempt:
             return min(self.check_at, self.check_limit)
         if self.phase == ENDING or self.kill_at is not None:
             return min((at for at in (self.term_at, self.kill_at) if at is not None), default=None)
+        if self.ready_by is not None:
+            return self.ready_by
         times = [self.fork_at, self.idle_at]
         limit = self.limit()
         if limit:
@@ -811,7 +846,10 @@ class Attempt:
 
     def look(self, ready: dict[int, int]) -> None:
         """Take in what has happened: the exec's result, dead children, a helper's answer."""
+        unborn = self.ready_by is not None and self.cause is None and self.main_ended()
         self.read_exec_pipe()
+        if unborn and self.ready_by is not None:
+            self.start_cold("ended the process")
         self.hear_worker()
         self.reap()  # before the helper: a job that has ended cannot be too silent
         if self.helper and self.helper.fd in ready and self.helper.read():
@@ -991,6 +1029,9 @@ class Attempt:
         elif self.kill_at is not None:
             if now >= self.kill_at:
                 self.start_sweep()
+        elif self.ready_by is not None:
+            if now >= self.ready_by:
+                self.start_cold(f"had not returned after {at_fork_limit:g} s")
         elif limit and now >= self.clock + limit:
             self.stop("timeout", "", now=False)
         elif self.idle_at is not None and now >= self.idle_at and self.helper is None:
@@ -1355,6 +1396,9 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
     born = False
     try:
         settle_in(parent)
+        if at_fork is not None and not keeper.exec_only:
+            at_fork()
+            os.write(pipe, READY)
         for fd in keeper.leases:
             os.set_inheritable(fd, True)
         environment = dict(keeper.environment)
@@ -1374,7 +1418,7 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
         changes = spec["env_set"]
         assert isinstance(changes, dict)
         environment.update((raw(name), raw(value)) for name, value in changes.items())
-        if go_on_as_job is not None and spec.get("main"):
+        if go_on_as_job is not None and spec.get("main") and not keeper.exec_only:
             go_on_as_job(spec, keeper, environment)
         execute(raws(spec["argv"]), environment)
     except Born:

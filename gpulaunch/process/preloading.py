@@ -25,6 +25,8 @@ SERVER = FOLDER / "server.py"
 HOOK = str(FOLDER / "hook")
 LIMIT = 600.0
 """Seconds that importing may take."""
+AT_FORK = 20.0
+"""Seconds that what imports registered with os.register_at_fork may take, at one fork."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """A descriptor that begins so is a card in use."""
 
@@ -48,6 +50,7 @@ class Preload:
     early: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     limit: float = LIMIT
+    at_fork: float = AT_FORK
     cards: tuple[str, ...] = CARDS
 
 
@@ -138,6 +141,7 @@ def _spec(preload: Preload, log: str, base: Mapping[str, str]) -> bytes:
         "early": preload.early,
         "own": preload.own,
         "limit": preload.limit,
+        "at_fork": preload.at_fork,
         "cards": preload.cards,
         "log": code(log),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -283,3 +284,42 @@ def test_what_waits_for_an_import_ends_with_a_killed_launcher(launcher: Launcher
     launcher.file("site-packages/heavy.py", HEAVY)
     assert launcher("resume").status == 0
     assert logs(launcher, ["b"]) == ["False x y "]
+
+
+HOOKED = """
+    import os
+    def hook():
+        with open("forks", "a") as file:
+            file.write("x")
+        if os.path.getsize("forks") > 2:
+            DOES
+    os.register_at_fork(after_in_child=hook)
+    IMPORTED_BY = MODE = 0
+"""
+
+
+@pytest.mark.parametrize("does", ["os._exit(0)", "os.read(os.pipe()[0], 1)"])
+def test_what_a_hook_at_forks_holds_up_starts_cold_and_costs_no_attempt(
+    launcher: Launcher, does: str
+) -> None:
+    path = str(launcher.path / "forks")
+    text = HOOKED.replace("DOES", does).replace('"forks"', repr(path))
+    launcher.file("site-packages/heavy.py", text)
+    run(launcher, ITEMS.replace("[heavy]", "[heavy], timeout: 15s"))
+    assert set(launcher.states().values()) == {"succeeded"}
+    assert len(launcher.events("attempt_ended")) == 6
+    assert logs(launcher, ["a-5", "b"]) == ["False 5 0", "False x y 0"]
+    told = [note for note in notes(launcher) if "os.register_at_fork" in note]
+    assert 1 <= len(told) <= 2  # once for each entry
+    wait_until(lambda: family(launcher) == [])
+
+
+def family(launcher: Launcher) -> list[int]:
+    """Every process that has the run's directory in its environment, but for the tests' own."""
+    mark = os.fsencode(launcher.path)
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if mark in path.read_bytes() and path.parent.name != str(os.getpid()):
+                found.append(int(path.parent.name))
+    return found

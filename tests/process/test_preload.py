@@ -85,8 +85,8 @@ class Bench:
         return news.why
 
     @contextlib.contextmanager
-    def slot(self, *modules: str, leases: tuple[int, ...] = ()) -> Iterator[Slot]:
-        with self.serving(*modules) as server:
+    def slot(self, *modules: str, leases: tuple[int, ...] = (), **more: object) -> Iterator[Slot]:
+        with self.serving(*modules, **more) as server:
             assert isinstance(news_of(server), Ready)
             folder = self.folder / f"slot.{self.servers}"
             folder.mkdir()
@@ -312,6 +312,147 @@ def test_a_local_file_that_changed_since_is_read_anew(bench: Bench) -> None:
         assert "local.py" in slot.expect(StartedCold).why
         slot.expect(Ended)
         assert slot.log.read_text() == "another\n"
+
+
+# ── What imports have called at forks ───────────────────────────────────────────────────────────
+
+AT_FORK = """
+import os, threading, time
+forks = os.path.join({folder!r}, "forks")
+def hook():
+    with open(forks, "a") as file:
+        file.write("x")
+    if os.path.getsize(forks) >= {nth}:
+        {does}
+os.register_at_fork({when}=hook)
+"""
+HANG = "os.read(os.pipe()[0], 1)"
+REGISTERED = "what an import registered with os.register_at_fork"
+
+
+def at_fork(bench: Bench, when: str, does: str, nth: int = 1) -> str:
+    text = AT_FORK.format(folder=str(bench.folder), when=when, does=does, nth=nth)
+    return bench.library("library", text)
+
+
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
+@pytest.mark.parametrize("when", ["before", "after_in_child"])
+def test_a_hook_that_hangs_at_the_first_fork_is_refused(
+    bench: Bench, python: str, when: str
+) -> None:
+    bench.python = python
+    mark = bench.env["MARK"] = token()
+    news = bench.news(at_fork(bench, when, HANG), at_fork=1.0)
+    assert news == Refused(f"{REGISTERED} had not returned after 1 s")
+    assert marked(mark, "environ") == []
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_child"])
+def test_a_hook_that_ends_the_process_is_refused(bench: Bench, when: str) -> None:
+    mark = bench.env["MARK"] = token()
+    news = bench.news(at_fork(bench, when, "os._exit(0)"))
+    assert isinstance(news, Refused)
+    assert news.why.startswith(f"{REGISTERED} ended ")
+    assert marked(mark, "environ") == []
+
+
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
+@pytest.mark.parametrize(
+    ("does", "what"), [(HANG, "had not returned after 3 s"), ("os._exit(0)", "ended the process")]
+)
+@pytest.mark.parametrize("nth", [2, 3])
+def test_a_hook_that_holds_up_a_later_child_has_its_job_start_cold(
+    bench: Bench, python: str, does: str, what: str, nth: int
+) -> None:
+    bench.python = python
+    mark = bench.env["MARK"] = token()
+    bench.script("import sys\nprint('library' in sys.modules)")
+    with bench.slot(at_fork(bench, "after_in_child", does, nth), at_fork=3.0) as slot:
+        for _ in range(nth - 2):
+            assert bench.run(slot).outcome == Exited(0)
+            assert slot.log.read_text() == "True\n"
+        bench.launch(slot, timeout=2.9)
+        assert slot.expect(StartedCold) == StartedCold(
+            f"job.{nth - 1}", f"{REGISTERED} {what}", for_good=True
+        )
+        assert slot.expect(Ended).outcome == Exited(0)
+        assert slot.log.read_text() == "False\n"
+        assert bench.run(slot).outcome == Exited(0)
+        slot.finish()
+    wait_until(lambda: marked(mark, "environ") == [])
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_parent"])
+def test_hooks_for_the_parent_hold_up_no_later_fork(bench: Bench, when: str) -> None:
+    mark = bench.env["MARK"] = token()
+    nth = 1 if when == "after_in_parent" else 2
+    with bench.slot(at_fork(bench, when, HANG, nth)) as slot:
+        for _ in range(3):
+            assert bench.run(slot, outputs=("/nowhere",), timeout=30.0).leftovers == 0
+        slot.finish()
+    wait_until(lambda: marked(mark, "environ") == [])
+
+
+def test_a_hook_that_takes_long_but_ends_counts_to_no_job(bench: Bench) -> None:
+    with bench.slot(at_fork(bench, "after_in_child", "time.sleep(3)", nth=2)) as slot:
+        ended = bench.run(slot, timeout=2.9)
+        assert ended.outcome == Exited(0)
+        assert slot.log.read_text() == "no import\n"
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_child"])
+def test_a_hook_that_raises_is_ignored_as_at_any_fork(bench: Bench, when: str) -> None:
+    with bench.slot(at_fork(bench, when, "print('x'); raise SystemExit(3)")) as slot:
+        assert bench.run(slot).outcome == Exited(0)
+        assert slot.log.read_text() == "no import\n"
+
+
+def test_a_job_whose_hook_hangs_can_be_stopped(bench: Bench) -> None:
+    with bench.slot(at_fork(bench, "after_in_child", HANG, nth=2), at_fork=600.0) as slot:
+        bench.launch(slot)
+        wait_until(lambda: (bench.folder / "forks").read_text() == "xx")
+        slot.pair.stop("cancelled")
+        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
+        slot.finish()
+
+
+def test_nothing_that_hangs_at_a_fork_outlives_its_supervisor(bench: Bench) -> None:
+    mark = bench.env["MARK"] = token()
+    with bench.slot(at_fork(bench, "after_in_child", HANG, nth=2), at_fork=600.0) as slot:
+        bench.launch(slot)
+        wait_until(lambda: (bench.folder / "forks").read_text() == "xx")
+    wait_until(lambda: marked(mark, "environ") == [])
+
+
+@pytest.mark.parametrize("python", [OLDEST, NEWEST])
+def test_a_jobs_own_forks_call_what_imports_registered(bench: Bench, python: str) -> None:
+    bench.python = python
+    bench.library(
+        "library",
+        "import os\nfrom os import register_at_fork as register\ncalls = []\n"
+        "for name in ('before', 'after_in_parent', 'after_in_child'):\n"
+        "    for n in (1, 2):\n"
+        "        register(**{name: lambda word=f'{name} {n}': calls.append(word)})\n",
+    )
+    bench.script(
+        "import library, os, sys\nprint(os.register_at_fork.__name__, type(os.register_at_fork))\n"
+        "library.calls.clear()\n"
+        "library.register(before=lambda: library.calls.append('late'))\nsys.stdout.flush()\n"
+        "if os.fork():\n    os.wait()\nprint(library.calls, flush=True)\n"
+    )
+    before = ["late", "before 2", "before 1"]
+    with bench.slot("library") as slot:
+        assert bench.run(slot).outcome == Exited(0)
+        assert slot.log.read_text().splitlines() == [
+            "register_at_fork <class 'builtin_function_or_method'>",
+            str([*before, "after_in_child 1", "after_in_child 2"]),
+            str([*before, "after_in_parent 1", "after_in_parent 2"]),
+        ]
+
+
+def test_what_the_interpreter_would_not_register_is_refused_to_imports(bench: Bench) -> None:
+    for call in ("os.register_at_fork()", "os.register_at_fork(before=3)"):
+        assert "TypeError" in bench.refusal(f"import os\n{call}")
 
 
 # ── Keepers' promises ───────────────────────────────────────────────────────────────────────────

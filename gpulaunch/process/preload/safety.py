@@ -15,10 +15,16 @@ if False:  # For the type checker: the job's interpreter imports as little as it
 CUDA_ERROR_NOT_INITIALIZED = 3
 
 
-def why_not(opened: set[int], cards: tuple[str, ...], watched: dict[str, Any]) -> str:
+def why_not(
+    opened: set[int],
+    cards: tuple[str, ...],
+    watched: dict[str, Any],
+    in_child: Callable[[], None],
+) -> str:
     """What speaks against forking, in words; empty: nothing.
 
-    `opened` are the descriptors that imports opened, `watched` the tools as they were before.
+    `opened` are the descriptors that imports opened, `watched` the tools as they were before;
+    `in_child` is what a forked child begins with.
     """
     debug = sys.flags.dev_mode or os.environ.get("PYTHONMALLOC", "").endswith("debug")
     if sys.version_info < (3, 9) and debug:  # a bug of its own: the child's memory is corrupt
@@ -27,7 +33,11 @@ def why_not(opened: set[int], cards: tuple[str, ...], watched: dict[str, Any]) -
         if tool is not watched[name]:
             return f"an import replaces {name}"
     # What has begun CUDA leaves threads and descriptors as well: the reason first.
-    for why in (after_a_fork(), driver_in_use(), *(why_not_shared(fd, cards) for fd in opened)):
+    for why in (
+        after_a_fork(in_child),
+        driver_in_use(),
+        *(why_not_shared(fd, cards) for fd in opened),
+    ):
         if why:
             return why
     tasks = os.listdir("/proc/self/task")
@@ -97,24 +107,28 @@ def why_not_shared(fd: int, cards: tuple[str, ...]) -> str:
     return ""
 
 
-def after_a_fork() -> str:
+def after_a_fork(in_child: Callable[[], None]) -> str:
     """What torch says of itself in a forked child; handlers that stop threads at forks have run."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
+            in_child()
             native = getattr(sys.modules.get("torch"), "_C", None)
             for device in ("cuda", "xpu", "mtia"):
                 bad = getattr(native, f"_{device}_isInBadFork", None)
                 if bad is not None and bad():
                     os.write(write, device.upper().encode())
                     break
+            os.write(write, b".")
         finally:
             os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as file:
-        device = file.read().decode()
+        device, returned, _ = file.read().decode().partition(".")
     os.waitpid(pid, 0)
+    if not returned:
+        return "what an import registered with os.register_at_fork ended a forked process"
     return f"an import initialised {device}" if device else ""
 
 

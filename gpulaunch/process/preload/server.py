@@ -19,6 +19,7 @@ the server serves, it only waits for it.
     supervisor dies                  guard kills the server and sweeps
     guard dies                       the kernel kills the server (PR_SET_PDEATHSIG)
     server dies, hangs or refuses    guard says why and sweeps; the jobs start cold
+    hooks of imports at forks hang   likewise, and sooner; `hooks.py` keeps them from its keepers
     afterwards                       as for any nursery: pairs go on, the supervisor starts another
 """
 
@@ -34,6 +35,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ROOM = "GPULAUNCH_ROOM"
 ROOM_SIZE = 4096
 MOST_SAID = 64 << 10
+FORKING, FORKED = b"forking\n", b"forked\n"
+AT_FORK = "what an import registered with os.register_at_fork"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -86,6 +89,7 @@ class Guard:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(number, signal.SIG_DFL)
         self.keeper.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self.forking = False
         self.channel = self.keeper.Channel(control)
         self.waker = self.keeper.Waker()
         self.report, write = os.pipe()
@@ -129,13 +133,16 @@ class Guard:
             if self.report in ready:
                 words = os.read(self.report, 65536)
                 said += words
+                for stage, key in ((FORKING, "at_fork"), (FORKED, "limit")):
+                    if said.startswith(stage):
+                        said, self.forking = said[len(stage) :], stage == FORKING
+                        end = time.monotonic() + float(self.spec[key])
                 if not words or said.endswith(b"\n"):
                     break
             elif self.channel.fd in ready:
                 self.give_up()
             elif time.monotonic() >= end:
-                seconds = f"{float(self.spec['limit']):g} s"
-                self.give_up(f"importing took longer than {seconds}")
+                self.give_up(self.what_took_long())
             else:
                 self.bury()
         answer = json.loads(said) if said else {"refused": self.how_it_ended()}
@@ -149,6 +156,11 @@ class Guard:
         # What goes wrong from here on is the server's supervisor's to see, by its end of file.
         os.waitpid(self.server, 0)
 
+    def what_took_long(self) -> str:
+        if self.forking:
+            return f"{AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
+        return f"importing took longer than {float(self.spec['limit']):g} s"
+
     def bury(self) -> None:
         """What imports started and left behind; the server itself stays for `how_it_ended`."""
         for pid in self.keeper.children():
@@ -157,10 +169,11 @@ class Guard:
 
     def how_it_ended(self) -> str:
         _, status = os.waitpid(self.server, 0)
+        what = AT_FORK if self.forking else "importing"
         if os.WIFSIGNALED(status):
-            return f"importing ended with signal {os.WTERMSIG(status)}"
-        if os.WEXITSTATUS(status):
-            return f"importing ended the interpreter with status {os.WEXITSTATUS(status)}"
+            return f"{what} ended with signal {os.WTERMSIG(status)}"
+        if os.WEXITSTATUS(status) or self.forking:
+            return f"{what} ended the interpreter with status {os.WEXITSTATUS(status)}"
         return "it does not begin with what PYTHONPATH names (sitecustomize)"
 
     def give_up(self, why: str = "") -> None:
@@ -221,10 +234,11 @@ class Server:
         self.own_error: BaseException | None = None
         self.nursery: Any = None
         self.keeper = load(os.path.join(os.path.dirname(FOLDER), "keeper.py"))
-        parts = ("finding", "reads", "safety", "birth")
-        self.finding, self.reading, self.safety, self.birth = (
+        parts = ("finding", "reads", "safety", "birth", "hooks")
+        self.finding, self.reading, self.safety, self.birth, hooks = (
             load(os.path.join(FOLDER, f"{name}.py")) for name in parts
         )
+        self.hooks = hooks.Hooks()
         self.handlers: dict[Any, Any] = {}
         self.changed: dict[bytes, bytes | None] = {}
         self.local: dict[str, tuple[int, int]] = {}
@@ -241,6 +255,7 @@ class Server:
 
         spec = self.spec
         self.mend_environment()
+        self.hooks.take()
         watched = self.safety.tools()
         before = set(self.safety.descriptors())
         drawn = self.birth.seeds()
@@ -261,12 +276,12 @@ class Server:
                 del sys.path[0]
         self.changed = reads.changed()
         flush()
+        with open(raw(spec["log"]), "rb") as file:
+            self.said = file.read(MOST_SAID)
         self.check(watched, before, reads.names)
         self.local = self.safety.local_files(self.finding.installed)
         if self.birth.seeds() != drawn:
             self.seeded = self.birth.seeds()
-        with open(raw(spec["log"]), "rb") as file:
-            self.said = file.read(MOST_SAID)
         self.settle()
         self.tell(
             modules=modules,
@@ -328,9 +343,23 @@ class Server:
         self.keeper.opened.update(set(self.safety.descriptors()) - before)
         if self.keeper.children():
             raise Refused("an import left a process running")
-        why = self.safety.why_not(self.keeper.opened, tuple(spec["cards"]), watched)
+        os.write(self.report, FORKING)
+        self.hooks.before()
+        cards = tuple(spec["cards"])
+        in_child = self.in_child(os.getpid())
+        why = self.safety.why_not(self.keeper.opened, cards, watched, in_child)
+        os.write(self.report, FORKED)
         if why:
             raise Refused(why)
+
+    def in_child(self, parent: int) -> Callable[[], None]:
+        """What a forked child of `parent` begins with before this process serves."""
+
+        def begin() -> None:
+            self.keeper.settle_in(parent)
+            self.hooks.after_in_child()
+
+        return begin
 
     def settle(self) -> None:
         """From an interpreter to a nursery.
@@ -352,6 +381,8 @@ class Server:
         keeper.rename("keeper-preload")
         keeper.prctl(PR_SET_CHILD_SUBREAPER, 1)
         keeper.go_on_as_job = self.go_on_as_job
+        keeper.at_fork = self.hooks.after_in_child
+        keeper.at_fork_limit = float(self.spec["at_fork"])
         self.nursery = keeper.Nursery(self.control)
         self.nursery.environment = raw_dict(self.spec["base"])
         gc.collect()
@@ -392,7 +423,8 @@ class Server:
 
         why = self.why_stale()
         if why:
-            inner.channel.send({"is": "cold", "attempt": spec["attempt"], "why": why})
+            message = {"is": "cold", "attempt": spec["attempt"], "why": why, "for_good": False}
+            inner.channel.send(message)
             return
         main = spec["main"]
         environment.update(raw_dict(main["env"]))
@@ -415,6 +447,7 @@ class Server:
         if self.nursery.control:
             self.nursery.control.socket.detach()
         self.keeper.close_all_but({0, 1, 2, *inner.leases} | self.keeper.opened)
+        self.hooks.give_back()
         raise self.keeper.Born
 
     def why_stale(self) -> str:

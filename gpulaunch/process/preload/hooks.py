@@ -1,0 +1,77 @@
+"""What imports ask to have called at forks (os.register_at_fork), kept from the keepers' forks.
+
+    imports register ─▶ before: once, in the server ─▶ after_in_child: once, in each job's process
+                                                   └─▶ the job's own forks call all, as after exec
+
+Nothing of an import runs in a server that serves, or in keepers: none of it can hold them up. To
+the server there is one fork, which every job comes from; it does not come back from it, so
+`after_in_parent` is for the job's own forks alone.
+
+Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if False:  # For the type checker: the job's interpreter imports as little as it can.
+    from typing import Any, Callable, Dict
+
+    Kept = Dict[str, Callable[[], object]]
+
+
+class Hooks:
+    """Stands for os.register_at_fork from `take` to `give_back`."""
+
+    def __init__(self) -> None:
+        self.real: Any = os.register_at_fork
+        self.kept: list[Kept] = []
+        self.taken = False
+
+    def take(self) -> None:
+        """Keep what is registered from here on."""
+        self.taken = True
+        os.register_at_fork = self.register_at_fork  # type: ignore[assignment]
+
+    def give_back(self) -> None:
+        """In a job: have the interpreter call what was kept, at the job's own forks."""
+        self.taken = False
+        if os.register_at_fork == self.register_at_fork:
+            os.register_at_fork = self.real
+        for kept in self.kept:
+            self.real(**kept)
+
+    def register_at_fork(self, **hooks: Callable[[], object]) -> None:
+        """Keep the hooks, or register them. Raises TypeError where the interpreter would."""
+        wrong = [hook for hook in hooks.values() if not callable(hook)]
+        if wrong or not hooks or not self.taken or not hooks.keys() <= NAMES:
+            self.real(**hooks)
+        else:
+            self.kept.append(hooks)
+
+    def before(self) -> None:
+        """Call what is for the parent before a fork, the last registered first."""
+        call_all([kept["before"] for kept in reversed(self.kept) if "before" in kept])
+
+    def after_in_child(self) -> None:
+        """Call what is for a forked child."""
+        call_all([kept["after_in_child"] for kept in self.kept if "after_in_child" in kept])
+
+
+NAMES = {"before", "after_in_parent", "after_in_child"}
+
+
+def call_all(hooks: list[Callable[[], object]]) -> None:
+    """Call hooks; what one raises is shown and goes no further, as the interpreter has it.
+
+    Nothing that they print is left in memory, or it would come to be in a job's log.
+    """
+    for hook in hooks:
+        try:
+            hook()
+        except BaseException:
+            sys.__excepthook__(*sys.exc_info())
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
