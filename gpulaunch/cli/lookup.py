@@ -121,6 +121,12 @@ def alive(run: str | None) -> Found:
     return Found(living[0])
 
 
+def alive_of(job_file: Path) -> list[RunDir]:
+    """This user's live runs of a job file, wherever on this machine they lie."""
+    real = os.path.realpath(job_file)
+    return [run for run in _named_directories() if is_of(run, real)]
+
+
 def runs_here() -> Here:
     """The runs of the working directory or its nearest parent; those that live in directories of
     their own are asked for where the working directory has no others."""

@@ -59,4 +59,5 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
     if not (new or opts.dry_run or opts.run_dir):
         running.refuse_unfinished(jobs, opts)
+        running.say_alive_elsewhere(jobs, opts)
     return running.start(plan, jobs, opts)

@@ -32,7 +32,7 @@ from gpulaunch.cli.beforehand import (
 )
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.kept import say_left_out
-from gpulaunch.cli.lookup import with_needs
+from gpulaunch.cli.lookup import alive_of, with_needs
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, typed
 from gpulaunch.cli.reporting import reported
@@ -153,6 +153,16 @@ def refuse_unfinished(job_file: Path, options: Options) -> None:
         text = f"the last run of this file was {state}: {where}"
         text += f"\n  go on with it: gpulaunch resume {where}"
     raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
+
+
+def say_alive_elsewhere(job_file: Path, options: Options) -> None:
+    """Say which runs of this file are alive, begun in other directories or kept in them.
+
+    They hold nothing up: a run is looked for where one works, and the same list may be meant twice.
+    """
+    if alive := [shlex.quote(short(run.path)) for run in alive_of(job_file)]:
+        many = "a run of this file is" if len(alive) == 1 else f"{len(alive)} runs of this file are"
+        say(f"{many} alive already: {', '.join(alive)}; another one starts beside", options)
 
 
 def _say_what_stands(run: RunDir, job_file: Path, options: Options) -> None:

@@ -83,6 +83,23 @@ def test_a_run_in_a_directory_of_its_own_is_reached_where_it_was_begun(launcher:
         assert process.wait(60) == 1
 
 
+def test_a_live_run_of_the_file_in_another_directory_is_named_and_holds_nothing_up(
+    launcher: Launcher,
+) -> None:
+    mine, other = at(launcher, "mine"), at(launcher, "other")
+    file = launcher.file("jobs.yaml", "jobs: [{name: j, run: '[ $PWD_AT = mine ] || sleep 1000'}]")
+    other.environ, mine.environ = (
+        {**launcher.environ, "PWD_AT": name} for name in ("other", "mine")
+    )
+    with other.begun("run", file, "--simulate", "1"):
+        begun(other)
+        done = mine("run", file, "--simulate", "1")
+        assert done.status == 0, done.err
+        assert f"a run of this file is alive already: {other.run}; another one starts" in done.err
+        assert "alive already" not in mine("run", file, "--simulate", "1", "--new").err
+    assert "alive already" not in mine("run", file, "--simulate", "1").err
+
+
 def test_of_two_live_runs_here_one_has_to_be_named(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", LONG)
     with launcher.begun("run", "jobs.yaml", "--simulate", "1"):

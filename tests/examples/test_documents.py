@@ -37,6 +37,7 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -e '.[test]'": "installs from a package index",
     "pytest -n auto --dist loadgroup           # a few minutes on two cores": "these tests"
     " themselves, and benchmarks",
+    "GPULAUNCH_TEST_HISTORIES=2000 pytest tests/slurm/test_faults.py": "these tests themselves",
     "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
     " terminal": "stays until it is ended",
 }
