@@ -181,14 +181,17 @@ def _by_shell(evidence: Evidence) -> Failure | None:
         words = (
             f"status {evidence.outcome.code}: a program in it was killed by {signal_name(signal)}"
         )
-        return Failure("signal", words, advice_on_signal(evidence) or advice_for("signal"))
+        return Failure("signal", words, advice_on_signal(evidence))
     return None
 
 
 def advice_on_signal(evidence: Evidence) -> str:
-    """Say who may have sent a SIGKILL of which nothing else is known; empty for other signals,
-    and for what gpulaunch itself ended."""
-    return KILLED if _signal(evidence.outcome) == 9 and not evidence.by_launcher else ""
+    """Say what to do about a signal of which nothing else is known: who may have sent a SIGKILL,
+    how a crash is found; empty for other signals, and for what gpulaunch itself ended."""
+    signal = _signal(evidence.outcome)
+    if evidence.by_launcher or signal not in _KILLED_BY:
+        return ""
+    return KILLED if signal == 9 else advice_for("signal")
 
 
 def _signal(outcome: Outcome) -> int | None:

@@ -27,6 +27,7 @@ from gpulaunch.failure import (
     Evidence,
     Room,
     advice_for,
+    advice_on_signal,
     diagnose,
     hint,
     title_of,
@@ -141,6 +142,19 @@ def test_a_shells_status_tells_of_a_signal(code: int, name: str) -> None:
     assert failure is not None
     assert failure.kind == "signal"
     assert name in failure.evidence
+
+
+@pytest.mark.parametrize("signal", [6, 9, 11])
+def test_a_signal_gets_the_advice_that_a_shells_status_of_it_gets(signal: int) -> None:
+    passed_on = diagnose(Evidence(Exited(128 + signal), ""))
+    assert passed_on is not None
+    assert passed_on.advice
+    assert advice_on_signal(Evidence(Signaled(signal), "")) == passed_on.advice
+
+
+@pytest.mark.parametrize("outcome", [Exited(1), Signaled(15), Signaled(2), Signaled(10)])
+def test_what_is_no_crash_gets_no_advice_on_one(outcome: Outcome) -> None:
+    assert not advice_on_signal(Evidence(outcome, ""))
 
 
 @pytest.mark.parametrize("code", [1, 2, 128, 130, 143, 255])
