@@ -36,6 +36,7 @@ _TEXTUAL = frozenset({
 })
 _SWITCHES = frozenset({"mmseqs", "foldseek", "colabfold_search", "colabfold_batch", "hmmsearch"})
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_ASKED_OF_SLURM = frozenset({"gres", "tres_per_task", "tres_per_job"})  # gpu:2 is how many
 _TORCHRUN = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 # fmt: on
 _NUMBER = re.compile(r"[0-9]{1,3}")
@@ -60,6 +61,8 @@ def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple
         return
     launcher = _launcher(words)
     for at, option, value in settings(words):
+        if option in _ASKED_OF_SLURM:
+            continue
         shown = _typed(words, at)
         suspect = _setting(program, launcher, option, value, shown, indices)
         if suspect:

@@ -121,3 +121,8 @@ def test_strings_in_strings_are_soon_done_with() -> None:
     many = "parallel '" + f"{MASK}=1 x; " * 20_000 + "' ::: a"
     assert len(shell.look(deep, "bash").found) <= shell.MOST
     assert len(shell.look(many, "bash").found) <= shell.MOST
+
+
+@pytest.mark.parametrize("command", ["sbatch --gres=gpu:1 x.sh", "srun --gres gpu:a100:2 python x"])
+def test_how_many_cards_slurm_is_asked_for_is_no_card_s_number(command: str) -> None:
+    assert rules(in_shell(command)) == ["daemon"]
