@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,7 +72,21 @@ _CHOICES = frozenset(field.name for field in fields(Choices))
 
 DURATION = Duration()
 
-run_argument = click.argument("run", required=False)
+
+def run_argument(command: F) -> F:
+    """Give a command its RUN, by its place or by `-r` as where the places are the jobs'."""
+
+    @click.argument("run", required=False)
+    @click.option("-r", "--run", "named", metavar="RUN", help="The run, as its place says too.")
+    @wraps(command)
+    def with_run(run: str | None, named: str | None, **options: Any) -> Any:
+        if run is not None and named is not None:
+            raise UsageError(f"two runs are named, {run!r} and (-r) {named!r}: leave one out")
+        return command(run=named if run is None else run, **options)
+
+    return with_run  # type: ignore[return-value]
+
+
 job_file = click.argument("jobs", type=click.Path(path_type=Path))
 
 

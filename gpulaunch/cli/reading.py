@@ -53,8 +53,11 @@ def show(wanted: Wanted, ledger: Ledger, lines: int | None) -> None:
         path = wanted.run.log(attempts[0].id)
         try:
             _print(path, wanted.raw, lines)
+            silent = not path.stat().st_size
         except OSError as error:
             raise UsageError(_unreadable(path, error)) from None
+        if silent:
+            say(f"{visible(attempts[0].id.job)}: {path} is empty")
         return
     for attempt in attempts:
         state = f"attempt {attempt.id.number}, {attempt.state}"

@@ -287,7 +287,8 @@ def _not_found(run: str, path: Path | None, cwd: Path) -> str:
         )
     if kind:
         return f"{path} is a {kind}, neither a run's directory nor a job file"
-    have = [each.path.name for each in runs(cwd)[:3]]
+    near = here(cwd)
+    have = [each.path.name for each in near.runs[:3]] if near else []
     there = f"newest there: {', '.join(have)}" if have else "none is there"
     name = repr(run) if len(run) <= _SHOWN else f"{run[:_SHOWN]!r}..."
     return (

@@ -57,3 +57,12 @@ def test_logs_of_what_failed(ended: Launcher) -> None:
     nothing = ended("logs", "--failed", "good")
     assert (nothing.status, nothing.out) == (0, "")
     assert "nothing failed" in nothing.err
+
+
+def test_a_single_log_that_is_empty_is_said(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: mute, run: 'false'}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
+    result = launcher("logs", "--failed")
+    assert (result.status, result.out) == (0, "")
+    assert "mute: " in result.err
+    assert "mute.1.log is empty" in result.err

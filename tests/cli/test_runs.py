@@ -20,6 +20,7 @@ from tests.helpers import wait_until
 LONG = "jobs: [{name: long, run: exec sleep 1000, grace: 0}]"
 QUICK = "jobs: [{name: quick, run: 'true'}]"
 
+BY_PLACE = ["resume", "retry", "status", "wait", "report", "top"]
 TAKE_A_RUN = [
     ("resume", "{}"),
     ("retry", "{}"),
@@ -279,3 +280,25 @@ def test_every_habit_leads_to_commands_that_there_are() -> None:
     assert not HABITS.keys() & COMMANDS.keys(), "a command needs no line of its own"
     named = {word for text in HABITS.values() for word in re.findall(r"gpulaunch ([a-z]+)", text)}
     assert named - {"works"} <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("command", [name for name in BY_PLACE if name != "top"])
+def test_a_run_is_named_by_its_place_or_by_r_with_every_command(
+    launcher: Launcher, command: str
+) -> None:
+    launcher.file("jobs.yaml", QUICK)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    by_place, by_option = launcher(command, "jobs.yaml"), launcher(command, "-r", "jobs.yaml")
+    assert (by_option.status, by_option.out) == (0, by_place.out)
+
+
+@pytest.mark.parametrize("command", ["resume", "wait", "report", "top"])
+def test_two_names_for_one_run_are_refused(launcher: Launcher, command: str) -> None:
+    refused = launcher(command, "one", "-r", "other")
+    assert refused.status == 2
+    assert "two runs are named, 'one' and (-r) 'other'" in refused.err
+
+
+@pytest.mark.parametrize("command", BY_PLACE)
+def test_the_help_of_every_command_with_a_run_has_r(command: str) -> None:
+    assert "-r, --run RUN" in CliRunner().invoke(cli, [command, "-h"]).output

@@ -69,6 +69,8 @@ def test_what_is_not_found_is_said_with_where_it_was_looked_for(tmp_path: Path) 
     made(tmp_path)
     with pytest.raises(UsageError, match=r"no run 'flod': .*newest there: fold-20261120-074215"):
         find("flod", tmp_path)
+    with pytest.raises(UsageError, match=r"no run 'flod': .*newest there: fold-20261120-074215"):
+        find("flod", tmp_path / "below")
     with pytest.raises(UsageError, match="is a directory, but holds no run"):
         find(str(tmp_path), tmp_path)
 
