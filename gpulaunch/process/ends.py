@@ -36,7 +36,8 @@ class End:
     """`leftovers`: processes that outlived the main one (after a stop: the grace) and were killed;
     0 where the main one itself had to be.
 
-    `pid` and `started` are None where no process was ever forked.
+    `pid` and `started` are None where no process was ever forked. `oom_kills`: processes that the
+    kernel killed for want of memory, where a cgroup of the attempt's own counts them.
     """
 
     attempt: str
@@ -45,6 +46,7 @@ class End:
     pid: int | None
     started: Instant | None
     ended: Instant
+    oom_kills: int = 0
 
 
 def read_end(path: str | os.PathLike[str]) -> End | None:
@@ -70,6 +72,7 @@ def end_from(record: Mapping[str, Any]) -> End:
         pid=record["pid"],
         started=Instant(*started) if started else None,
         ended=Instant(*record["ended"]),
+        oom_kills=record.get("oom_kills", 0),
     )
 
 

@@ -1159,9 +1159,22 @@ class Attempt:
             "missing": missing,
             "error": self.error and clip(self.error, 2000),
             "leftovers": self.leftovers,
+            "oom_kills": kills_counted(self.spec.get("oom_kills")),
             "started": self.started,
             "ended": self.answered_at or (time.monotonic(), time.time()),
         }
+
+
+def kills_counted(file: object) -> int:
+    """How many processes the kernel has killed for want of memory, by its own count in that file of
+    a cgroup; 0 where there is none, or none that can be read."""
+    if file:
+        with contextlib.suppress(OSError, ValueError), open(raw(file), "rb") as counter:
+            for line in counter:
+                name, _, number = line.partition(b" ")
+                if name == b"oom_kill":
+                    return int(number)
+    return 0
 
 
 def clip(text: str, limit: int) -> str:

@@ -117,7 +117,8 @@ def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int
     with contextlib.ExitStack() as stack:
         child = filled(ticket, grant, stack)
         keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
-        keepers.launch(ticket["keeper"], child)
+        counter = memory_counter(grant.environ)
+        keepers.launch({**ticket["keeper"], "oom_kills": counter and coded(counter)}, child)
         end = keepers.await_end(attempt, asked)
     if end is not None:
         attempt.make_durable(end)
@@ -463,6 +464,28 @@ def slurm_id(environ: Mapping[bytes, bytes]) -> str:
     if task is None:
         return shown(environ.get(b"SLURM_JOB_ID", b""))
     return shown(environ.get(b"SLURM_ARRAY_JOB_ID", b"") + b"_" + task)
+
+
+def memory_counter(
+    environ: Mapping[bytes, bytes],
+    own: bytes = b"/proc/self/cgroup",
+    mounted: bytes = b"/sys/fs/cgroup",
+) -> bytes | None:
+    """The file in which the kernel counts what it kills for want of memory in the cgroup of this
+    Slurm job alone; None where Slurm makes none. As in cgroups(7), of either version."""
+    job = b"job_" + environ.get(b"SLURM_JOB_ID", b"")
+    with contextlib.suppress(OSError), open(own, "rb") as file:
+        for line in file:
+            _, controllers, path = line.rstrip(b"\n").split(b":", 2)
+            folders = path.split(b"/")
+            place = [mounted, b"memory"] if controllers else [mounted]
+            name = b"memory.oom_control" if controllers else b"memory.events"
+            while job in folders and (not controllers or b"memory" in controllers.split(b",")):
+                counter = b"/".join((*place, *filter(None, folders), name))
+                if os.path.exists(counter):
+                    return counter
+                folders.pop()
+    return None
 
 
 def boot() -> str:

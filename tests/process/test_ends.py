@@ -51,6 +51,12 @@ def test_a_written_end_is_read_with_its_times(tmp_path: Path) -> None:
     assert read_end(written(tmp_path / "end")) == end
 
 
+def test_kills_for_want_of_memory_are_read_where_they_were_counted(tmp_path: Path) -> None:
+    end = read_end(written(tmp_path / "end", oom_kills=3))
+    assert end is not None
+    assert end.oom_kills == 3
+
+
 def test_a_laid_out_or_empty_file_is_no_end(tmp_path: Path) -> None:
     (tmp_path / "laid-out").write_bytes(bytes(8192))
     (tmp_path / "empty").write_bytes(b"")

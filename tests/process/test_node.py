@@ -25,6 +25,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.gpus.names import Held, bind_name
+from gpulaunch.process import keeper
 from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.nodeside import (
@@ -341,6 +342,42 @@ def test_a_mask_of_identities_is_kept_as_it_is(node: Node) -> None:
     assert node.serve(mask="MIG-77", environ=environ)[0] == 0
     assert node.log(attempt) == "MIG-77 PCI_BUS_ID\n"
     assert node.began(attempt).gpus == (GrantedGpu(5, "MIG-77", ""),)
+
+
+V1 = "9:name=systemd:/x\n4:cpu,memory:/slurm_n1/uid_7/job_12/step_batch\n0::/\n"
+V2 = "0::/system.slice/slurmstepd.scope/job_12/step_batch/user/task_0\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "counter", "found"),
+    [
+        (V1, "memory/slurm_n1/uid_7/job_12/step_batch/memory.oom_control", True),
+        (V2, "system.slice/slurmstepd.scope/job_12/step_batch/user/task_0/memory.events", True),
+        (V2, "system.slice/slurmstepd.scope/job_12/memory.events", True),
+        (V2, "system.slice/slurmstepd.scope/memory.events", False),
+        (V2.replace("job_12", "job_123"), "system.slice/slurmstepd.scope/memory.events", False),
+        ("0::/user.slice\n", "user.slice/memory.events", False),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
+    tmp_path: Path, groups: str, counter: str, found: bool
+) -> None:
+    (tmp_path / "own").write_text(groups)
+    file = tmp_path / counter
+    file.parent.mkdir(parents=True)
+    file.write_text("oom_kill_disable 0\nunder_oom 0\noom 9\noom_kill 3\noom_group_kill 1\n")
+    told = shim.memory_counter(
+        {b"SLURM_JOB_ID": b"12"}, os.fsencode(tmp_path / "own"), os.fsencode(tmp_path)
+    )
+    assert told == (os.fsencode(file) if found else None)
+    assert keeper.kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
+
+
+@pytest.mark.parametrize("text", ["", "oom 1\n", "oom_kill x\n", None])
+def test_a_count_that_cannot_be_read_is_none(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "counter").write_text(text)
+    assert keeper.kills_counted(str(tmp_path / "counter")) == 0
 
 
 def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_path: Path) -> None:

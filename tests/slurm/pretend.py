@@ -141,6 +141,7 @@ class PretendCluster:
         self.truth = Truth()
         self.plans: dict[str, Plan] = {}
         self.oom: set[str] = set()
+        self.counted: set[str] = set()
         self._numbers = 0
         self.submissions = 0
         self._schedule()
@@ -322,6 +323,7 @@ class PretendCluster:
         record = {
             "attempt": task.attempt, "pid": 7, "status": code << 8, "cause": cause, "by": by,
             "seconds": None, "missing": [], "error": None, "leftovers": 0,
+            "oom_kills": int(task.attempt.rpartition(".")[0] in self.counted),
             "started": (now, now), "ended": (now, now),
         }  # fmt: skip
         line = json.dumps(record).encode()

@@ -252,6 +252,21 @@ def test_a_kill_for_memory_that_a_jobs_own_status_hides_is_said_and_so_is_what_i
     history.finish()
 
 
+def test_a_hidden_kill_for_memory_is_said_with_its_end_before_slurm_says_so(
+    history: History,
+) -> None:
+    """Of the last job of a run nothing is heard after that."""
+    history.cluster.oom.add("a")
+    history.cluster.counted.add("a")
+    history.add("a", Plan(20.0))
+    history.until(lambda: history.told)
+    (said,) = history.warned
+    assert said.startswith("a process of a.1 was killed for its memory (")
+    history.until(lambda: history.over)
+    assert history.warned == [said]
+    history.finish()
+
+
 # ── Any of them, at random ──────────────────────────────────────────────────────────────────────
 
 

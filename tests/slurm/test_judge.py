@@ -29,6 +29,7 @@ from gpulaunch.engines.slurm.judge import (
     Sight,
     Unsure,
     Waits,
+    hidden_kill,
     is_full_there,
     judge,
     to_recall,
@@ -126,6 +127,18 @@ def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
     assert judge(Sight(row("FAILED"), START, killed)) == Over(Signaled(9))
+
+
+def test_the_kernels_own_count_tells_of_memory_where_slurm_does_not() -> None:
+    killed = replace(end(Signaled(9)), oom_kills=2)
+    verdict = judge(Sight(row("FAILED"), START, killed))
+    assert isinstance(verdict, Over)
+    assert verdict.failure is not None
+    assert verdict.failure.kind == "host_oom"
+    assert verdict.failure.evidence == "the kernel's count in its cgroup: oom_kill 2"
+    assert judge(Sight(row("FAILED"), START, replace(killed, outcome=Exited(1)))) == Over(Exited(1))
+    assert hidden_kill(Sight(row("RUNNING"), START, replace(killed, outcome=Exited(0))))
+    assert not hidden_kill(Sight(row("RUNNING"), START, end(Exited(0))))
 
 
 def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_no_memory() -> None:

@@ -453,7 +453,13 @@ class SlurmEngine:
         if not held.succeeded or held.row is None or held.row.kind == "completed":
             return
         self._contrary[held.attempt] = held.row.state
-        if killed := hidden_kill(Sight(held.row, held.start, said=script.said(self._run, held.id))):
+        said = script.said(self._run, held.id)
+        self._say_hidden_kill(held, hidden_kill(Sight(held.row, held.start, said=said)))
+
+    def _say_hidden_kill(self, held: Held, killed: str) -> None:
+        """Once, of what succeeded."""
+        if killed and not held.kill_said:
+            held.kill_said = True
             said = f"a process of {held.attempt} was killed for its memory ({killed}), yet it ended"
             text = f"{said} as a success does: look at what it left. {MORE_MEMORY}"
             self._context.warn(held.attempt.job, text)
@@ -583,6 +589,8 @@ class SlurmEngine:
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
         held.succeeded = isinstance(outcome, Exited) and outcome.code in held.job.success_codes
+        if held.succeeded:  # Slurm's own word may come after the run is over
+            self._say_hidden_kill(held, hidden_kill(sight))
         if held.id and held.has_left:
             self._compare(held)
             script.forget_silence(self._run, held.id)

@@ -33,6 +33,7 @@ class Held:
     where nobody wished that. `preempted`: Slurm said once that it makes room for another.
     `told_to_end`: the start of which Slurm knows nothing any more was left word. `after`:
     what was to succeed first, where this launcher handed it over. `succeeded`: that was told.
+    `kill_said`: that one of its processes was killed for its memory, although it succeeded.
     `confirmed`: what a second witness has said as well (`Sign`). `beat`: the last sign of life of
     the node's side.
     """
@@ -58,6 +59,7 @@ class Held:
     told_to_end: bool = False
     after: tuple[AttemptId, ...] = ()
     succeeded: bool = False
+    kill_said: bool = False
     confirmed: Sign | None = None
     beat: float | None = None
     begun: bool = False

@@ -170,7 +170,8 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
 
 
 def hidden_kill(sight: Sight) -> str:
-    """What Slurm says of memory, of an attempt whose own status does not show it; else empty."""
+    """What Slurm, or the kernel's count, says of memory, of an attempt whose own status does not
+    show it; else empty."""
     memory = _out_of_memory(sight)
     return "" if memory is None else memory.evidence
 
@@ -307,8 +308,13 @@ def _out_of_time(
 
 def _out_of_memory(sight: Sight) -> Failure | None:
     """Where Slurm, or the kernel for it, killed a job for the memory that it had."""
-    said = _MEMORY.search(sight.said)
-    if said is None and (sight.row is None or sight.row.kind != "out_of_memory"):
+    counted = sight.end.oom_kills if sight.end else 0
+    if said := _MEMORY.search(sight.said):
+        words = f"Slurm: {said[0]}"
+    elif sight.row is not None and sight.row.kind == "out_of_memory":
+        words = "Slurm: OUT_OF_MEMORY"
+    elif counted:
+        words = f"the kernel's count in its cgroup: oom_kill {counted}"
+    else:
         return None
-    words = f"Slurm: {said[0] if said else 'OUT_OF_MEMORY'}"
     return Failure("host_oom", words, f"{advice_for('host_oom')} {MORE_MEMORY}")
