@@ -139,7 +139,7 @@ def test_retry_of_a_live_run_only_says_what_it_would_do_on_dry_run(launcher: Lau
     )
     with launcher.begun("run", "jobs.yaml", "--simulate", "2"):
         launcher.wait_for("job_settled")
-        assert "1 failed so far" in launcher("retry", "--dry-run").err
+        assert "  bad  1 job" in launcher("retry", "--dry-run").out
         assert launcher.states()["bad"] == "failed"
 
 

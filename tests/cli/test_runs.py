@@ -301,4 +301,4 @@ def test_two_names_for_one_run_are_refused(launcher: Launcher, command: str) -> 
 
 @pytest.mark.parametrize("command", BY_PLACE)
 def test_the_help_of_every_command_with_a_run_has_r(command: str) -> None:
-    assert "-r, --run RUN" in CliRunner().invoke(cli, [command, "-h"]).output
+    assert "-r, --run RUN" in CliRunner().invoke(cli, [command, "--help"]).output

@@ -50,13 +50,15 @@ def test_explain_true_puts_the_report_behind_the_traceback(launcher: Launcher) -
     assert told.kind == not_told.kind == "device_mismatch"
 
 
-def test_the_option_holds_for_every_job_of_that_start_alone(launcher: Launcher) -> None:
+def test_the_option_holds_for_every_job_of_the_run_until_it_is_taken_back(
+    launcher: Launcher,
+) -> None:
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--explain").status == 1
     assert len(reports(launcher, "not-told")) == 1
     assert launcher("retry").status == 1
-    assert reports(launcher, "not-told", attempt=2) == []
-    assert launcher("resume", "--explain").status == 1
-    assert len(reports(launcher, "not-told", attempt=3)) == 1
+    assert len(reports(launcher, "not-told", attempt=2)) == 1
+    assert launcher("resume", "--no-explain").status == 1
+    assert reports(launcher, "not-told", attempt=3) == []
 
 
 def test_map_explains_its_items(launcher: Launcher) -> None:

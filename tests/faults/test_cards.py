@@ -56,8 +56,12 @@ def test_a_busy_card_is_named_and_taken_when_it_comes_free(
     driver.process(0, pid=os.getpid(), memory=30 * GIB)
     launcher.file("jobs.yaml", JOB)
     with launcher.begun("run", "jobs.yaml") as process:
-        wait_until(lambda: "30" in launcher.jobs()["a"]["reason"] if launcher.events() else None)
-        assert f"pid {os.getpid()}" in launcher.jobs()["a"]["reason"]
+        # Before its first start a run is not `latest`; while it lives it is found all the same.
+        run = wait_until(lambda: next((launcher.path / "gpulaunch-runs").glob("jobs-*"), None))
+        wait_until(lambda: launcher.events(run=run))
+        wait_until(lambda: "30" in launcher.jobs(run)["a"]["reason"])
+        assert f"pid {os.getpid()}" in launcher.jobs(run)["a"]["reason"]
+        assert "waiting" in launcher("status").out
         driver.no_processes()
         driver.card(0, used=0)
         assert process.wait(60) == 0

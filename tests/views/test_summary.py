@@ -56,16 +56,16 @@ def test_a_run_with_a_failure_ends_with_why_where_and_what_next() -> None:
 
 def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> None:
     run = History(1).open().jobs("a", "b")
-    for name in ("a", "b"):
+    for name, reason in (("a", "went wrong"), ("b", "ran dry")):
         run.start(name, 0).add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId(name, 1),)))
         end = f.AttemptEnded(
             AttemptId(name, 1), Exited(ord(name)), "crash", True, advice="Do this.\nThen that."
         )
-        run.add(end).add(f.JobSettled(name, "failed", f"went wrong in {name}"))
+        run.add(end).add(f.JobSettled(name, "failed", reason))
     shown = rendered(lambda console: print_summary(console, summary_of(run)))
     assert shown.count("    driver  Xid 31: a fault\n") == 2, "of each kind"
     assert shown.count("    advice  Do this.\n            Then that.\n") == 1
-    assert "failed  a  the program crashed on the card (went wrong in a), GPU 0" in shown
+    assert "failed  a  the program crashed on the card (went wrong), GPU 0" in shown
 
 
 def test_a_run_where_all_is_well_is_short() -> None:
