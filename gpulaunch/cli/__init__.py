@@ -12,7 +12,7 @@ import click
 
 from gpulaunch import __version__
 from gpulaunch.cli.failing import asks_for_json, complain
-from gpulaunch.cli.options import Asked
+from gpulaunch.cli.options import AskedForJson
 from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain("gpulaunch runs on Linux only: it relies on its process control", USAGE)
     _open_streams()
     argv = sys.argv[1:] if argv is None else argv
-    asked = Asked()
+    asked = AskedForJson()
     try:
         return _called(list(argv), asked)
     except GpulaunchError as error:
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _called(argv: list[str], asked: Asked) -> int:
+def _called(argv: list[str], asked: AskedForJson) -> int:
     result = cli.main(argv, "gpulaunch", standalone_mode=False, obj=asked)
     sys.stdout.flush()
     return result if isinstance(result, int) else 0

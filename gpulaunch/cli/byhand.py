@@ -1,7 +1,7 @@
 """What `exec --job` is about: the job, where it is from, the cards it may have, why it cannot be.
 
 -r RUN ─▶ the run's job file again, under the run's choices ─┐
--r FILE of which there is no run ─▶ that file ───────────────┴─▶ JOB ─▶ Wanted
+-r FILE of which there is no run ─▶ that file ───────────────┴─▶ JOB ─▶ ChosenJob
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpulaunch.cli.output import typed
 from gpulaunch.cli.resuming import plan_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Job, address_variable
-from gpulaunch.engines.byhand import ByHand, Origin
+from gpulaunch.engines.byhand import ByHand, SourceRun
 from gpulaunch.engines.pool import Pool
 from gpulaunch.engines.prepare import NotPreparedError, require_surroundings
 from gpulaunch.errors import UsageError
@@ -41,7 +41,7 @@ LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ChosenJob:
     """A job to be run by hand, and the cards it may have.
 
     For people: `whose` it is, and as `notes` what is not as in a run.
@@ -49,7 +49,7 @@ class Wanted:
 
     job: Job
     whose: str
-    origin: Origin
+    origin: SourceRun
     pool: Pool
     notes: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class _Source:
     ledger: Ledger = field(default_factory=Ledger)
 
 
-def wanted(name: str, run: str | None, options: Options) -> Wanted:
+def wanted(name: str, run: str | None, options: Options) -> ChosenJob:
     """The job of that name, ready to be given cards. Raises UsageError where it cannot be run."""
     source = _source(run, options)
     job = _picked(name, source)
@@ -79,11 +79,11 @@ def wanted(name: str, run: str | None, options: Options) -> Wanted:
     attempt = len(record.attempts) + 1 if record else 1
     # On pretend cards it is to find those of the run leased, as it would real ones.
     pool = pool_for(source.plan, [job], source.options, source.run or f"exec-{os.getpid()}")
-    origin = Origin(source.directory, source.run, attempt)
-    return Wanted(job, _whose(source), origin, pool, tuple(_notes(job, source)))
+    origin = SourceRun(source.directory, source.run, attempt)
+    return ChosenJob(job, _whose(source), origin, pool, tuple(_notes(job, source)))
 
 
-def understood(asked: Wanted, made: ByHand, gpus: Sequence[Gpu]) -> str:
+def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
     """What was made of it, on one line: the cards, the directories, the command."""
     in_shell = not isinstance(asked.job.run, tuple)
     command = made.argv[-1] if in_shell else shlex.join(made.argv)

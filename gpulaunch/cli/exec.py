@@ -24,7 +24,7 @@ from gpulaunch.errors import (
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ExecCommand:
     """What to become. `cwd`: where; None: here."""
 
     argv: tuple[str, ...]
@@ -96,12 +96,12 @@ def _the_line(
     share_busy: bool | None,
     run: str | None,
     recorded: bool,
-) -> Command:
+) -> ExecCommand:
     """CMD, its cards taken. Raises UsageError for an option that goes with --job alone."""
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
-    return Command(argv, _take(count, wait, gpus, simulate, bool(share_busy)))
+    return ExecCommand(argv, _take(count, wait, gpus, simulate, bool(share_busy)))
 
 
 def _the_job(
@@ -111,7 +111,7 @@ def _the_job(
     count: int | None,
     run: str | None,
     **options: Any,
-) -> Command:
+) -> ExecCommand:
     """The job's own command, its cards taken; says what was understood. Raises UsageError."""
     from gpulaunch.cli.byhand import understood, wanted
     from gpulaunch.engines.byhand import demand_of, prepared
@@ -127,7 +127,7 @@ def _the_job(
     gpus = take_for_good(asked.pool, demand_of(asked.job), wait, os.environ, _tell)
     made = prepared(asked.job, asked.origin, asked.pool, gpus, as_given(os.environ))
     _tell(understood(asked, made, gpus))
-    return Command(made.argv, made.environment, made.cwd)
+    return ExecCommand(made.argv, made.environment, made.cwd)
 
 
 def _take(

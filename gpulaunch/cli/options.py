@@ -91,14 +91,14 @@ job_file = click.argument("jobs", type=click.Path(path_type=Path))
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedForJson:
     """What a command line asks of how its own failure is told."""
 
     json: bool = False
 
 
 def _note_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
-    if value and isinstance(context.obj, Asked):
+    if value and isinstance(context.obj, AskedForJson):
         context.obj.json = True
     return value
 

@@ -24,7 +24,7 @@ from gpulaunch.journal.rundir import RunDir
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SourceRun:
     """What a job is of. `directory` is the run's, or, of a job file that has no run, where runs
     are made; `run` is the run's id, empty for none. `attempt` is the number that the job's next
     attempt would have."""
@@ -51,7 +51,7 @@ def demand_of(job: Job) -> Demand:
 
 
 def prepared(
-    job: Job, origin: Origin, pool: Pool, gpus: Sequence[Gpu], environ: Mapping[str, str]
+    job: Job, origin: SourceRun, pool: Pool, gpus: Sequence[Gpu], environ: Mapping[str, str]
 ) -> ByHand:
     """Make what the command needs on disk, reserve its ports, and say what to become.
 
@@ -88,7 +88,7 @@ def _fresh(directory: RunDir, job: str) -> RunDir:
     return home
 
 
-def _place(job: Job, origin: Origin, home: RunDir, pool: Pool, gpus: Sequence[Gpu]) -> Place:
+def _place(job: Job, origin: SourceRun, home: RunDir, pool: Pool, gpus: Sequence[Gpu]) -> Place:
     run_dir = origin.directory if origin.run else home
     return Place(
         gpus=tuple(gpus),

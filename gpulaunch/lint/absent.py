@@ -67,7 +67,7 @@ def looking(environ: Mapping[str, str], cluster: bool) -> Looks:
     """
 
     def look(mistakes: Mistakes, jobs: Sequence[Job]) -> None:
-        _Looking(mistakes, environ, cluster).all(jobs)
+        _Absences(mistakes, environ, cluster).all(jobs)
 
     return look
 
@@ -80,7 +80,7 @@ class _Absent:
     why: str
 
 
-class _Looking:
+class _Absences:
     def __init__(self, mistakes: Mistakes, environ: Mapping[str, str], cluster: bool) -> None:
         self.mistakes = mistakes
         self.environ = environ

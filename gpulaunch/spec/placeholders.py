@@ -108,7 +108,5 @@ def unknown(name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))[:40]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {{{{{near[0]}}}}}?" if near else ""
-    return (
-        f"unknown placeholder {{{{{name}}}}}{hint} (here: {', '.join(names)};"
-        f" \\{{{{{name}}}}} is the text itself)"
-    )
+    here = f"here: {', '.join(names)}" if names else "none is known here"
+    return f"unknown placeholder {{{{{name}}}}}{hint} ({here}; \\{{{{{name}}}}} is the text itself)"

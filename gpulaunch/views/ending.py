@@ -40,14 +40,14 @@ def print_summary(console: Console, summary: Summary) -> None:
             _say(console, line)
     left = sum(len(one.names) for one in summary.failed[len(told) :]) + summary.failed_more
     if left:
-        _say(console, Line("", f"and {words.several(left, 'failed job')} more"))
-        _say(console, Line())
+        _say(console, EndLine("", f"and {words.several(left, 'failed job')} more"))
+        _say(console, EndLine())
     for line in foot:
         _say(console, line)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EndLine:
     """`text` behind a right-aligned label. `whole`: never cut, so that it can be copied."""
 
     label: str = ""
@@ -60,10 +60,10 @@ class Line:
         return not self.label and not self.text
 
 
-def _told(summary: Summary, room: int, console: Console) -> list[list[Line]]:
+def _told(summary: Summary, room: int, console: Console) -> list[list[EndLine]]:
     """What is told of each kind of failure: of as many as find room in short, then of the first
     ones all that there is."""
-    told: list[list[Line]] = []
+    told: list[list[EndLine]] = []
     if len(summary.failed) > 1:
         room -= 2  # for what says how many more there are
     for detail in range(3):
@@ -80,7 +80,7 @@ def _told(summary: Summary, room: int, console: Console) -> list[list[Line]]:
     return told
 
 
-def _height(console: Console, line: Line) -> int:
+def _height(console: Console, line: EndLine) -> int:
     return height_of(console, _text(line)) if line.whole else 1
 
 
@@ -88,10 +88,10 @@ def print_report(console: Console, path: str) -> None:
     """Where the run's report is: a line of the summary that comes once it is written."""
     from rich.text import Text
 
-    _say(console, Line("report", Text(words.visible(path)), "dim", whole=True))
+    _say(console, EndLine("report", Text(words.visible(path)), "dim", whole=True))
 
 
-def _lines_of(failed: Failed, detail: int, advise: bool) -> list[Line]:
+def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
     """`detail`: 0 how and what shows it, 1 also its log and what to do, 2 everything.
 
     `advise`: its advice has not been given yet.
@@ -105,34 +105,36 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[Line]:
         attempts = f"{failed.attempts} attempts" if failed.attempts > 1 else ""
         rest = ", ".join(filter(None, [how, attempts, failed.card]))
         head = Text.assemble((names, "bold"), f"  {rest}")
-    lines = [Line("failed", head, "bold red")]
+    lines = [EndLine("failed", head, "bold red")]
     if failed.log and detail:
-        lines.append(Line("", Text(words.visible(failed.log), "dim"), whole=True))
+        lines.append(EndLine("", Text(words.visible(failed.log), "dim"), whole=True))
     shown = failed.tail if detail > 1 else failed.tail[-1:]
     if failed.evidence and not any(failed.evidence[:BEGINNING] in line for line in shown):
         shown = (failed.evidence, *(shown if detail > 1 else ()))
-    lines += [Line("", Text.assemble(("│ ", "red"), words.visible(line))) for line in shown]
+    lines += [EndLine("", Text.assemble(("│ ", "red"), words.visible(line))) for line in shown]
     if detail > 1:
-        lines += [Line("driver", words.visible(report), "yellow") for report in failed.reports]
-        lines += [Line("used", failed.use, "dim")] if failed.use else []
+        lines += [EndLine("driver", words.visible(report), "yellow") for report in failed.reports]
+        lines += [EndLine("used", failed.use, "dim")] if failed.use else []
     if detail and failed.advice and advise:
         for number, line in enumerate(failed.advice.splitlines()):
-            lines.append(Line("" if number else "advice", words.visible(line), "cyan", whole=True))
-    return [*lines, Line()]
+            lines.append(
+                EndLine("" if number else "advice", words.visible(line), "cyan", whole=True)
+            )
+    return [*lines, EndLine()]
 
 
-def _skipped(summary: Summary) -> list[Line]:
+def _skipped(summary: Summary) -> list[EndLine]:
     several = words.several
     lines = [
-        Line("skipped", f"{several(number, 'job')}: {words.visible(cause)}", "yellow")
+        EndLine("skipped", f"{several(number, 'job')}: {words.visible(cause)}", "yellow")
         for cause, number in summary.skipped
     ]
     if summary.skipped_more:
-        lines.append(Line("skipped", f"{several(summary.skipped_more, 'job')} more", "yellow"))
-    return [*lines, Line()] if lines else []
+        lines.append(EndLine("skipped", f"{several(summary.skipped_more, 'job')} more", "yellow"))
+    return [*lines, EndLine()] if lines else []
 
 
-def _totals(summary: Summary) -> list[Line]:
+def _totals(summary: Summary) -> list[EndLine]:
     from rich.text import Text
 
     parts = [
@@ -149,18 +151,18 @@ def _totals(summary: Summary) -> list[Line]:
         style = "bold yellow"
     name = Text(words.visible(summary.name), "bold")
     since = " since it was taken up again" if summary.resumed else ""
-    lines = [Line(summary.state, name + Text("  ") + head, style, whole=True)]
+    lines = [EndLine(summary.state, name + Text("  ") + head, style, whole=True)]
     if summary.reason:
-        lines.append(Line("", words.visible(summary.reason), whole=True))
-    lines.append(Line("time", f"{words.duration(summary.elapsed)}{since}", "dim", whole=True))
+        lines.append(EndLine("", words.visible(summary.reason), whole=True))
+    lines.append(EndLine("time", f"{words.duration(summary.elapsed)}{since}", "dim", whole=True))
     if summary.cards:
-        lines.append(Line("cards", _cards_line(summary), "dim", whole=True))
+        lines.append(EndLine("cards", _cards_line(summary), "dim", whole=True))
     if summary.used:
-        lines.append(Line("used", summary.used, "dim", whole=True))
-    lines.append(Line("run", Text(words.visible(summary.directory)), "dim", whole=True))
+        lines.append(EndLine("used", summary.used, "dim", whole=True))
+    lines.append(EndLine("run", Text(words.visible(summary.directory)), "dim", whole=True))
     if summary.next_command:
         command = Text(words.visible(summary.next_command), "bold")
-        lines.append(Line("go on with", command, "dim", whole=True))
+        lines.append(EndLine("go on with", command, "dim", whole=True))
     return lines
 
 
@@ -190,14 +192,14 @@ def _percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def _text(line: Line) -> Text:
+def _text(line: EndLine) -> Text:
     from rich.text import Text
 
     body = line.text if isinstance(line.text, Text) else Text(line.text)
     return Text.assemble((f"{line.label:>{_LABEL}}  ", line.style)) + body
 
 
-def _say(console: Console, line: Line) -> None:
+def _say(console: Console, line: EndLine) -> None:
     if line.blank:
         console.print()
     elif line.whole:

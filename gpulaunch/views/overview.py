@@ -24,7 +24,7 @@ LEAST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class OverviewItem:
     """Lines that belong together: of `jobs` jobs, the first one behind `label`."""
 
     label: str
@@ -38,7 +38,7 @@ class Section:
 
     state: str
     style: str
-    items: tuple[Item, ...]
+    items: tuple[OverviewItem, ...]
 
 
 def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
@@ -51,14 +51,14 @@ def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
         if group.evidence:
             lines.append(words.visible(group.evidence))
         label = f"{words.count(len(group.names))} {state}"
-        items.append(Item(label, len(group.names), tuple(lines)))
+        items.append(OverviewItem(label, len(group.names), tuple(lines)))
     return Section(state, style, tuple(items))
 
 
 def listed(state: str, style: str, lines: Sequence[str]) -> Section:
     """A section with a line for each of its jobs."""
     first = f"{words.count(len(lines))} {state}"
-    items = tuple(Item("" if n else first, 1, (line,)) for n, line in enumerate(lines))
+    items = tuple(OverviewItem("" if n else first, 1, (line,)) for n, line in enumerate(lines))
     return Section(state, style, items)
 
 

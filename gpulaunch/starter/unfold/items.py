@@ -20,7 +20,7 @@ _FORMAT = re.compile(r"(['\"])%s\\n\1")
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ItemSource:
     """Either `words`, as `for` takes them, or the lines of a `file`.
 
     `within`: they are names in that directory, as `ls DIR` prints them.
@@ -49,7 +49,7 @@ class Items:
         return self.loop(variable, f"( {body}\n)")
 
 
-def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> Items:
+def of_pipe(script: Script, stages: Sequence[Node], lines: bool) -> ItemSource:
     """What the stages before the last print, an item a line; a word, too, where not `lines`.
 
     Raises Untranslatable.
@@ -69,35 +69,35 @@ def _program(script: Script, stage: Node) -> str:
     return words[0] if words else ""
 
 
-def _of_command(script: Script, command: Node, lines: bool) -> Items:
+def _of_command(script: Script, command: Node, lines: bool) -> ItemSource:
     text, words = script.text(command), words_of(command)[1:]
     spelt = [script.text(word) for word in words]
     program = _program(script, command)
     if program == "cat" and len(words) == 1 and not spelt[0].startswith("-"):
-        return Items(file=spelt[0])
+        return ItemSource(file=spelt[0])
     if program in ("find", "seq"):
-        return Items(words=f"$({text})")
+        return ItemSource(words=f"$({text})")
     if program == "ls":
         return _of_listing(text, [word for word in spelt if not word.startswith("-")])
     if program == "printf" and spelt and _FORMAT.fullmatch(spelt[0]):
-        return Items(words=" ".join(spelt[1:]))
+        return ItemSource(words=" ".join(spelt[1:]))
     if program == "echo" and not (spelt and spelt[0].startswith("-")) and not lines:
-        return Items(words=" ".join(spelt))
+        return ItemSource(words=" ".join(spelt))
     raise Untranslatable(
         f"takes its items from {text}, which only the shell can know: write them to a file, an"
         " item a line, and read that"
     )
 
 
-def _of_listing(text: str, paths: Sequence[str]) -> Items:
+def _of_listing(text: str, paths: Sequence[str]) -> ItemSource:
     if paths and all(_GLOB.search(path) for path in paths):
-        return Items(words=" ".join(paths))
+        return ItemSource(words=" ".join(paths))
     if len(paths) == 1:
-        return Items(words=f"{paths[0].rstrip('/')}/*", within=True)
+        return ItemSource(words=f"{paths[0].rstrip('/')}/*", within=True)
     raise Untranslatable(f"takes its items from {text}: write the directory's pattern, like dir/*")
 
 
-def of_redirect(script: Script, redirects: Sequence[Node]) -> Items | None:
+def of_redirect(script: Script, redirects: Sequence[Node]) -> ItemSource | None:
     """The lines of the file that standard input comes from."""
     for redirect in redirects:
         text = script.text(redirect)
@@ -108,9 +108,9 @@ def of_redirect(script: Script, redirects: Sequence[Node]) -> Items | None:
                 if len(stages) == 1 and stages[0].type == "pipeline":
                     stages = list(stages[0].named_children)
                 return of_pipe(script, stages, lines=True)
-            return Items(file=script.text(target))
+            return ItemSource(file=script.text(target))
         if redirect.type == "heredoc_redirect":
-            return Items(words=" ".join(f"'{line}'" for line in _lines_of(script, redirect)))
+            return ItemSource(words=" ".join(f"'{line}'" for line in _lines_of(script, redirect)))
     return None
 
 

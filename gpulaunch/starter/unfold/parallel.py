@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter.launch import INDEX
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.shell import Script
-from gpulaunch.starter.unfold.items import Items
-from gpulaunch.starter.unfold.pieces import Outer, Piece, Slot, inner, joined, script_of, split
+from gpulaunch.starter.unfold.items import ItemSource
+from gpulaunch.starter.unfold.pieces import (
+    Insert,
+    Outer,
+    Piece,
+    inner,
+    joined,
+    script_of,
+    split,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -69,7 +77,7 @@ _REFUSED = {
 
 
 @dataclass(slots=True)
-class Line:
+class ParallelLine:
     """A command line of Parallel: what it runs, and its sources, each with its mark (`:::`)."""
 
     template: list[Node] = field(default_factory=list)
@@ -79,9 +87,9 @@ class Line:
     file: str = ""
 
 
-def read_line(script: Script, words: Sequence[Node]) -> Line:
+def read_line(script: Script, words: Sequence[Node]) -> ParallelLine:
     """The words behind `parallel`. Raises Untranslatable for options that change what is run."""
-    line, at = Line(), 0
+    line, at = ParallelLine(), 0
     while at < len(words) and not line.template and not line.sources:
         text = script.text(words[at])
         if text.startswith("-") and text != "-":
@@ -102,7 +110,7 @@ def read_line(script: Script, words: Sequence[Node]) -> Line:
     return line
 
 
-def _option(script: Script, line: Line, words: Sequence[Node], at: int) -> int:
+def _option(script: Script, line: ParallelLine, words: Sequence[Node], at: int) -> int:
     """How many words an option takes."""
     text = script.text(words[at])
     name, equals, value = text.partition("=")
@@ -130,7 +138,7 @@ def _option(script: Script, line: Line, words: Sequence[Node], at: int) -> int:
     return taken
 
 
-def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> str:
+def unfolded(script: Script, line: ParallelLine, given: ItemSource | None, variable: str) -> str:
     """The loops. `given` are the items of standard input; `variable` a name that is free.
 
     Raises Untranslatable.
@@ -145,20 +153,20 @@ def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> 
     return body
 
 
-def _sources(script: Script, line: Line, given: Items | None) -> list[Items]:
-    found: list[Items] = []
+def _sources(script: Script, line: ParallelLine, given: ItemSource | None) -> list[ItemSource]:
+    found: list[ItemSource] = []
     for mark, words in line.sources:
         if mark.endswith("+"):
             why = "pairs its sources: write a table, and foreach: {csv: FILE}"
             raise Untranslatable(f"parallel {mark} {why}")
         if mark == ":::":
-            found.append(Items(words=" ".join(script.text(word) for word in words)))
+            found.append(ItemSource(words=" ".join(script.text(word) for word in words)))
             continue
         for word in words:
             stdin = script.text(word) == "-" and given is not None
-            found.append(given if stdin and given else Items(file=script.text(word)))
+            found.append(given if stdin and given else ItemSource(file=script.text(word)))
     if line.file:
-        found.append(Items(file=line.file))
+        found.append(ItemSource(file=line.file))
     if not found and given is not None:
         found.append(given)
     if not found:
@@ -166,7 +174,7 @@ def _sources(script: Script, line: Line, given: Items | None) -> list[Items]:
     return found
 
 
-def _commands(script: Script, line: Line) -> str:
+def _commands(script: Script, line: ParallelLine) -> str:
     """Without a command, the items are the commands: side by side."""
     if len(line.sources) != 1 or line.sources[0][0] != ":::":
         raise Untranslatable(
@@ -176,7 +184,7 @@ def _commands(script: Script, line: Line) -> str:
     return "{ " + " ".join(f"( {text}\n) &" for text in texts) + " wait\n}"
 
 
-def _body(script: Script, line: Line, names: Sequence[str]) -> str:
+def _body(script: Script, line: ParallelLine, names: Sequence[str]) -> str:
     pieces: list[Piece] = []
     for word in line.template:
         pieces += [" ", *inner(script, word)] if pieces else inner(script, word)
@@ -192,7 +200,7 @@ def _body(script: Script, line: Line, names: Sequence[str]) -> str:
             made.append(piece)
     if not used:
         for name in names:
-            made += [" ", Slot(f"${name}")]
+            made += [" ", Insert(f"${name}")]
     return script_of(made)
 
 
@@ -212,4 +220,4 @@ def _slot(match: re.Match[str], names: Sequence[str]) -> Piece:
         raise Untranslatable("parallel {} with several sources: write {1}, {2} ...")
     if number > len(names):
         raise Untranslatable(f"parallel {match.group()}: there is no such source")
-    return Slot(_PARTS[found.get("part") or ""].format(names[number - 1]))
+    return Insert(_PARTS[found.get("part") or ""].format(names[number - 1]))

@@ -1,7 +1,7 @@
 """Words of the script as the shell inside of them reads them, and texts put into such a script.
 
 bash -c "fold $f 'a b'"     what the inner shell reads:   fold | $f (Outer) | 'a b'
-parallel 'fold {} > {.}'                                  fold | {} (Slot) | > | {.} (Slot)
+parallel 'fold {} > {.}'                                  fold | {} (Insert) | > | {.} (Insert)
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Outer:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Insert:
     """A value that is one word, whatever is in it: an expansion to be quoted where it stands."""
 
     text: str
 
 
-Piece: TypeAlias = "str | Outer | Slot"
+Piece: TypeAlias = "str | Outer | Insert"
 _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
 
 
@@ -113,7 +113,7 @@ def script_of(pieces: Iterable[Piece]) -> str:
             out.append(piece)
         elif scanner.quote == "'":
             out.append(f"'\"{piece.text}\"'")
-        elif isinstance(piece, Slot) and not scanner.quote and not scanner.counting:
+        elif isinstance(piece, Insert) and not scanner.quote and not scanner.counting:
             out.append(f'"{piece.text}"')
         else:
             out.append(piece.text)

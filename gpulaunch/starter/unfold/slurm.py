@@ -57,15 +57,15 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(slots=True)
-class Asked:
+class BatchOptions:
     """Options by their long names. `told` are (option, why) of what a job file does not say."""
 
     options: dict[str, str] = field(default_factory=dict)
     told: list[tuple[str, str]] = field(default_factory=list)
 
-    def under(self, other: Mapping[str, str]) -> Asked:
+    def under(self, other: Mapping[str, str]) -> BatchOptions:
         """With others on top, as the command line's are."""
-        return Asked({**self.options, **other}, self.told)
+        return BatchOptions({**self.options, **other}, self.told)
 
     def gpus(self) -> int:
         """How many cards. Raises Untranslatable."""
@@ -111,9 +111,9 @@ def mask_of(gpus: int) -> str:
     return f"{MASK}=" + ",".join(map(str, range(gpus)))
 
 
-def asked(words: list[str]) -> tuple[Asked, list[str]]:
+def asked(words: list[str]) -> tuple[BatchOptions, list[str]]:
     """Options at the front of the words, and the words behind them."""
-    found, at = Asked(), 0
+    found, at = BatchOptions(), 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         name, equals, value = words[at].partition("=")
         if not name.startswith("--") and len(name) > 2 and name[:2] in _SHORT:
@@ -135,7 +135,7 @@ def asked(words: list[str]) -> tuple[Asked, list[str]]:
     return found, words[at:]
 
 
-def header(source: str) -> tuple[Asked, list[tuple[int, str, str]]]:
+def header(source: str) -> tuple[BatchOptions, list[tuple[int, str, str]]]:
     """The `#SBATCH` lines of a script, and (line, text, why) of what is not taken over."""
     found: dict[str, str] = {}
     told: list[tuple[int, str, str]] = []
@@ -153,7 +153,7 @@ def header(source: str) -> tuple[Asked, list[tuple[int, str, str]]]:
             continue
         found |= one.options
         told += [(number, line, why) for _, why in one.told]
-    return Asked(found), told
+    return BatchOptions(found), told
 
 
 def _tasks(spelt: str) -> Iterator[str]:

@@ -178,7 +178,7 @@ def _wrapped(script: Script, words: Sequence[Node]) -> str | None:
     return None
 
 
-def _of_file(path: str, options: slurm.Asked, read: Read) -> slurm.Asked:
+def _of_file(path: str, options: slurm.BatchOptions, read: Read) -> slurm.BatchOptions:
     """The script's own options under those of the command line. Raises Untranslatable."""
     text = None if "$" in path else read(path)
     if text is None:
@@ -191,14 +191,14 @@ def _of_file(path: str, options: slurm.Asked, read: Read) -> slurm.Asked:
     return slurm.header(text)[0].under(options.options)
 
 
-def _exports(options: slurm.Asked) -> list[str]:
+def _exports(options: slurm.BatchOptions) -> list[str]:
     given = options.options.get("--export", "").split(",")
     return [
         f'{name}="{value}"' for name, _, value in (one.partition("=") for one in given) if value
     ]
 
 
-def _waits(options: slurm.Asked) -> str:
+def _waits(options: slurm.BatchOptions) -> str:
     """`--dependency=afterok:$a:$b` as waiting for those."""
     spelt = options.options.get("--dependency", "")
     if not spelt:

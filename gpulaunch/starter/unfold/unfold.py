@@ -53,7 +53,7 @@ def _batch(script: Script, source: str, read: Read) -> Script:
     if not asked.options:
         return script
     options = {**asked.options, "--ntasks": "1"}
-    lines = slurm.Asked(options).lines() + "SLURM_SUBMIT_DIR=.; SLURM_NTASKS=1; "
+    lines = slurm.BatchOptions(options).lines() + "SLURM_SUBMIT_DIR=.; SLURM_NTASKS=1; "
     first = next((one for one in script.root.children if one.type != "comment"), None)
     if first is None:
         return script
@@ -123,7 +123,7 @@ class _Unfolder:
         return program in parallel.NAMES or program == "xargs" or _is_loop(stage)
 
     def _last_stage(
-        self, script: Script, stages: Sequence[Node], given: items.Items | None
+        self, script: Script, stages: Sequence[Node], given: items.ItemSource | None
     ) -> str | None:
         last, program = stages[-1], _program(script, stages[-1])
         if program == "xargs":
@@ -143,10 +143,12 @@ class _Unfolder:
             return self._read_loop(script, last, self._piped(script, stages, True))
         return None
 
-    def _piped(self, script: Script, stages: Sequence[Node], lines: bool) -> items.Items | None:
+    def _piped(
+        self, script: Script, stages: Sequence[Node], lines: bool
+    ) -> items.ItemSource | None:
         return items.of_pipe(script, stages[:-1], lines) if len(stages) > 1 else None
 
-    def _read_loop(self, script: Script, loop: Node, given: items.Items | None) -> str | None:
+    def _read_loop(self, script: Script, loop: Node, given: items.ItemSource | None) -> str | None:
         """`... | while read a b` as a loop over lines that each turn reads its variables from."""
         body = next((one for one in loop.children if one.type == "do_group"), None)
         head = next((one for one in loop.children if one.type in ("command", "list")), None)

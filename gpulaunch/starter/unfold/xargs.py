@@ -12,9 +12,9 @@ from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.render import behind_wrappers
 from gpulaunch.starter.shell import Script
-from gpulaunch.starter.unfold.items import Items
+from gpulaunch.starter.unfold.items import ItemSource
 from gpulaunch.starter.unfold.parallel import SLOT
-from gpulaunch.starter.unfold.pieces import Piece, Slot, script_of, split
+from gpulaunch.starter.unfold.pieces import Insert, Piece, script_of, split
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -36,7 +36,7 @@ _KNOWN = frozenset({*_LONG.values(), "-r", "-t", "-0", "-x", "-E"})
 
 
 @dataclass(slots=True)
-class Line:
+class XargsLine:
     """`string` is what is replaced by the item; empty: the item is the last word."""
 
     template: list[Node] = field(default_factory=list)
@@ -53,9 +53,9 @@ class Line:
         return "-I" in self.options or {self.options.get("-n"), self.options.get("-L")} >= {"1"}
 
 
-def read_line(script: Script, words: Sequence[Node]) -> Line:
+def read_line(script: Script, words: Sequence[Node]) -> XargsLine:
     """The words behind `xargs`. Raises Untranslatable for options that change what is run."""
-    line, at = Line(), 0
+    line, at = XargsLine(), 0
     while at < len(words) and script.text(words[at]).startswith("-"):
         text = script.text(words[at])
         name, equals, value = text.partition("=")
@@ -76,7 +76,7 @@ def read_line(script: Script, words: Sequence[Node]) -> Line:
     return line
 
 
-def starts_jobs(script: Script, line: Line) -> bool:
+def starts_jobs(script: Script, line: XargsLine) -> bool:
     """Whether its processes may need a card: not for `xargs rm`, nor one process for all items.
 
     Raises Untranslatable where each takes several items.
@@ -91,10 +91,10 @@ def starts_jobs(script: Script, line: Line) -> bool:
     return line.per_item()
 
 
-def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> str:
+def unfolded(script: Script, line: XargsLine, given: ItemSource | None, variable: str) -> str:
     """The loop. Raises Untranslatable."""
     if file := line.options.get("-a"):
-        given = Items(file=file)
+        given = ItemSource(file=file)
     if given is None:
         raise Untranslatable("xargs reads its items from the terminal, which a job has not")
     if line.options.get("-d", "'\\n'").strip("'\"$") != "\\n":
@@ -108,7 +108,7 @@ def unfolded(script: Script, line: Line, given: Items | None, variable: str) -> 
     made: list[Piece] = []
     if line.string:
         for piece in split(pieces, re.compile(re.escape(line.string))):
-            made.append(Slot(f"${variable}") if isinstance(piece, re.Match) else piece)
+            made.append(Insert(f"${variable}") if isinstance(piece, re.Match) else piece)
     else:
-        made = [*pieces, " ", Slot(f"${variable}")]
+        made = [*pieces, " ", Insert(f"${variable}")]
     return given.group(variable, f"{chosen}{script_of(made)}")
