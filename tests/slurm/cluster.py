@@ -322,7 +322,9 @@ class Cluster:
             return True  # which 20.11 takes for a mistake
         if not all(map(self._listens, nodes)):
             return False
-        said = self.command("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%t").split()
+        # A line for each node, once for each partition that has it: all are in this one.
+        asked = ("-N", "-p", "main", "-n", ",".join(nodes))
+        said = self.command("sinfo", "-h", *asked, "-o", "%t").split()
         return len(said) == len(nodes) and all(state in ("idle", "mix", "alloc") for state in said)
 
     def _listens(self, node: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,8 +55,9 @@ def test_what_is_given_up_was_not_started_and_is_out_of_slurms_queue(
     own_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standstill, "PATIENCE", 0.5)
-    # Without accounts there are no limits of jobs: as if this were one.
-    monkeypatch.setattr(reasons, "_NEVER", reasons._PERSON)
+    # Without accounts there are no limits of jobs: as if this were one. Until Slurm has looked at
+    # a job for the first time, it says PartitionConfig of it.
+    monkeypatch.setattr(reasons, "_NEVER", re.compile("PartitionTimeLimit"))
     cluster = own_cluster(nodes=1)
     bench = SlurmBench(cluster, run_directory(tmp_path / "run"), fresh_pool())
     try:
