@@ -29,6 +29,7 @@ from gpulaunch.journal.finding import (
 )
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
@@ -46,6 +47,7 @@ class Found:
         self.here = origin_of(run).here
         self.ledger: Ledger = remembered(run, self.state)
         if self.state == "interrupted":
+            mark_last_seen(run, self.ledger)
             self.ledger.cut_off()
 
     @property

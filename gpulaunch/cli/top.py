@@ -125,10 +125,15 @@ class Attached:
         return read(self.run.events)
 
     def state(self, ledger: Ledger) -> RunState:
+        from gpulaunch.lifesigns import mark_last_seen
+
         if ledger.closed:
             self._lose_pulse()
             return ledger.state
-        return "running" if not self._here or self._beats(ledger.run) else "interrupted"
+        if not self._here or self._beats(ledger.run):
+            return "running"
+        mark_last_seen(self.run, ledger)
+        return "interrupted"
 
     def gone(self) -> bool:
         return not self.run.events.exists()

@@ -44,7 +44,7 @@ class AttemptRecord:
     `worker`: the attempt in whose process it ran, where that was an earlier one's. `queued`: it
     was handed to an engine that starts it when its turn comes, there known as `queue_id`; `node`
     is where that was. `after`: these had to succeed first. `digest` is that of the definition that
-    it was launched with.
+    it was launched with. `seen`: of one that was cut off, the last sign of its life.
     """
 
     id: AttemptId
@@ -68,6 +68,7 @@ class AttemptRecord:
     node: str = ""
     after: tuple[AttemptId, ...] = ()
     digest: str = ""
+    seen: Instant | None = None
 
     @property
     def is_open(self) -> bool:
@@ -86,10 +87,11 @@ class AttemptRecord:
 
     @property
     def seconds(self) -> float:
-        """How long it ran; 0 where it never started or has not ended."""
-        if self.started is None or self.ended is None:
+        """How long it ran, as far as that is known; 0 where it never started or still runs."""
+        until = self.ended or self.seen
+        if self.started is None or until is None:
             return 0.0
-        return max(0.0, self.ended.utc - self.started.utc)
+        return max(0.0, until.utc - self.started.utc)
 
 
 @dataclass(slots=True)
@@ -309,6 +311,7 @@ class Ledger:
             if record.queued:
                 continue
             record.state = "interrupted"
+            record.seen = record.seen or self.last
             self._set(self.jobs[record.id.job], "waiting", CUT_OFF)
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)

@@ -113,7 +113,8 @@ def period(history: History, state: RunState, now: float, seen: float | None = N
     end = now if state == "running" else last
     if state == "interrupted":
         end = max(end, min(seen or end, now))
-    ends = [one.ended.utc for one in history.attempts() if one.ended]
+    known = (one.ended or one.seen for one in history.attempts())
+    ends = [end.utc for end in known if end]
     return Period(state, start, max(start, end, history.times.reached, *ends))
 
 
@@ -165,7 +166,8 @@ def begin(attempt: AttemptRecord) -> float:
 
 def finish(attempt: AttemptRecord, when: Period) -> float:
     """Its end, or that of what is known of it."""
-    return max(begin(attempt), attempt.ended.utc if attempt.ended else when.end)
+    end = attempt.ended or attempt.seen
+    return max(begin(attempt), end.utc if end else when.end)
 
 
 def cut_off(attempt: AttemptRecord, when: Period) -> bool:

@@ -23,6 +23,7 @@ from gpulaunch.journal.lines import Fault
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.metrics.read import Reader, open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
@@ -71,6 +72,8 @@ def report(
         reader = open_metrics(run.metrics)
         if reader is not None:
             stack.enter_context(reader)
+        if state == "interrupted":
+            mark_last_seen(run, history.ledger)
         when = period(history, state, at, reader.last_seen() if reader else None)
         measures = _measures(reader, history, when)
     attempts = history.attempts()

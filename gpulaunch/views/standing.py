@@ -197,7 +197,7 @@ def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
     """How long the attempt took, or takes so far; empty for none."""
     if attempt is None:
         return ""
-    if attempt.ended is None:
+    if attempt.ended is None and attempt.seen is None:
         return words.duration(now.utc - (attempt.started or attempt.launched).utc)
     return words.duration(attempt.seconds)
 

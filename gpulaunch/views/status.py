@@ -85,7 +85,8 @@ def lasted(ledger: Ledger, state: RunState, now: Instant, measured: Measured = N
         until = ledger.closed.utc
     else:
         heard = ledger.last.utc if ledger.last else since.utc
-        until = max(heard, min(measured.seen or heard, now.utc))
+        ends = [one.seen.utc for job in ledger.jobs.values() for one in job.attempts if one.seen]
+        until = max(heard, min(max([measured.seen or heard, *ends]), now.utc))
     return max(0.0, until - since.utc)
 
 
@@ -156,7 +157,7 @@ def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> di
         "pid": attempt.pid,
         "started": words.iso(attempt.started.utc if attempt.started else None),
         "ended": words.iso(attempt.ended.utc if attempt.ended else None),
-        "seconds": round(attempt.seconds, 6) if attempt.ended else None,
+        "seconds": round(attempt.seconds, 6) if attempt.ended or attempt.seen else None,
         "exit_code": exit_code_of(ended) if ended else None,
         "signal": signal_of(ended) if ended else None,
         "failure": attempt.failure,

@@ -115,8 +115,8 @@ class Board:
         return job.reason
 
     def elapsed(self, attempt: AttemptRecord) -> float:
-        """Seconds, until now or until its end."""
-        until = attempt.ended or self.now
+        """Seconds, until now, its end or the last sign of its life."""
+        until = attempt.ended or attempt.seen or self.now
         return max(0.0, until.utc - (attempt.started or attempt.launched).utc)
 
     def when(self, at: Instant) -> str:
