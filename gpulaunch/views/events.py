@@ -12,6 +12,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState, NotStarted
 from gpulaunch.views import words
+from gpulaunch.views.groups import shown
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 
@@ -211,7 +212,8 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
         return _line(at, "warn", verb, fact.name, why, attempt.seconds)
     again = " ".join(filter(None, ["tries again", words.visible(fact.where)]))
     when = f" in {words.limit(fact.delay)}" if fact.delay else ""
-    detail = f"{words.ending(attempt)}, attempt {attempt.id.number}; {again}{when}"
+    said = shown(words.ending(attempt), attempt)
+    detail = f"{said}, attempt {attempt.id.number}; {again}{when}"
     return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)
 
 
@@ -235,7 +237,7 @@ def _settled(
     left = attempt.leftovers
     parts = [
         words.attempt_cards(attempt, ledger),
-        reason,
+        shown(reason, attempt) if fact.state == "failed" else reason,
         f"attempt {number}" if number > 1 else "",
         f"{words.several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]

@@ -35,6 +35,13 @@ def evidence_of(job: JobRecord) -> str:
     return last.evidence if last is not None and job.state == "failed" else ""
 
 
+def shown(said: str, attempt: AttemptRecord) -> str:
+    """How an attempt ended, `said` in words, with the line that shows it; that line once."""
+    if not attempt.evidence or attempt.evidence[:BEGINNING] in said:
+        return said
+    return f"{said}: {attempt.evidence}"
+
+
 def how(job: JobRecord) -> str:
     """How a failed job ended, in words, without the line that shows it."""
     last = _last(job)

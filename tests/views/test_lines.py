@@ -53,6 +53,30 @@ def test_a_failure_that_is_tried_again_says_when() -> None:
     ]
 
 
+def test_a_failure_says_what_shows_it_and_says_that_once() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).pass_(5)
+    shows = "ValueError: x must not be 5"
+    run.add(f.AttemptEnded(AttemptId("a", 1), Exited(1), "exit", True, evidence=shows))
+    run.add(f.JobDelayed("a", "retry", 0.0)).start("a", 0).pass_(5)
+    run.add(f.AttemptEnded(AttemptId("a", 2), Exited(1), "exit", True, evidence=shows))
+    run.add(f.JobSettled("a", "failed", "exited with status 1")).add(f.RunClosed("failed"))
+    lines = [line for line in text(run, stream) if line.startswith("failed          0:05")]
+    assert lines == [
+        f"failed          0:05  a  exited with status 1: {shows}, attempt 1; tries again",
+        f"failed          0:05  a  GPU 0, exited with status 1: {shows}, attempt 2",
+    ]
+
+
+def test_evidence_that_the_reason_has_already_is_not_repeated() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0)
+    why = "could not be started: no program frob"
+    run.add(f.AttemptEnded(AttemptId("a", 1), NotStarted(why), "not_started", True, evidence=why))
+    run.add(f.JobSettled("a", "failed", why))
+    assert text(run, stream)[-1].count("no program frob") == 1
+
+
 def test_a_retry_elsewhere_says_where_and_the_drivers_reports_are_told() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0).pass_(5)
