@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpulaunch.core import words
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.attempts import Attempts, cpus_of
@@ -9,7 +11,7 @@ from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.desk import Desk
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import IN_QUEUE
-from gpulaunch.core.model import Demand, Instant
+from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.waiting import Node
 
 _BEGUN, _QUEUED, _WAITS = "is running", f"is {IN_QUEUE}", "waits itself"
@@ -118,8 +120,7 @@ class Why:
 
     def _holders(self, token: str) -> str:
         names = [live.id.job for live in self._attempts if token in live.demand.uses]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return ", ".join(names[:3]) + more
+        return _some(names)
 
     def _cards_in_words(self, demand: Demand, now: Instant) -> str:
         cards, limit = list(self._cards), self._cards.limit
@@ -127,39 +128,75 @@ class Why:
         if self._cards.held() >= limit < len(cards):
             cards = [card for card in cards if card.held]
             said = f"the run may hold {limit} at once; "
-        parts = [f"GPU {card.gpu.index} {self._state(card, demand, now)}" for card in cards]
-        return said + ", ".join(parts)
+        alike: dict[tuple[str, str], list[Card]] = {}
+        for card in cards:
+            alike.setdefault(self._state(card, demand, now), []).append(card)
+        busy = [card for card in cards if card.attempts and not card.aside]
+        told = [self._busy(busy, now)] if len(busy) > 1 else []
+        for state, some in alike.items():
+            if not (told and some[0] in busy):
+                told.append(_stand(some, *state))
+        return said + (", " if len(told) == len(cards) else "; ").join(told)
 
-    def _state(self, card: Card, demand: Demand, now: Instant) -> str:
+    def _busy(self, cards: Sequence[Card], now: Instant) -> str:
+        """`GPUs 0-7 are busy (0:03 to 1:12) with a, b, c and 5 more`: however many, a line."""
+        attempts = list(dict.fromkeys(next(iter(card.attempts)) for card in cards))
+        names = list(dict.fromkeys(a.job for card in cards for a in card.attempts))
+        spans = sorted(self._since(attempt, now) for attempt in attempts)
+        least, most = words.clock(spans[0]), words.clock(spans[-1])
+        spanned = most if least == most else f"{least} to {most}"
+        return _stand(cards, "is", f"busy ({spanned}) with {_some(names)}")
+
+    def _since(self, attempt: AttemptId, now: Instant) -> float:
+        """Seconds that the attempt has run, as views count them."""
+        record = self._desk.ledger.attempt(attempt)
+        return now.mono - (record.started or record.launched).mono
+
+    def _state(self, card: Card, demand: Demand, now: Instant) -> tuple[str, str]:
+        """What the card does, as a verb and the rest: several cards may do the same."""
         if card.aside:
-            return f"was set aside ({card.aside})"
+            return "was", f"set aside ({card.aside})"
         if card.attempts:
             attempt = next(iter(card.attempts))
-            record = self._desk.ledger.attempt(attempt)
-            since = (record.started or record.launched).mono  # as views count it
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
-            return f"is busy with {attempt.job}{more} ({words.clock(now.mono - since)})"
+            return "is", f"busy with {attempt.job}{more} ({words.clock(self._since(attempt, now))})"
         if card.residents:
-            return f"still has the worker of {next(iter(card.residents)).job}"
+            return "still has", f"the worker of {next(iter(card.residents)).job}"
         if card.drained:
-            return "was given back by a person (drain)"
+            return "was", "given back by a person (drain)"
         match card.state:
             case "elsewhere":
-                return f"is held by {card.why}"
+                return "is", f"held by {card.why}"
             case "occupied":
-                return f"is in use: {card.why}"
+                return "is", f"in use: {card.why}"
             case "draining":
-                return "is giving back its memory"
+                return "is", "giving back memory"
             case "asking":
-                return "is being looked at"
+                return "is", "being looked at"
             case "leased" if self._admission.reserving is not None:
-                return f"is kept for {self._admission.reserving.name}"
+                return "is", f"kept for {self._admission.reserving.name}"
         if card.gpu.uuid in demand.avoid:
-            return "is avoided after an earlier attempt"
+            return "is", "avoided after an earlier attempt"
         if demand.gpu_memory:
             free = card.gpu.memory if card.memory_free is None else card.memory_free
-            return f"has {words.memory(free)} free"
-        return "is free"
+            return "has", f"{words.memory(free)} free"
+        return "is", "free"
+
+
+_PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
+
+
+def _stand(cards: Sequence[Card], verb: str, rest: str) -> str:
+    """`GPU 0 is free`, `GPUs 0, 2-7 are free`."""
+    if len(cards) == 1:
+        return f"GPU {cards[0].gpu.index} {verb} {rest}"
+    return f"GPUs {words.ranges(card.gpu.index for card in cards)} {_PLURALS[verb]} {rest}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """`a, b, c and 5 more`."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _wished(demand: Demand) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 GIB = 1 << 30
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -53,6 +54,20 @@ def memory(amount: int) -> str:
 
 def cards(count: int) -> str:
     return "a card" if count == 1 else f"{count} cards"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0, 2-7`: numbers as people write many of them."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(
+        f"{first}-{last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
+        for first, last in runs
+    )
 
 
 def unescaped(pattern: str) -> str:

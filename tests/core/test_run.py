@@ -187,6 +187,30 @@ def test_spans_in_reasons_go_on_between_events() -> None:
     assert table.run.why_waiting("b", later) == said + "(1:15)"
 
 
+def test_many_busy_cards_are_said_in_one_phrase() -> None:
+    table = Table(8)
+    table.submit(*[job(f"w-{n}") for n in range(8)], job("late"))
+    for gpu in range(8):
+        table.granted(gpu)
+    later = Instant(table.now + 75, table.now + 75)
+    assert table.run.why_waiting("late", later) == (
+        "waits for a card: GPUs 0-7 are busy (1:15) with w-0, w-1, w-2 and 5 more"
+    )
+
+
+def test_cards_of_which_the_same_is_to_be_said_are_told_together() -> None:
+    table = Table(6)
+    table.submit(job("a"), job("b"), job("c"), job("wide", gpus=6))
+    table.granted(0)
+    table.granted(2)
+    for gpu in (1, 3, 4, 5):
+        table.occupied(gpu)
+    assert table.run.why_waiting("wide") == (
+        "waits for 6 cards: GPUs 0, 2 are busy (0:00) with a, b; "
+        "GPUs 1, 3-5 are in use: user bob (pid 123)"
+    )
+
+
 def test_more_memory_than_any_card_has_can_never_be_given() -> None:
     table = Table(1)
     assert table.submit(job("huge", gpu_memory=100 * GIB)) == []
