@@ -67,7 +67,9 @@ class Condition(threading.Condition):
             # is in C and waits through signals, for as long as another thread needs to notify.
             for state in released:
                 self._acquire_restore(state)  # type: ignore[attr-defined]
-            with suppress(ValueError):
+            # Asked first: what comes while `remove` words its ValueError (`PyObject_Repr` looks for
+            # signals) is lost on Python 3.10, and what comes after it is chained to it.
+            if waiter in self._waiters:  # type: ignore[attr-defined]
                 self._waiters.remove(waiter)  # type: ignore[attr-defined]
 
 

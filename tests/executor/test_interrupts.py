@@ -84,6 +84,18 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def described(mark: str) -> str:
+    """What each of those processes is, and what it waits for in the kernel, a line each."""
+    lines = []
+    for pid in marked(mark):
+        with suppress(OSError):
+            files = [Path(f"/proc/{pid}/{name}").read_text() for name in ("comm", "stat", "wchan")]
+            state = files[1].rpartition(")")[2].split()[0]
+            argv = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
+            lines.append(f"{pid} {files[0].strip()} {state} {files[2]} {argv}\n")
+    return "".join(lines)
+
+
 def shot(shape: str, library: Path | None, number: int, delay: float = 0) -> End:
     """One script, interrupted once: at that bytecode, or that long after it is ready."""
     mark = f"GPULAUNCH_TEST_MARK_{uuid.uuid4().hex}"
@@ -107,10 +119,17 @@ def shot(shape: str, library: Path | None, number: int, delay: float = 0) -> End
             _, err = process.communicate(timeout=DEADLINE)
             status = process.returncode
         except subprocess.TimeoutExpired:
+            alive = described(mark)
             process.send_signal(signal.SIGABRT)  # where all its threads are, by faulthandler
             _, err = process.communicate()
-            status = None
-    wait_until(lambda: not marked(mark), DEADLINE, f"{shape}: survivors")
+            err, status = err + alive, None
+    try:
+        wait_until(lambda: not marked(mark), DEADLINE)
+    except AssertionError:
+        err, status = err + f"survivors:\n{described(mark)}", None
+        for pid in marked(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     return End(f"{shape} at {number if library else f'{delay:.4f} s'}", status, err)
 
 
