@@ -83,6 +83,9 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
     try:
         if not claim(attempt.start_file, grant.record(attempt.id)):
             return not_again(attempt)
+        if grant.visible and not asked.stop:
+            grant.ask_driver()  # which may take its time: nobody else begins the attempt meanwhile
+            attempt.tell_cards(grant.gpus)
         stop = attempt.read_stop()
         if asked.stop or stop:  # before it began: the client may have signalled nobody yet
             cause, by, _ = stop or UNEXPLAINED
@@ -225,11 +228,11 @@ def await_json(path: bytes, asked: Asked, patience: float) -> dict[str, Any] | N
 
 
 def read_json(path: bytes) -> dict[str, Any] | None:
-    """None where it is absent, or not whole."""
+    """What the file's first line is; None where it is absent, or not whole."""
     look_anew(os.path.dirname(path))
     try:
         with open(path, "rb") as file:
-            value = json.loads(file.read())
+            value = json.loads(file.readline())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -292,6 +295,14 @@ class Attempt:
             return None
         reason = "cancelled" if stop.get("reason") == "cancelled" else "interrupted"
         return reason, str(stop.get("by", "")), bool(stop.get("now"))
+
+    def tell_cards(self, gpus: Sequence[Mapping[str, Any]]) -> None:
+        """Add them to the claim as a line of its own, which readers take whole or not at all. What
+        a full disk keeps from being told, the claim tells by numbers."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.start_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            with open(fd, "wb") as file:
+                file.write(json.dumps({"gpus": gpus}).encode() + b"\n")
 
     def beat(self) -> None:
         """Say that somebody is at work on it, by the time of its claim's file, once in a while."""
@@ -406,7 +417,7 @@ class Grant:
         self.mask = None if mask is None else shown(mask)
         words = [word.strip() for word in (self.mask or "").split(",")]
         self.visible = [word for word in words if word and word != NO_CARD]
-        self.gpus = self.look()
+        self.gpus = self.named({})
 
     def check(self, gpus: int) -> None:
         """Raises Problem where these are not so many. To a job of none they are hidden anyway."""
@@ -417,10 +428,14 @@ class Grant:
                 f" {mask}), {cards(gpus)} {'was' if gpus == 1 else 'were'} asked for"
             )
 
-    def look(self) -> list[dict[str, Any]]:
-        """Number, identity and name of each. Under device cgroups every job's first card is 0 in
-        the mask, and for the driver; the node's own numbers are in SLURM_JOB_GPUS."""
-        known = driver_says() if self.visible else {}
+    def ask_driver(self) -> None:
+        """Take in what the node's driver calls them: a matter of seconds, where that is sick."""
+        self.gpus = self.named(driver_says())
+
+    def named(self, known: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+        """Number, identity and name of each; the latter two as `known` tells them. Under device
+        cgroups every job's first card is 0 in the mask, and for the driver; the node's own numbers
+        are in SLURM_JOB_GPUS."""
         numbers = spread(shown(self.environ.get(b"SLURM_JOB_GPUS", b"")))
         found = []
         for place, word in enumerate(self.visible):
@@ -435,7 +450,8 @@ class Grant:
         return found
 
     def record(self, attempt: str) -> dict[str, Any]:
-        """The start record. `pid` is the shim's own."""
+        """The start record. `pid` is the shim's own; `gpus` are to follow as the driver calls them,
+        where there are any."""
         return {
             "attempt": attempt,
             "job": slurm_id(self.environ),
@@ -445,6 +461,7 @@ class Grant:
             "restart": int(self.environ.get(b"SLURM_RESTART_COUNT", b"0")),
             "mask": self.mask,
             "gpus": self.gpus,
+            "awaits_cards": bool(self.visible),
             "boot": boot(),
             "started": (time.monotonic(), time.time()),
         }

@@ -16,7 +16,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -50,7 +50,8 @@ class Start:
     `job` is Slurm's id (`12_3` for a task of an array), `pid` that of node.py, on `host` (which
     may be called otherwise than Slurm's `node`). `restart` is how often Slurm had requeued the
     job, `mask` what it had set, None where nothing; `boot` identifies the node's boot, whose clock
-    `started.mono` is of.
+    `started.mono` is of. With `awaits_cards` the cards are known by their numbers alone: what their
+    node's driver calls them follows, unless the node fails.
     """
 
     attempt: str
@@ -63,6 +64,7 @@ class Start:
     gpus: tuple[GrantedGpu, ...]
     boot: str
     started: Instant
+    awaits_cards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +83,25 @@ def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
     look_anew(os.path.dirname(path))
     try:
         with open(path, "rb", opener=regular) as file:
-            record: Mapping[str, Any] = json.loads(file.read())
+            claim, *more = file.read().split(b"\n")
+        record: Mapping[str, Any] = json.loads(claim)
     except (FileNotFoundError, ValueError):
         return None
     if "withdrawn" in record:
         return Withdrawn(_reason(record["withdrawn"]), str(record["by"]))
     # Of what another version of node.py has beside, nothing is known.
-    known = {each.name: record[each.name] for each in fields(Start)}
-    known["gpus"] = tuple(GrantedGpu(c["index"], c["uuid"], c["name"]) for c in record["gpus"])
+    known = {each.name: record[each.name] for each in fields(Start) if each.name in record}
+    known["gpus"] = _granted(record)
     known["started"] = Instant(*record["started"])
-    return Start(**known)
+    start = Start(**known)
+    with suppress(ValueError, LookupError, TypeError):  # not there, or not whole
+        if len(more) > 1:  # what follows the last whole line is empty, or a part of one
+            start = replace(start, gpus=_granted(json.loads(more[0])), awaits_cards=False)
+    return start
+
+
+def _granted(record: Mapping[str, Any]) -> tuple[GrantedGpu, ...]:
+    return tuple(GrantedGpu(c["index"], c["uuid"], c["name"]) for c in record["gpus"])
 
 
 def last_beat(path: str | os.PathLike[str]) -> float | None:

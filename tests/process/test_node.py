@@ -262,8 +262,9 @@ def test_a_start_of_another_version_is_read_for_what_it_has_in_common(node: Node
     attempt = node.ticket("true", gpus=1)
     assert node.serve(mask="0", environ={"PATH": "/usr/bin:/bin"})[0] == 0
     start, path = node.began(attempt), node.run.start(attempt)
-    record = json.loads(path.read_text())
+    record = json.loads(path.read_text().splitlines()[0])
     record["gpus"][0]["more"] = record["more"] = 1
+    del record["awaits_cards"]
     path.write_text(json.dumps(record))
     assert node.began(attempt) == start
 
@@ -385,6 +386,55 @@ def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_
     environ = driver(tmp_path / "bin", "exec sleep 1000")
     assert node.serve(mask="0", environ=environ)[0] == 0
     assert node.began(attempt).gpus == (GrantedGpu(0, "n1/0", ""),)
+
+
+def test_an_attempt_is_claimed_while_the_driver_takes_its_time(node: Node, tmp_path: Path) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran", gpus=1)
+    go = tmp_path / "go"
+    slow = f"until [ -e {go} ]; do sleep 0.01; done\n" + listing(["GPU-a"])
+    process = node.start(mask="0", environ=driver(tmp_path / "bin", slow))
+    wait_until(node.run.start(attempt).exists, PATIENCE)
+    start = node.began(attempt)
+    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(0, "n1/0", ""),), True)
+    assert withdraw([node.run.start(attempt)], "interrupted", "Ctrl-C") == [False]
+    status, said = node.serve(environ={"SLURM_ARRAY_JOB_ID": "99"})
+    assert (status, "as Slurm job 12_0 on node n1" in said) == (75, True)
+    go.touch()
+    assert finished(process)[0] == 0
+    start = node.began(attempt)
+    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(0, "GPU-a", "NVIDIA H100"),), False)
+    status, said = node.serve(environ={"SLURM_ARRAY_JOB_ID": "99"})
+    assert (status, "as Slurm job 12_0 on node n1" in said) == (75, True)
+    assert node.log(attempt) == "ran\n"
+
+
+def test_a_stop_that_comes_while_the_driver_takes_its_time_begins_nothing(
+    node: Node, tmp_path: Path
+) -> None:
+    attempt = node.ticket("sh", "-c", "echo ran", gpus=1)
+    go = tmp_path / "go"
+    slow = f"until [ -e {go} ]; do sleep 0.01; done"
+    process = node.start(mask="0", environ=driver(tmp_path / "bin", slow))
+    wait_until(node.run.start(attempt).exists, PATIENCE)
+    process.terminate()
+    go.touch()
+    assert finished(process) == (1, "")
+    assert node.outcome(attempt) == Interrupted("Slurm ended it")
+    assert not node.run.log(attempt).exists()
+
+
+@pytest.mark.parametrize(
+    "more", [b"", b'{"gpus": [{"ind', b'{"gpus": 1', b"\0\0\0\n", b"[]\n", b'{"gpus": 1}\n']
+)
+def test_a_claim_stands_whatever_became_of_what_follows_it(node: Node, more: bytes) -> None:
+    attempt = node.ticket("true", gpus=1)
+    environ: dict[str, str | None] = {"PATH": "/usr/bin:/bin"}
+    assert node.serve(mask="3", environ=environ)[0] == 0
+    claim = node.run.start(attempt).read_bytes().partition(b"\n")[0]
+    node.run.start(attempt).write_bytes(claim + b"\n" + more)
+    start = node.began(attempt)
+    assert (start.gpus, start.awaits_cards) == ((GrantedGpu(3, "n1/3", ""),), True)
+    assert node.serve(mask="3", environ=environ)[0] == 75
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpulaunch.core.events import Ended, Event, Launch, StopAttempt
+from gpulaunch.core.events import Ended, Event, Launch, Started, StopAttempt
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -120,6 +120,7 @@ class History:
         self.open: set[AttemptId] = set()
         self.events: list[Event] = []
         self.told: list[Ended] = []
+        self.begun: list[tuple[float, Started]] = []
         self.warned: list[str] = []
         self.epoch = 0
         self.restart()
@@ -185,6 +186,8 @@ class History:
         for event in events:
             if isinstance(event, Ended):
                 self._hear(event)
+            elif isinstance(event, Started):
+                self.begun.append((self.loop.now, event))
 
     def until(self, condition: Callable[[], bool], seconds: float = LONGEST) -> None:
         end = self.loop.now + seconds

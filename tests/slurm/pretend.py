@@ -122,7 +122,7 @@ class Truth:
         self.history.append((now, "begins", attempt))
 
     def over(self, now: float, attempt: str, word: str) -> None:
-        self.alive.remove(attempt)
+        self.alive.discard(attempt)  # which may have had no time to begin its job
         self.ends[attempt] = word
         self.history.append((now, word, attempt))
 
@@ -132,7 +132,8 @@ class Truth:
 
 
 class PretendCluster:
-    """`plans` by the job's name; others take 5 s and exit with 0."""
+    """`plans` by the job's name; others take 5 s and exit with 0. Each has a card, of which the
+    node's driver speaks after `driver_takes` seconds; None: never."""
 
     def __init__(self, loop: PretendLoop, run: RunDir) -> None:
         self.loop = loop
@@ -142,6 +143,7 @@ class PretendCluster:
         self.plans: dict[str, Plan] = {}
         self.oom: set[str] = set()
         self.counted: set[str] = set()
+        self.driver_takes: float | None = 0.0
         self._numbers = 0
         self.submissions = 0
         self._schedule()
@@ -259,25 +261,35 @@ class PretendCluster:
         task.attempt = json.loads(listed.read_bytes())["attempts"][task.index or 0]
         if not self._claim(task):
             self._over(task, "FAILED", status=75 << 8)
-            return
+        elif self.driver_takes:
+            self.loop.call_after(self._key(task), self.driver_takes, lambda: self._goes_on(task))
+        elif self.driver_takes is not None:
+            self._goes_on(task)
+
+    def _claim(self, task: Task) -> bool:
+        start = {
+            "attempt": task.attempt, "job": str(task), "node": "n1", "host": "n1", "pid": 7,
+            "restart": task.restarts, "mask": None, "boot": "b", "awaits_cards": True,
+            "gpus": [{"index": 0, "uuid": "n1/0", "name": ""}],
+            "started": (self.loop.now, self.loop.now),
+        }  # fmt: skip
+        try:
+            with self._start_file(task).open("x") as file:
+                file.write(json.dumps(start) + "\n")
+        except FileExistsError:
+            return False
+        return True
+
+    def _goes_on(self, task: Task) -> None:
+        """It has heard of its card, and begins the job."""
+        cards = [{"index": 0, "uuid": "GPU-5f", "name": "H100"}]
+        with self._start_file(task).open("a") as file:
+            file.write(json.dumps({"gpus": cards}) + "\n")
         self.truth.begins(self.loop.now, task.attempt)
         plan = self.plans.get(task.attempt.rpartition(".")[0], Plan(5.0))
         self.loop.call_after(self._key(task), plan.seconds, lambda: self._ends(task, plan.code))
         self._beat(task)
         self._look_at_stop(task)
-
-    def _claim(self, task: Task) -> bool:
-        start = {
-            "attempt": task.attempt, "job": str(task), "node": "n1", "host": "n1", "pid": 7,
-            "restart": task.restarts, "mask": None, "gpus": [], "boot": "b",
-            "started": (self.loop.now, self.loop.now),
-        }  # fmt: skip
-        try:
-            with self._start_file(task).open("x") as file:
-                file.write(json.dumps(start))
-        except FileExistsError:
-            return False
-        return True
 
     def _start_file(self, task: Task) -> Path:
         return self.run.starts / task.attempt

@@ -75,8 +75,10 @@ from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import Withdrawn, last_beat, read_start, withdraw
+from gpulaunch.process.nodeside import Start, Withdrawn, last_beat, read_start, withdraw
 
+CARDS = 15.0
+"""Seconds after a claim within which its node says what its driver calls the cards."""
 GLANCE = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
@@ -516,13 +518,18 @@ class SlurmEngine:
             name = str(held.attempt)
             if held.start is None and held.withdrawn is None and name in started:
                 self._begun(held)
+            elif held.start is not None and not held.start_told:
+                self._tell_start(held)
             self._consider(held, name in ended)
         self._give_up()
         self._leave()
         self._plan()
 
     def _begun(self, held: Held) -> None:
-        start = read_start(self._run.start(held.attempt))
+        try:
+            start = read_start(self._run.start(held.attempt))
+        except OSError:  # of a file server, as a rule: after the next look
+            return
         if start is None:
             return
         if isinstance(start, Withdrawn):  # by a launcher that was killed then
@@ -535,6 +542,21 @@ class SlurmEngine:
             if not held.id:
                 self._post(Queued(held.attempt, f"Slurm job {start.job}"))
             held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
+        self._tell_start(held)
+
+    def _tell_start(self, held: Held, is_over: bool = False) -> None:
+        """With its cards, once their node says what its driver calls them; by their numbers, where
+        that takes too long, or the attempt `is_over`."""
+        start = held.start
+        if start is None or held.start_told:
+            return
+        if start.awaits_cards:
+            with suppress(OSError):
+                found = read_start(self._run.start(held.attempt))
+                start = held.start = found if isinstance(found, Start) else start
+            if start.awaits_cards and not is_over and _since(held.start_at) < CARDS:
+                return
+        held.start_told = True
         gpus = tuple(
             Gpu(gpu.uuid, gpu.index, f"{start.node}/{gpu.index}", gpu.name, 0, node=start.node)
             for gpu in start.gpus
@@ -582,6 +604,7 @@ class SlurmEngine:
             return
         if end is None and self._still_beats(held):
             return
+        self._tell_start(held, is_over=True)
         outcome = _as_wished(verdict.outcome, held.wish)
         ended = Ended(held.attempt, outcome, failure=verdict.failure)
         if end is not None:
@@ -669,8 +692,7 @@ class SlurmEngine:
 
     def begun(self, held: Held) -> None:
         held.begun = True
-        with suppress(OSError):
-            self._begun(held)
+        self._begun(held)
 
     def asked(self) -> None:
         if self._silence.why:

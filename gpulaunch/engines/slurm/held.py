@@ -31,6 +31,7 @@ class Held:
     Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
     yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
     where nobody wished that. `preempted`: Slurm said once that it makes room for another.
+    `start_told`: that it has begun, and on which cards, is told.
     `told_to_end`: the start of which Slurm knows nothing any more was left word. `after`:
     what was to succeed first, where this launcher handed it over. `succeeded`: that was told.
     `kill_said`: that one of its processes was killed for its memory, although it succeeded.
@@ -50,6 +51,7 @@ class Held:
     known_at: float = 0.0
     over_at: float | None = None
     start_at: float | None = None
+    start_told: bool = False
     end_at: float | None = None
     wish: StopAttempt | None = None
     adopted: bool = False
