@@ -253,7 +253,13 @@ NO_MODULES = (
     "for all jobs: defaults: {env: {BASH_ENV: /etc/profile.d/modules.sh}} (Lmod's may be lmod.sh "
     "or z00_lmod.sh there)."
 )
-"""Where `module` or `ml` is not found, which are functions: nothing is to be installed."""
+"""Where bash finds no `module` or `ml`, which are functions: nothing is to be installed."""
+NOT_BASH = (
+    "It is a function of bash, and this is another shell (sh is dash on Debian, Ubuntu), which is "
+    "given no functions, by BASH_ENV neither. Have bash run it: #!/bin/bash in the script's first "
+    "line, or bash in the place of sh."
+)
+"""Where a shell that is not bash finds none."""
 
 
 def advice_for(kind: str) -> str:

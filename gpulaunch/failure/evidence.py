@@ -25,7 +25,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.words import signal_name
-from gpulaunch.failure.classes import NO_MODULES, advice_for
+from gpulaunch.failure.classes import NO_MODULES, NOT_BASH, advice_for
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
 
@@ -46,7 +46,7 @@ KILLED = (
 )
 """Nothing inside a program can tell of a SIGKILL: whom to ask instead."""
 
-_MODULE = re.compile(r": (?:module|ml): (?:command )?not found$")
+_MODULE = re.compile(r": (?:module|ml): (command )?not found$")
 _KILLED_BY = frozenset({4, 6, 7, 8, 9, 11})
 _FULL = 1 << 20
 _LENGTH = 300
@@ -234,8 +234,8 @@ def _by_status(evidence: Evidence) -> Failure | None:
     found = of_status(evidence.tail, evidence.outcome.code)
     if found is None:
         return None
-    if _MODULE.search(found.text):
-        return Failure(found.kind, _clipped(found.text), NO_MODULES)
+    if shell := _MODULE.search(found.text):
+        return Failure(found.kind, _clipped(found.text), NO_MODULES if shell[1] else NOT_BASH)
     return _failure(found.kind, found.text)
 
 

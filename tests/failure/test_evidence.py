@@ -32,6 +32,7 @@ from gpulaunch.failure import (
     hint,
     title_of,
 )
+from gpulaunch.failure.classes import NO_MODULES, NOT_BASH
 
 GIB = 1 << 30
 OOM = (
@@ -155,6 +156,22 @@ def test_a_signal_gets_the_advice_that_a_shells_status_of_it_gets(signal: int) -
 @pytest.mark.parametrize("outcome", [Exited(1), Signaled(15), Signaled(2), Signaled(10)])
 def test_what_is_no_crash_gets_no_advice_on_one(outcome: Outcome) -> None:
     assert not advice_on_signal(Evidence(outcome, ""))
+
+
+@pytest.mark.parametrize(
+    ("log", "advice"),
+    [
+        ("bash: line 1: module: command not found", NO_MODULES),
+        ("run.sh: line 3: ml: command not found", NO_MODULES),
+        ("run.sh: 1: module: not found", NOT_BASH),
+        ("sh: ml: not found", NOT_BASH),
+    ],
+)
+def test_where_modules_are_not_found_the_advice_is_for_that_shell(log: str, advice: str) -> None:
+    """dash reads no BASH_ENV, and takes no function from its environment."""
+    failure = diagnose(Evidence(Exited(127), log + "\n"))
+    assert failure is not None
+    assert (failure.kind, failure.advice) == ("not_installed", advice)
 
 
 @pytest.mark.parametrize("code", [1, 2, 128, 130, 143, 255])
