@@ -236,6 +236,16 @@ class History:
         left = [task for task in self.cluster.tasks if not task.over]
         assert not left, f"left in the queue: {left}"
 
+    def in_order(self, name: str) -> bool:
+        """Whether it began, if at all, after what it needs had succeeded."""
+        succeeded = False
+        for _, word, attempt in self.cluster.truth.history:
+            job = attempt.rpartition(".")[0]
+            succeeded = succeeded or (job, word) == (self.wanted[name].needs, "exited 0")
+            if (job, word) == (name, "begins"):
+                return succeeded or not self.wanted[name].needs
+        return True
+
     def starts(self, name: str) -> int:
         return sum(each.rpartition(".")[0] == name for each in self.cluster.truth.began)
 
@@ -261,6 +271,7 @@ def played(at: Path, seed: int) -> History:
     history.finish()
     for name, wanted in history.wanted.items():
         assert history.starts(name) <= 1, f"{name} was begun {history.starts(name)} times"
+        assert history.in_order(name), f"{name} began before {wanted.needs} had succeeded"
         if not wanted.stopped and wanted.outcome != "skipped":
             assert wanted.outcome == Exited(history.cluster.plans[name].code)
     return history

@@ -144,7 +144,7 @@ class PretendCluster:
         self.oom: set[str] = set()
         self.counted: set[str] = set()
         self.driver_takes: float | None = 0.0
-        self._numbers = 0
+        self._numbers = 1000
         self.submissions = 0
         self._schedule()
 

@@ -222,8 +222,11 @@ def test_both_ways_to_write_a_status_are_read(text: str, status: Status | None) 
         ("12\n", "12"),
         ("12;cluster\n", "12"),
         ("Welcome\n12\n", "12"),
+        ("12\r\n", "12"),
         ("Submitted batch job 12\n", None),
         ("", None),
+        ("12", None),  # of 1234
+        ("123\n12", "123"),
         ("12 jobs wait\n", None),
     ],
 )

@@ -301,8 +301,11 @@ SAID_NO = re.compile(r"batch job submission failed|(unrecognized|invalid|unknown
 
 
 def read_id(text: str) -> str | None:
-    """The job's number from `sbatch --parsable`: `12`, or `12;cluster`; the last such line."""
-    for line in reversed(text.splitlines()):
+    """The job's number from `sbatch --parsable`: `12`, or `12;cluster`; the last such line.
+
+    Of whole lines alone: of one that was cut, what is left may be the number of another job.
+    """
+    for line in reversed(text.split("\n")[:-1]):
         if found := re.fullmatch(r"(\d+)(;.*)?", line.strip()):
             return found[1]
     return None
