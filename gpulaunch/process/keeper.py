@@ -92,7 +92,12 @@ go_on_as_job: Callable[[dict[str, object], Inner, dict[bytes, bytes]], None] | N
 # it for so many seconds. READY comes through its pipe after it; a job without that starts cold.
 at_fork: Callable[[], None] | None = None
 at_fork_limit = 0.0
+AT_FORK = "what is called at forks (os.register_at_fork, pthread_atfork)"
 READY = b"\0"
+# The keepers' own forks: there, one for which nothing of that is called, as none of it may hold up
+# a keeper. Such a job has a midwife, a forked child that forks it by os.fork, where all is called,
+# says its number in a line before READY, and ends.
+fork: Callable[[], int] = os.fork
 
 
 # ── The kernel ──────────────────────────────────────────────────────────────────────────────────
@@ -142,6 +147,15 @@ def _parent(name: str) -> int:
         return int(stat_fields(name)[1])
     except OSError:
         return -1
+
+
+def has_ended(pid: int | None) -> bool:
+    """Whether a direct child has, be it reaped or not."""
+    assert pid is not None
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def send_signal(pid: int, number: int) -> bool:
@@ -332,12 +346,12 @@ class Nursery:
         self.nap = None
 
 
-def fork_patiently() -> int:
+def fork_patiently(by: Callable[[], int] | None = None) -> int:
     """Fork; while processes are scarce, again for two seconds. Raises OSError after that."""
-    pause = 0.01
+    by, pause = by or fork, 0.01
     while True:
         try:
-            return os.fork()
+            return by()
         except OSError as problem:
             if problem.errno not in SCARCE or pause > 1.0:
                 raise
@@ -677,6 +691,7 @@ class Attempt:
         self.fork_at: float | None = None
         self.fork_pause = 0.01
         self.ready_by: float | None = None
+        self.midwife = False  # `pid` is that of the one who is to fork the job
         self.timeout = _seconds(spec["timeout"])
         self.idle_timeout = _seconds(spec["idle_timeout"])
         self.grace = _seconds(spec["grace"]) or 0.0
@@ -744,6 +759,7 @@ class Attempt:
             self.fork_pause = min(self.fork_pause * 2, 1.0)
             return
         self.pid, self.exec_pipe = spare.pid, spare.exec_pipe
+        self.midwife, self.exec_words = spare.midwife, spare.words
         self.started = (time.monotonic(), time.time())
         if self.task:
             os.close(pipes[0])
@@ -755,6 +771,7 @@ class Attempt:
         if at_fork is not None and not self.keeper.exec_only:
             self.ready_by = time.monotonic() + at_fork_limit
         self.start_clock()
+        self.hear_birth()
 
     def start_cold(self, what: str) -> None:
         """Fork another child, which executes the job, once nothing of the first one is left.
@@ -767,8 +784,9 @@ class Attempt:
         if self.exec_pipe is not None:
             os.close(self.exec_pipe)
         self.pid = self.exec_pipe = self.ready_by = None
+        self.midwife, self.exec_words, self.error = False, b"", None
         self.keeper.exec_only = True
-        why = f"what an import registered with os.register_at_fork {what}"
+        why = f"{AT_FORK} {what}"
         message = {"is": "cold", "attempt": self.id, "why": why, "for_good": True}
         self.keeper.channel.send(message)
         self.asked = (time.monotonic(), time.time())
@@ -796,22 +814,17 @@ class Attempt:
         return self.timeout
 
     def read_exec_pipe(self) -> None:
-        """End of file: the program runs (or was killed before). Words before it: it does not.
-
-        Before both, of a child in which hooks of imports are called: that they have returned.
-        """
+        """End of file: the program runs (or was killed before). Words before it: it does not."""
         if self.exec_pipe is None:
             return
-        try:
-            while True:
+        over = False
+        with contextlib.suppress(BlockingIOError):
+            while not over:
                 words = os.read(self.exec_pipe, 65536)
-                if not words:
-                    break
-                if self.ready_by is not None and words.startswith(READY):
-                    self.ready_by, words = None, words[len(READY) :]
-                    self.start_clock()
                 self.exec_words += words
-        except BlockingIOError:
+                over = not words
+        self.hear_birth()
+        if not over:
             return
         os.close(self.exec_pipe)
         self.exec_pipe = None
@@ -819,6 +832,16 @@ class Attempt:
             self.error = self.exec_words.decode("utf-8", "replace")
         elif self.ready_by is None:
             self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
+
+    def hear_birth(self) -> None:
+        """What comes first in that pipe where something is called at forks: the number of who takes
+        a midwife's place, its keeper's child once the midwife has ended; and then READY."""
+        number, line, rest = self.exec_words.partition(b"\n")
+        if self.midwife and line and has_ended(self.pid):
+            self.midwife, self.pid, self.exec_words = False, int(number), rest
+        if self.ready_by is not None and not self.midwife and self.exec_words.startswith(READY):
+            self.ready_by, self.exec_words = None, self.exec_words[len(READY) :]
+            self.start_clock()
 
     # ── What happens meanwhile ──────────────────────────────────────────────────────────────
 
@@ -875,8 +898,11 @@ class Attempt:
             self.bury(pid, status)
 
     def main_ended(self) -> bool:
-        assert self.pid is not None
-        return bool(os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+        if not has_ended(self.pid):
+            return False
+        if self.midwife:
+            self.read_exec_pipe()
+        return has_ended(self.pid)
 
     def bury(self, pid: int, status: int) -> None:
         self.told.discard(pid)
@@ -884,6 +910,7 @@ class Attempt:
             self.sweep.nap = 0.0005
         if pid == self.pid:
             self.read_exec_pipe()
+        if pid == self.pid:
             self.hear_worker()  # its last answer, which it gave before it died
             unanswered = self.keeper.bury_worker(pid) and self.status is None and not self.cause
             self.keep = False
@@ -976,6 +1003,7 @@ class Attempt:
             self.cause, self.by, self.kill_at = reason, by, at
             self.idle_at = None
             if self.pid is not None and not now:
+                self.main_ended()  # a midwife? Then the TERM is for its child.
                 self.terminate(self.pid)
         elif now:
             self.kill_at = at
@@ -1350,10 +1378,12 @@ class Spare:
     It is killed with its keeper, and ends by itself where that closes its link.
     """
 
-    def __init__(self, pid: int, link: socket.socket, exec_pipe: int) -> None:
+    def __init__(self, pid: int, link: socket.socket, exec_pipe: int, midwife: bool) -> None:
         self.pid = pid
         self.link = link
         self.exec_pipe = exec_pipe
+        self.midwife = midwife
+        self.words = b""
 
     @classmethod
     def bear(cls, keeper: Inner) -> Spare:
@@ -1367,14 +1397,14 @@ class Spare:
             read, write = os.pipe()
             stack.callback(os.close, write)
             on_failure.callback(os.close, read)
-            pid = os.fork()
+            pid = fork()
             if pid == 0:
                 on_failure.close()
                 stack.pop_all()  # a job that goes on here leaves by this way, its files its own
                 become_job(keeper, me, theirs, write)
             os.set_blocking(read, False)
             on_failure.pop_all()
-        return cls(pid, link, read)
+        return cls(pid, link, read, midwife=at_fork is not None and not keeper.exec_only)
 
     def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
         """Hand it the job; of a worker, also where its items come from and its answers go to.
@@ -1392,13 +1422,27 @@ class Spare:
         return True
 
     def is_dead(self) -> bool:
-        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not has_ended(self.pid) or (self.meet_child() and not has_ended(self.pid)):
             return False
         self.link.close()
         self.bury()
         return True
 
+    def meet_child(self) -> bool:
+        """Whether a midwife, which has ended, left a child; it takes the midwife's place."""
+        if not self.midwife:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            self.words += os.read(self.exec_pipe, 65536)
+        number, line, rest = self.words.partition(b"\n")
+        if line:
+            os.waitpid(self.pid, 0)
+            self.midwife, self.pid, self.words = False, int(number), rest
+        return bool(line)
+
     def bury(self) -> None:
+        if has_ended(self.pid):
+            self.meet_child()
         os.close(self.exec_pipe)
         send_signal(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
@@ -1410,6 +1454,7 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
     try:
         settle_in(parent)
         if at_fork is not None and not keeper.exec_only:
+            go_on_in_child(parent, pipe)
             at_fork()
             os.write(pipe, READY)
         for fd in keeper.leases:
@@ -1444,6 +1489,18 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
     finally:
         if not born:
             os._exit(127)
+
+
+def go_on_in_child(parent: int, pipe: int) -> None:
+    """In a midwife: return in a child, which is the keeper's own once the midwife has ended."""
+    midwife = os.getpid()
+    pid = fork_patiently(os.fork)
+    if pid:
+        os.write(pipe, b"%d\n" % pid)
+        os._exit(0)
+    while os.getppid() == midwife:
+        time.sleep(0.0002)
+    settle_in(parent)
 
 
 def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]:
@@ -1754,7 +1811,7 @@ class Helper:
         pipe: tuple[int, ...] = ()
         try:
             pipe = os.pipe()
-            pid = os.fork()
+            pid = fork()
         except OSError:
             for fd in pipe:
                 os.close(fd)

@@ -26,7 +26,7 @@ HOOK = str(FOLDER / "hook")
 LIMIT = 600.0
 """Seconds that importing may take."""
 AT_FORK = 20.0
-"""Seconds that what imports registered with os.register_at_fork may take, at one fork."""
+"""Seconds that what imports have called at forks may take, at one fork."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 """A descriptor that begins so is a card in use."""
 

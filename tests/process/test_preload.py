@@ -327,7 +327,7 @@ def hook():
 os.register_at_fork({when}=hook)
 """
 HANG = "os.read(os.pipe()[0], 1)"
-REGISTERED = "what an import registered with os.register_at_fork"
+REGISTERED = "what is called at forks (os.register_at_fork, pthread_atfork)"
 
 
 def at_fork(bench: Bench, when: str, does: str, nth: int = 1) -> str:

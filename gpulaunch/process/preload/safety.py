@@ -20,11 +20,12 @@ def why_not(
     cards: tuple[str, ...],
     watched: dict[str, Any],
     in_child: Callable[[], None],
+    at_fork: str,
 ) -> str:
     """What speaks against forking, in words; empty: nothing.
 
     `opened` are the descriptors that imports opened, `watched` the tools as they were before;
-    `in_child` is what a forked child begins with.
+    `in_child` is what a forked child begins with, `at_fork` what handlers at forks are called.
     """
     debug = sys.flags.dev_mode or os.environ.get("PYTHONMALLOC", "").endswith("debug")
     if sys.version_info < (3, 9) and debug:  # a bug of its own: the child's memory is corrupt
@@ -34,7 +35,7 @@ def why_not(
             return f"an import replaces {name}"
     # What has begun CUDA leaves threads and descriptors as well: the reason first.
     for why in (
-        after_a_fork(in_child),
+        after_a_fork(in_child, at_fork),
         driver_in_use(),
         *(why_not_shared(fd, cards) for fd in opened),
     ):
@@ -107,8 +108,11 @@ def why_not_shared(fd: int, cards: tuple[str, ...]) -> str:
     return ""
 
 
-def after_a_fork(in_child: Callable[[], None]) -> str:
-    """What torch says of itself in a forked child; handlers that stop threads at forks have run."""
+def after_a_fork(in_child: Callable[[], None], what: str) -> str:
+    """What torch says of itself in a forked child; handlers that stop threads at forks have run.
+
+    The child forks twice as well: a lock that a handler keeps, in either process, shows there.
+    """
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -120,6 +124,11 @@ def after_a_fork(in_child: Callable[[], None]) -> str:
                 if bad is not None and bad():
                     os.write(write, device.upper().encode())
                     break
+            for _ in (1, 2):
+                child = os.fork()
+                if child == 0:
+                    os._exit(0)
+                os.waitpid(child, 0)
             os.write(write, b".")
         finally:
             os._exit(0)
@@ -128,7 +137,7 @@ def after_a_fork(in_child: Callable[[], None]) -> str:
         device, returned, _ = file.read().decode().partition(".")
     os.waitpid(pid, 0)
     if not returned:
-        return "what an import registered with os.register_at_fork ended a forked process"
+        return f"{what} ended a forked process"
     return f"an import initialised {device}" if device else ""
 
 

@@ -19,7 +19,8 @@ the server serves, it only waits for it.
     supervisor dies                  guard kills the server and sweeps
     guard dies                       the kernel kills the server (PR_SET_PDEATHSIG)
     server dies, hangs or refuses    guard says why and sweeps; the jobs start cold
-    hooks of imports at forks hang   likewise, and sooner; `hooks.py` keeps them from its keepers
+    hooks of imports at forks hang   likewise, and sooner; `hooks.py` and `quiet_fork` keep them
+                                     from its keepers
     afterwards                       as for any nursery: pairs go on, the supervisor starts another
 """
 
@@ -36,7 +37,6 @@ ROOM = "GPULAUNCH_ROOM"
 ROOM_SIZE = 4096
 MOST_SAID = 64 << 10
 FORKING, FORKED = b"forking\n", b"forked\n"
-AT_FORK = "what an import registered with os.register_at_fork"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -158,7 +158,7 @@ class Guard:
 
     def what_took_long(self) -> str:
         if self.forking:
-            return f"{AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
+            return f"{self.keeper.AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
         return f"importing took longer than {float(self.spec['limit']):g} s"
 
     def bury(self) -> None:
@@ -169,7 +169,7 @@ class Guard:
 
     def how_it_ended(self) -> str:
         _, status = os.waitpid(self.server, 0)
-        what = AT_FORK if self.forking else "importing"
+        what = self.keeper.AT_FORK if self.forking else "importing"
         if os.WIFSIGNALED(status):
             return f"{what} ended with signal {os.WTERMSIG(status)}"
         if os.WEXITSTATUS(status) or self.forking:
@@ -347,7 +347,7 @@ class Server:
         self.hooks.before()
         cards = tuple(spec["cards"])
         in_child = self.in_child(os.getpid())
-        why = self.safety.why_not(self.keeper.opened, cards, watched, in_child)
+        why = self.safety.why_not(self.keeper.opened, cards, watched, in_child, self.keeper.AT_FORK)
         os.write(self.report, FORKED)
         if why:
             raise Refused(why)
@@ -381,6 +381,7 @@ class Server:
         keeper.rename("keeper-preload")
         keeper.prctl(PR_SET_CHILD_SUBREAPER, 1)
         keeper.go_on_as_job = self.go_on_as_job
+        keeper.fork = quiet_fork()
         keeper.at_fork = self.hooks.after_in_child
         keeper.at_fork_limit = float(self.spec["at_fork"])
         self.nursery = keeper.Nursery(self.control)
@@ -485,6 +486,28 @@ class LeftOutOfCollection:
     def __exit__(self, *_: object) -> None:
         for one in self.objects:
             self.api.PyObject_GC_Track(one)
+
+
+def quiet_fork() -> Callable[[], int]:
+    """A fork at which nothing is called that C libraries and Python modules asked to have called.
+
+    `_Fork` (glibc 2.34, musl 1.2.3, POSIX.1-2024) is fork without pthread_atfork's handlers, and
+    the interpreter hears nothing of it. What it would do in the child concerns other threads, which
+    a server does not have. Where the C library has none, it is os.fork.
+    """
+    import ctypes
+
+    native = getattr(ctypes.PyDLL(None, use_errno=True), "_Fork", None)
+    if native is None:
+        return os.fork
+
+    def fork() -> int:
+        pid: int = native()
+        if pid < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return pid
+
+    return fork
 
 
 def flush() -> None:
