@@ -118,6 +118,7 @@ class History:
         self.faults: Faults = faults or fine
         self.wanted: dict[str, Wanted] = {}
         self.open: set[AttemptId] = set()
+        self.behind: dict[AttemptId, tuple[AttemptId, ...]] = {}
         self.events: list[Event] = []
         self.told: list[Ended] = []
         self.begun: list[tuple[float, Started]] = []
@@ -168,6 +169,7 @@ class History:
             return
         wanted.number += 1
         after = () if need is None or need.outcome is not None else (need.attempt,)
+        self.behind[wanted.attempt] = after
         self.open.add(wanted.attempt)
         with self.loop.clock():
             self.engine.carry_out(Launch(wanted.attempt, wanted.job, (), after=after))
@@ -206,6 +208,8 @@ class History:
         self.open.remove(attempt)
         assert str(attempt) not in truth.alive, f"{attempt} lives, told {ended.outcome}"
         wanted, outcome = self.wanted[attempt.job], ended.outcome
+        if outcome != Exited(0):
+            self._take_back([other for other in self.open if attempt in self.behind[other]])
         really = truth.ends.get(str(attempt), "never began")
         if isinstance(outcome, Exited):
             assert really == f"exited {outcome.code}", f"{attempt}: {really}, told {outcome}"
@@ -218,6 +222,12 @@ class History:
             assert isinstance(outcome, Interrupted | Lost | NotStarted), f"{attempt}: {outcome}"
             assert wanted.number < 60, f"{attempt} is tried for ever"
             self.launch(attempt.job)
+
+    def _take_back(self, behind: Sequence[AttemptId]) -> None:
+        """What waits for something that did not succeed; as the core does it."""
+        for attempt in behind:
+            with self.loop.clock():
+                self.engine.carry_out(StopAttempt(attempt, "interrupted", "what it needs"))
 
     # ── What holds in the end ───────────────────────────────────────────────────────────────────
 

@@ -135,6 +135,18 @@ def test_of_one_submission_that_is_in_doubt_there_are_few_tries(history: History
     history.finish()
 
 
+def test_what_is_left_of_a_cut_number_is_not_taken_for_one(history: History) -> None:
+    """Else what needs the job would follow another, or none."""
+    cut = replace(FINE, change=lambda end: replace(end, out=end.out[:2]))
+    history.faults = only("sbatch", cut)
+    history.add("a", Plan(20.0, 3))
+    history.add("b", Plan(5.0), needs="a")
+    history.until(lambda: history.over)
+    assert [history.starts("a"), history.starts("b")] == [1, 0]
+    history.faults = fine
+    history.finish()
+
+
 # ── squeue ──────────────────────────────────────────────────────────────────────────────────────
 
 
