@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,21 @@ def test_a_run_says_what_a_person_has_to_do(own_cluster: MakeCluster, tmp_path: 
         wait_until(lambda: said in str(launcher.events("noted")), LONG)
         cluster.command("scontrol", "update", "PartitionName=main", "MaxTime=INFINITE")
         assert process.wait(LONG) == 0
+
+
+def test_a_run_that_is_stopped_leaves_no_probe_in_the_queue(
+    own_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """Its partition starts nothing, and would begin it some day."""
+    cluster = own_cluster(nodes=1)
+    launcher = launcher_on(cluster, tmp_path)
+    launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: 'true'}]")
+    cluster.command("scontrol", "update", "PartitionName=main", "State=DOWN")
+    with launcher.begun("run", "jobs.yaml", "--engine", "slurm") as process:
+        wait_until(lambda: len(cluster.command("squeue", "-h").splitlines()) == 2, LONG)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONG) == 130
+    assert not cluster.command("squeue", "-h")
 
 
 def test_of_an_array_the_held_task_alone_reads_held(

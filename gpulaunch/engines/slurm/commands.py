@@ -49,6 +49,8 @@ from gpulaunch.loop import Loop
 
 LIMIT = 30.0
 """Seconds for a call. Slurm's programs themselves wait 10 s for an answer (MessageTimeout)."""
+LAST = 5.0
+"""Seconds that `scancel` has at the end of a launcher."""
 PAUSE = 0.01
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 CHOSEN = frozenset(
@@ -269,9 +271,10 @@ class Slurm:
         self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def close(self) -> None:
-        """Give the calls up that are under way; they are not answered."""
+        """Give the calls up that are under way; they are not answered. What is to be ended is told
+        so first, within `LAST` seconds."""
         for call in tuple(self._calls):
-            call.close()
+            call.close(LAST)
         self._calls.clear()
 
     def _squeue(
@@ -430,8 +433,11 @@ class _Call:
         self.close()
         self._over(_End(self._program, self._process.returncode, out, said, late))
 
-    def close(self) -> None:
-        """End it, unless it has ended."""
+    def close(self, patience: float = 0.0) -> None:
+        """End it, unless it has ended; `scancel` after so many seconds."""
+        if self._program == "scancel" and self._process and patience:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
         self._loop.forget(self._key)
         self._loop.forget(f"{self._key} end")
         for fd, (stream, _) in self._read.items():

@@ -723,6 +723,8 @@ class SlurmEngine:
         """The attempts stay Slurm's."""
         for held in self._trailing.values():
             script.forget_silence(self._run, held.id)
+        if not self._held:
+            self._probe.close()
         self._outs.close()
         self._slurm.close()
 

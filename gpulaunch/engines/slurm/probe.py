@@ -175,6 +175,11 @@ class Probe:
             return False
         return row.status in UNSEEN or bool(script.said(self._run, self.id))
 
+    def close(self) -> None:
+        """Nothing waits for it any more: it is taken out of Slurm's queue."""
+        if self.id:
+            self._slurm.cancel([self.id], lambda answer: None)
+
     @property
     def why(self) -> str:
         """What is to be said of what waits for it."""
