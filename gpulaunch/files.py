@@ -10,6 +10,9 @@ import errno
 import os
 import stat
 
+LARGEST = 256 << 20
+"""Bytes of a file that is read as a whole; a job file has at most a quarter of them."""
+
 
 def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
     """Open a regular file; a close-on-exec descriptor. Also an `opener` for the built-in `open`.
@@ -29,9 +32,11 @@ def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """All of a regular file. Raises OSError."""
+    """All of a regular file. Raises OSError, also where it has more than LARGEST bytes."""
     with open(path, "rb", opener=regular) as file:
-        return file.read()
+        if os.fstat(file.fileno()).st_size <= LARGEST and len(data := file.read(LARGEST)) < LARGEST:
+            return data
+    raise OSError(errno.EFBIG, f"it has more than {LARGEST >> 20} MiB", os.fspath(path))
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:

@@ -21,7 +21,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.metrics.store import Store
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import read_start
+from gpulaunch.process.nodeside import last_beat, read_start
 from gpulaunch.views.tail import read_tail
 from gpulaunch.views.top.log import LogTail
 
@@ -98,6 +98,14 @@ def test_what_keepers_and_nodes_left_is_not_waited_for(odd: Path) -> None:
     for read in (read_end, read_start):
         with pytest.raises(OSError, match=r"."):
             read(odd)
+    assert last_beat(odd) is None
+
+
+def test_a_file_without_a_bound_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "x", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="more than 256 MiB"):
+        read_bytes(tmp_path / "x")
 
 
 def test_a_manifest_that_is_no_file_is_one_line(odd: Path) -> None:

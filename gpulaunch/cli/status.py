@@ -86,12 +86,13 @@ def _commands(one: Found) -> dict[str, str]:
     from pathlib import Path
 
     from gpulaunch.errors import GpulaunchError
+    from gpulaunch.files import read_bytes
     from gpulaunch.journal.joblog import command_line, what_runs
     from gpulaunch.spec import load_text
 
     with suppress(OSError, GpulaunchError):
         manifest = one.run.read_manifest()
-        text = one.run.newest_jobs_file().read_bytes()
+        text = read_bytes(one.run.newest_jobs_file())
         base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
         plan = load_text(text, name=manifest.name, base=base, environ=os.environ)
         return {job.name: command_line(what_runs(job)) for job in plan.jobs}

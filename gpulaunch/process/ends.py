@@ -8,8 +8,8 @@ The file is laid out, with its blocks, before the job starts; a full disk cannot
 from __future__ import annotations
 
 import binascii
-import json
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.words import unescaped
-from gpulaunch.files import regular
+from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,53 +50,58 @@ class End:
 
 
 def read_end(path: str | os.PathLike[str]) -> End | None:
-    """The end in the file; None where none is written yet, or it is torn.
+    """The end in the file; None where none is written yet, it is torn, or what is written is none.
 
     Raises FileNotFoundError and other OSErrors of the file itself.
     """
-    with open(path, "rb", opener=regular) as file:
-        line, newline, _ = file.read().partition(b"\n")
-    checksum, _, text = line.partition(b" ")
-    if not newline or checksum != b"%08x" % binascii.crc32(text):
+    line, newline, _ = record_bytes(path).partition(b"\n")
+    checksum, _, record = line.partition(b" ")
+    if not newline or checksum != b"%08x" % binascii.crc32(record):
         return None
-    return end_from(json.loads(text))
+    try:
+        return end_from(record_of(record))
+    except (ValueError, LookupError):  # by whoever wrote it in the keeper's place
+        return None
 
 
 def end_from(record: Mapping[str, Any]) -> End:
-    """The same from the record itself, which the keeper also sends to the supervisor."""
-    started = record["started"]
+    """The same from the record itself, which the keeper also sends to the supervisor.
+
+    Raises ValueError and KeyError where it is none.
+    """
+    pid, started = record["pid"], record["started"]
     return End(
-        attempt=record["attempt"],
+        attempt=text(record["attempt"]),
         outcome=_outcome(record),
-        leftovers=record["leftovers"],
-        pid=record["pid"],
-        started=Instant(*started) if started else None,
-        ended=Instant(*record["ended"]),
-        oom_kills=record.get("oom_kills", 0),
+        leftovers=count(record["leftovers"]),
+        pid=None if pid is None else count(pid),
+        started=None if started is None else instant(started),
+        ended=instant(record["ended"]),
+        oom_kills=count(record.get("oom_kills", 0)),
     )
 
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:
-    raw = record["status"]
-    status = None if raw is None else _status(raw)
+    raw, error = record["status"], record["error"]
+    status = None if raw is None else _status(count(raw, 0xFFFF))
     cause = record["cause"]
     if cause == "cancelled":
         return Cancelled(status)
     if cause == "stopped":
         return Stopped(status)
     if cause == "interrupted":
-        return Interrupted(record["by"], status)
+        return Interrupted(text(record["by"]), status)
     if cause in ("timeout", "idle_timeout"):
-        return TimedOut(cause, record["seconds"], status)
-    if record["error"] is not None or status is None:
-        return NotStarted(record["error"] or "no process could be started")
+        return TimedOut(cause, seconds(record["seconds"] or 0), status)
+    if error is not None or status is None:
+        return NotStarted(text(error or "no process could be started"))
     if record["missing"]:
-        return MissingOutput(tuple(unescaped(path) for path in record["missing"]), status)
+        return MissingOutput(tuple(unescaped(text(path)) for path in record["missing"]), status)
     return status
 
 
 def _status(raw: int) -> Status:
     """From the number that waitpid gives."""
     if os.WIFSIGNALED(raw):
-        return Signaled(os.WTERMSIG(raw))
+        return Signaled(count(os.WTERMSIG(raw), signal.NSIG - 1))
     return Exited(os.WEXITSTATUS(raw))

@@ -16,12 +16,13 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant
 from gpulaunch.files import regular
+from gpulaunch.process.checked import count, instant, record_bytes, record_of, text
 from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 
@@ -82,26 +83,41 @@ def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
     """
     look_anew(os.path.dirname(path))
     try:
-        with open(path, "rb", opener=regular) as file:
-            claim, *more = file.read().split(b"\n")
-        record: Mapping[str, Any] = json.loads(claim)
-    except (FileNotFoundError, ValueError):
+        claim, *more = record_bytes(path).split(b"\n")
+        start = _claim(record_of(claim))
+    except (FileNotFoundError, ValueError, LookupError, TypeError):  # torn, or not by node.py
         return None
-    if "withdrawn" in record:
-        return Withdrawn(_reason(record["withdrawn"]), str(record["by"]))
-    # Of what another version of node.py has beside, nothing is known.
-    known = {each.name: record[each.name] for each in fields(Start) if each.name in record}
-    known["gpus"] = _granted(record)
-    known["started"] = Instant(*record["started"])
-    start = Start(**known)
-    with suppress(ValueError, LookupError, TypeError):  # not there, or not whole
-        if len(more) > 1:  # what follows the last whole line is empty, or a part of one
-            start = replace(start, gpus=_granted(json.loads(more[0])), awaits_cards=False)
+    if isinstance(start, Start):
+        with suppress(ValueError, LookupError, TypeError):  # not there, or not whole
+            if len(more) > 1:  # what follows the last whole line is empty, or a part of one
+                return replace(start, gpus=_granted(record_of(more[0])), awaits_cards=False)
     return start
 
 
+def _claim(record: Mapping[str, Any]) -> Start | Withdrawn:
+    """Raises ValueError, LookupError or TypeError where it is none."""
+    if "withdrawn" in record:
+        return Withdrawn(_reason(record["withdrawn"]), text(record["by"]))
+    mask = record["mask"]
+    return Start(
+        attempt=text(record["attempt"]),
+        job=text(record["job"]),
+        node=text(record["node"]),
+        host=text(record["host"]),
+        pid=count(record["pid"]),
+        restart=count(record["restart"]),
+        mask=None if mask is None else text(mask),
+        gpus=_granted(record),
+        boot=text(record["boot"]),
+        started=instant(record["started"]),
+        awaits_cards=bool(record.get("awaits_cards", False)),
+    )
+
+
 def _granted(record: Mapping[str, Any]) -> tuple[GrantedGpu, ...]:
-    return tuple(GrantedGpu(c["index"], c["uuid"], c["name"]) for c in record["gpus"])
+    return tuple(
+        GrantedGpu(count(c["index"]), text(c["uuid"]), text(c["name"])) for c in record["gpus"]
+    )
 
 
 def last_beat(path: str | os.PathLike[str]) -> float | None:
@@ -112,7 +128,7 @@ def last_beat(path: str | os.PathLike[str]) -> float | None:
     """
     look_anew(os.path.dirname(path))
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return os.fstat(file.fileno()).st_mtime
     except OSError:
         return None

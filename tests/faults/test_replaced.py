@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import stat
+
+import pytest
 
 from tests.cli.launcher import Launcher
 
@@ -47,3 +50,36 @@ def test_a_journal_that_is_replaced_ends_the_run_with_status_4(launcher: Launche
     done = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet")
     assert done.status == 4
     assert "Traceback" not in done.err
+
+
+FORGER = """
+import binascii, os, signal, sys
+
+line = sys.argv[1].encode()
+at = os.path.join(os.environ["GPULAUNCH_RUN_DIR"], "ends", os.environ["GPULAUNCH_JOB"] + ".1")
+with open(at, "wb") as file:
+    file.write(b"%08x %s\\n" % (binascii.crc32(line), line))
+keepers, parent = [], os.getppid()
+while "keeper" in open(f"/proc/{parent}/cmdline").read():
+    keepers.append(parent)
+    parent = int(open(f"/proc/{parent}/stat").read().rpartition(")")[2].split()[1])
+for signum in (signal.SIGSTOP, signal.SIGKILL):
+    for keeper in keepers:
+        os.kill(keeper, signum)
+"""
+
+
+@pytest.mark.parametrize("line", ["[]", '{"status": "0"}', "[" * 5000])
+def test_an_end_that_a_job_wrote_itself_is_its_own_matter(launcher: Launcher, line: str) -> None:
+    launcher.file("forger.py", FORGER)
+    launcher.file(
+        "jobs.yaml",
+        f"""
+        jobs:
+          - {{name: forger, run: [python3, forger.py, {json.dumps(line)}]}}
+          - {{name: other, run: "true", after: [forger]}}
+        """,
+    )
+    done = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert (done.status, "Traceback" in done.err) == (1, False), done.err
+    assert launcher.states() == {"forger": "failed", "other": "succeeded"}

@@ -40,7 +40,10 @@ RECORD: dict[str, Any] = {
 
 
 def written(path: Path, **changes: Any) -> Path:
-    line = json.dumps(RECORD | changes).encode()
+    return written_as(path, json.dumps(RECORD | changes).encode())
+
+
+def written_as(path: Path, line: bytes) -> Path:
     text = b"%08x %s\n" % (binascii.crc32(line), line)
     path.write_bytes(text.ljust(8192, b"\0"))
     return path
@@ -75,6 +78,46 @@ def test_an_end_torn_at_any_byte_is_no_end(tmp_path: Path) -> None:
         flipped[spot] ^= 1
         (tmp_path / "end").write_bytes(flipped)
         assert read_end(tmp_path / "end") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "0"},
+        {"status": 1e999},
+        {"status": 1 << 40},
+        {"status": 100},
+        {"status": -1},
+        {"leftovers": "many"},
+        {"leftovers": 1 << 70},
+        {"pid": [1]},
+        {"oom_kills": None},
+        {"attempt": 3},
+        {"ended": None},
+        {"ended": ["a", "b"]},
+        {"ended": [1.0, float("nan")]},
+        {"ended": [1.0, 1e300]},
+        {"started": [1.0]},
+        {"started": {"mono": 1}},
+        {"cause": "timeout", "seconds": "\x1b[2J"},
+        {"cause": "interrupted", "by": {}},
+        {"error": ["no"]},
+        {"missing": [1]},
+    ],
+)
+def test_what_no_keeper_writes_is_no_end(tmp_path: Path, changes: Any) -> None:
+    assert read_end(written(tmp_path / "end", **changes)) is None
+
+
+@pytest.mark.parametrize("line", [b"null", b"[]", b"{}", b"7", b"[" * 100_000, b'{"a": 1' * 9999])
+def test_what_is_no_record_is_no_end(tmp_path: Path, line: bytes) -> None:
+    assert read_end(written_as(tmp_path / "end", line)) is None
+
+
+def test_of_a_file_without_an_end_only_the_beginning_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "end", "wb") as file:
+        file.truncate(1 << 40)
+    assert read_end(tmp_path / "end") is None
 
 
 def test_an_absent_end_is_an_error_of_its_own(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
+from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.client import code
 from gpulaunch.process.nodeside import put
@@ -108,7 +109,7 @@ def read_all(run: RunDir) -> list[Batch]:
 
 
 def _read(path: Path, run: RunDir) -> Batch:
-    intent = json.loads(path.read_bytes())
+    intent = json.loads(read_bytes(path))
     listed = {place: text for place, text in enumerate(intent["attempts"]) if text}
     attempts = tuple(_attempt(_decoded(text)) for text in listed.values())
     share = tuple(intent["share"]) if intent["share"] else None
@@ -116,7 +117,7 @@ def _read(path: Path, run: RunDir) -> Batch:
     terms = Terms(options, after, share, intent["each"])
     batch = Batch(path.stem, intent["title"], attempts, terms, tuple(listed))
     with suppress(FileNotFoundError):
-        batch.id = run.batch_id(batch.name).read_text().strip()
+        batch.id = read_bytes(run.batch_id(batch.name)).decode().strip()
     return batch
 
 

@@ -10,7 +10,6 @@ Nothing of it waits for Slurm's controller.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from gpulaunch.engines.slurm.held import Held, in_parts
 from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
+from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
 
 HARD = 30.0
@@ -75,7 +75,7 @@ class Ending:
     def left_word(self, held: Held) -> bool:
         """An earlier launcher did so. What Slurm says of it is that launcher's doing."""
         try:
-            stop = json.loads(self._run.stop(held.attempt).read_bytes())
+            stop = record_of(record_bytes(self._run.stop(held.attempt)))
             return bool(stop["by"] == REQUEUED)
         except (OSError, ValueError, KeyError):
             return False

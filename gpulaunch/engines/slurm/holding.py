@@ -18,6 +18,7 @@ from typing import TypeAlias
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.held import AT_ONCE, Held, ranges
 from gpulaunch.engines.slurm.reasons import HELD
+from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.client import code
@@ -145,6 +146,6 @@ def _name(held: Held) -> str:
 
 
 def _read(run: RunDir) -> set[str]:
-    with suppress(OSError, ValueError):
-        return set(json.loads(run.held.read_bytes()))
+    with suppress(OSError, ValueError, TypeError):
+        return set(map(str, json.loads(read_bytes(run.held))))
     return set()

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.model import Job
+from gpulaunch.failure.tail import tail
+from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.nodeside import put
 
@@ -160,11 +162,7 @@ def said(run: RunDir, id: str) -> str:
     Empty where it said nothing. What the job itself says is in its log.
     """
     found = _said(run, id)
-    try:
-        data = found[0].read_bytes()[-4000:] if found else b""
-    except OSError:
-        return ""
-    lines = [line.strip() for line in data.decode(errors="replace").splitlines()]
+    lines = [line.strip() for line in (tail(found[0], 4000) if found else "").splitlines()]
     return "; ".join(list(filter(None, lines))[-3:])[-500:]
 
 
@@ -193,7 +191,7 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 def lay_out(run: RunDir, pythons: Sequence[str] = (sys.executable,)) -> None:
     """Write the batch script, unless it is there. Raises OSError."""
     data = os.fsencode(text(str(run.path), pythons))
-    if not (run.batch_script.exists() and run.batch_script.read_bytes() == data):
+    if not (run.batch_script.exists() and read_bytes(run.batch_script) == data):
         put(run.batch_script, data)
 
 

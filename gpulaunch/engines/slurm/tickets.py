@@ -13,6 +13,7 @@ from contextlib import suppress
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.prepare import NotPreparedError, Outs, prepare, scope, wants_port
+from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.nodeside import PROGRAMS, Start, put, read_start, write_ticket
@@ -26,7 +27,7 @@ def lay_out(run: RunDir) -> None:
     for program in PROGRAMS:
         data = program.read_bytes()
         place = run.slurm / program.name
-        if not (place.exists() and place.read_bytes() == data):
+        if not (place.exists() and read_bytes(place) == data):
             put(place, data)
 
 
@@ -79,7 +80,7 @@ def _place(job: Job, attempt: AttemptId, run: RunDir, run_id: str, slots: NodeSl
 def job_of(attempt: AttemptId, run: RunDir) -> Job:
     """What an earlier launcher's ticket tells of the job: limits, and what counts as success."""
     try:
-        limits = json.loads(run.ticket(attempt).read_bytes())["keeper"]
+        limits = json.loads(read_bytes(run.ticket(attempt)))["keeper"]
     except FileNotFoundError:  # it ended, and that was not written down any more
         return Job(attempt.job, ())
     return Job(
