@@ -56,6 +56,17 @@ def result_that_comes(sent: Futures) -> None:
     sent[0].result()
 
 
+def wait_for_what_comes(sent: Futures) -> None:
+    in_a_thread(lambda: finish_in_turn(sent))
+    futures.wait(sent)
+
+
+def as_what_comes_is_completed(sent: Futures) -> None:
+    in_a_thread(lambda: finish_in_turn(sent))
+    for _ in futures.as_completed(sent):
+        pass
+
+
 SHAPES: dict[str, Callable[[Futures], None]] = {
     "result": result,
     "result_that_comes": result_that_comes,
@@ -64,6 +75,8 @@ SHAPES: dict[str, Callable[[Futures], None]] = {
     "wait": wait,
     "wait_for_one": wait_for_one,
     "as_completed": as_completed,
+    "wait_for_what_comes": wait_for_what_comes,
+    "as_what_comes_is_completed": as_what_comes_is_completed,
 }
 
 
@@ -71,6 +84,15 @@ def finish(sent: Futures) -> None:
     for future in sent:
         if not future.done():
             future.set_result(1)
+
+
+def finish_in_turn(sent: Futures) -> None:
+    """Each once somebody waits for it, by `futures.wait` or `as_completed`."""
+    for future in sent:
+        end = time.monotonic() + LATE
+        while not future._waiters and time.monotonic() < end:
+            time.sleep(0.0001)
+        finish([future])
 
 
 def finish_once_awaited(future: GpuFuture[int]) -> None:
