@@ -7,7 +7,8 @@
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
-        slurm/{node.py,keeper.py,batch.sh,held}  slurm/batches/BATCH.json  slurm/said/
+        slurm/{cached.py,node.py,keeper.py,batch.sh,held}  slurm/compiled/
+        slurm/batches/BATCH.json  slurm/said/
         slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on

@@ -9,8 +9,9 @@ tell (which cards, which ports), and the exit status that Slurm is to see. What 
 start, signal or end the job itself, which is the keepers' business; choose a card, or change the
 mask that Slurm set.
 
-It runs alone, as `python -I -S node.py RUN_DIR BATCH [SECONDS]`, on Python 3.8 and newer, standard
-library only; hence one file, and no import from the package. `nodeside.py` writes what it reads.
+It runs alone, as `python -I -S cached.py node.py RUN_DIR BATCH [SECONDS]`, on Python 3.8 and newer,
+standard library only; hence one file, and no import from the package. `cached.py` beside it keeps
+what it and the keepers are compiled to. `nodeside.py` writes what it reads.
 SECONDS is how long a shared file system may take to show a file that was written elsewhere.
 
 Its exit status: 0 for a success as the job file means it, and for that alone. Else the job's own
@@ -663,11 +664,11 @@ class Keepers:
         with control, pair:
             # Where a standard stream is closed, the socket has its number.
             theirs = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-            keeper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "keeper.py")
+            cached = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cached.py")
             try:
                 with held_back():
                     self.process = subprocess.Popen(
-                        [sys.executable, "-I", "-S", keeper, str(theirs)],
+                        [sys.executable, "-I", "-S", cached, "keeper.py", str(theirs)],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         env=environ,

@@ -27,9 +27,11 @@ from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 
 NODE = Path(__file__).with_name("node.py")
-"""The shim; it looks for `keeper.py` beside itself, so both are copied."""
+"""The shim; it looks for the others beside itself, so all are copied."""
+CACHED = Path(__file__).with_name("cached.py")
+"""What starts it and the keepers."""
 
-PROGRAMS = (NODE, KEEPER)
+PROGRAMS = (CACHED, KEEPER, NODE)
 
 Reason: TypeAlias = Literal["cancelled", "interrupted"]
 

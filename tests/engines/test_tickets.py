@@ -190,7 +190,7 @@ def test_the_programs_are_laid_out_once_and_renewed_when_they_differ(tmp_path: P
     run = RunDir(tmp_path)
     tickets.lay_out(run)
     copies = [run.slurm / program.name for program in PROGRAMS]
-    assert [copy.name for copy in copies] == ["node.py", "keeper.py"]
+    assert [copy.name for copy in copies] == ["cached.py", "keeper.py", "node.py"]
     inodes = [copy.stat().st_ino for copy in copies]
     tickets.lay_out(run)
     assert [copy.stat().st_ino for copy in copies] == inodes

@@ -67,9 +67,12 @@ class Node:
             "SLURM_JOB_GPUS": mask,
             **(environ or {}),
         }
-        program = str(self.run.node_program)
+        cached = str(self.run.slurm / "cached.py")
         return subprocess.Popen(
-            [self.python, "-I", "-S", program, str(self.run.path), BATCH, str(patience)],
+            [
+                *(self.python, "-I", "-S", cached, "node.py"),
+                *(str(self.run.path), BATCH, str(patience)),
+            ],
             env={name: value for name, value in own.items() if value is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -5,6 +5,7 @@ What a person's own `#!/bin/bash` script finds when it is handed to sbatch, a jo
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.engines.slurm import script
+from gpulaunch.process.nodeside import CACHED
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -93,6 +95,7 @@ def test_the_script_is_one_for_any_shell(tmp_path: Path, shell: str) -> None:
     """Where there is no bash to hand variables on, or `sh` is one."""
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm/node.py").write_text("import os; print('FOO' in os.environ)")
+    shutil.copy(CACHED, tmp_path / "slurm")
     sh = tmp_path / "sh"
     sh.symlink_to(f"/bin/{shell}")
     path = tmp_path / "batch.sh"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.nodeside import CACHED
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
@@ -107,6 +109,7 @@ def laid(tmp_path: Path) -> Path:
     at = tmp_path / AWKWARD
     (at / "slurm").mkdir(parents=True)
     (at / "slurm/node.py").write_text(NODE)
+    shutil.copy(CACHED, at / "slurm")
     return at
 
 
@@ -203,6 +206,7 @@ def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path,
     run = RunDir(tmp_path / name)
     run.said.mkdir(parents=True)
     (run.slurm / "node.py").write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
+    shutil.copy(CACHED, run.slurm)
     script.lay_out(run)
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")

@@ -111,7 +111,7 @@ for python in {pythons}; do
             : >"$run/slurm/seen"
             exit
         fi
-        exec "$python" -I -S "$run/slurm/node.py" "$run" "$1"
+        exec "$python" -I -S "$run/slurm/cached.py" node.py "$run" "$1"
     fi
 done
 echo "gpulaunch: no Python 3.8 or newer on $(uname -n): tried" {pythons} >&2
