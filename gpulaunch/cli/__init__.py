@@ -12,7 +12,7 @@ import click
 
 from gpulaunch import __version__
 from gpulaunch.cli.failing import asks_for_json, complain
-from gpulaunch.cli.options import AskedForJson
+from gpulaunch.cli.options import AskedForJson, instead_of_option
 from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -145,9 +145,19 @@ def _is_nowhere() -> bool:
 
 
 def _usage(error: click.ClickException) -> str:
-    text = error.format_message()
     context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption) and context:
+        return f"there is no option {error.option_name}{_other_option(error.option_name, context)}"
+    text = error.format_message()
     return f"{text} (see: {context.command_path} -h)" if context else text
+
+
+def _other_option(option: str, context: click.Context) -> str:
+    from gpulaunch.cli.option_habits import before_a_command
+
+    if isinstance(context.command, click.Group):
+        return before_a_command(option)
+    return instead_of_option(option, context)
 
 
 def _instead_of(word: str) -> str:

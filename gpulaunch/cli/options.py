@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -116,10 +116,31 @@ as_json = json_option("Print JSON on standard output.")
 def refuse_option_as_command(words: Sequence[str]) -> None:
     """A mistyped option must not become the command. Raises UsageError.
 
-    Whoever means a command of such a name writes `--` before it.
+    Whoever means a command of such a name writes `--` before it: that one is not among the words.
     """
-    if words and words[0].startswith("-") and "--" not in sys.argv:
-        raise UsageError(f"there is no option {words[0]}; a command of that name goes after --")
+    if words and words[0].startswith("-") and sys.argv.count("--") <= words.count("--"):
+        option = words[0].partition("=")[0]
+        if not option.startswith("--"):
+            option = option[:2]
+        context = click.get_current_context()
+        raise UsageError(f"there is no option {option}{instead_of_option(option, context)}")
+
+
+def instead_of_option(option: str, context: click.Context) -> str:
+    """The end of a line about an option that a command does not have."""
+    from gpulaunch.cli.option_habits import instead_of
+
+    command = context.command
+    known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+    fields = _fields() if command.name in ("run", "map", "resume", "retry", "check") else ()
+    return instead_of(option, command.name or "", known, fields)
+
+
+def _fields() -> Collection[str]:
+    """The names of a job's fields."""
+    from gpulaunch.spec.fields import FIELDS
+
+    return FIELDS
 
 
 def pool_options(command: F) -> F:
