@@ -32,7 +32,8 @@ _CHECKS = "gpulaunch check JOBS validates a job file and prints its plan"
 _ITEMS = "gpulaunch map CMD ::: ITEM ... runs one job an item"
 
 _MEANT = {
-    _STARTS: "start submit launch srun go up new spawn qsub batch sub",
+    _STARTS: "start submit launch srun go up new spawn qsub batch sub train predict python"
+    " bash reserve lease lock",
     _STOPS: "kill stop abort terminate interrupt scancel qdel quit end down killall del",
     _LISTS: "list ls queue squeue qstat jobs runs show info history stat tasks",
     _AGAIN: "rerun restart requeue redo again repeat continue",
@@ -40,7 +41,7 @@ _MEANT = {
     _UNPAUSES: "unpause release unhold thaw undrain",
     _REMOVES: "rm remove delete prune clean clear purge flush gc forget",
     _ADDS: "add append enqueue push put",
-    _CARDS: "sinfo nvidia-smi smi cards devices nodes gpu workers",
+    _CARDS: "sinfo nvidia-smi smi cards devices nodes gpu workers free",
     _READS: "log tail cat output stdout stderr less print",
     _WATCHES: "watch attach follow monitor dashboard htop nvtop ui view",
     _CHECKS: "validate lint plan dry-run dryrun verify test",
@@ -54,6 +55,8 @@ _MEANT = {
         "daemon server serve worker service"
     ),
 }
+NEAR = 0.72
+"""How alike (0 to 1) a spelling must be to be named: a wrong guess costs more than none."""
 HABITS: Mapping[str, str] = {word: text for text, words in _MEANT.items() for word in words.split()}
 
 
@@ -61,5 +64,5 @@ def instead_of(word: str, commands: Sequence[str]) -> str:
     """The end of a line about a word that is no command: ours for it, or what it may be."""
     if ours := HABITS.get(word.lower()):
         return f": {ours}"
-    near = get_close_matches(word, commands, 1)
+    near = get_close_matches(word, commands, 1, NEAR)
     return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"

@@ -51,7 +51,8 @@ _HABITS = {
     "notify": ("notifications", "notification", "mail", "email", "mail_user", "on_failure",
                "webhook", "slack"),
     "service": ("server", "daemon", "healthcheck", "ready"),
-    "engine": ("executor", "backend", "slurm", "sbatch", "scheduler", "cluster"),
+    "engine": ("executor", "backend", "slurm", "sbatch", "scheduler", "cluster",
+               "nodes", "partition", "account", "qos"),
     "isolation": ("sandbox", "isolate"),
     "first": ("warmup", "warm_up"),
     "worker": ("function", "callable", "module"),
@@ -64,9 +65,9 @@ _HABITS = {
 """What other tools call a key, by our word for it; a word of theirs may mean several."""
 
 
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`; did you mean fold-a?`, the nearest spelling, or nothing."""
-    near = difflib.get_close_matches(word.lower()[:80], sorted(known), n=1, cutoff=0.6)
+def did_you_mean(word: str, known: Collection[str], alike: float = 0.6) -> str:
+    """`; did you mean fold-a?`, the nearest spelling, or nothing. `alike`: how much, 0 to 1."""
+    near = difflib.get_close_matches(word.lower()[:80], sorted(known), n=1, cutoff=alike)
     return f"; did you mean {near[0]}?" if near else ""
 
 
@@ -75,7 +76,7 @@ def did_you_mean_key(word: str, known: Collection[str]) -> str:
     plain = word.lower().replace("-", "_")[:80]
     meant = [ours for ours, theirs in _HABITS.items() if plain == ours or plain in theirs]
     if not meant:
-        return did_you_mean(plain, known)
+        return did_you_mean(plain, known, alike=0.74)  # a wrong guess costs more than none
     fitting = [ours for ours in meant if ours in known]
     return f"; did you mean {fitting[0]}?" if fitting else ""
 

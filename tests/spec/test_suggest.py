@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.spec.fields import FIELDS
+from gpulaunch.spec.suggest import did_you_mean_key
 from tests.spec.helpers import mistakes_of
 
 MEANT = {
@@ -54,3 +56,10 @@ def test_a_field_of_jobs_beside_jobs_or_in_defaults_is_told_where_it_goes() -> N
 def test_names_of_jobs_are_the_users_own() -> None:
     (line,) = mistakes_of("jobs: [{name: run, run: x}, {name: b, run: x, needs: [command]}]")
     assert line.endswith("there is no job command")
+
+
+@pytest.mark.parametrize(
+    "typed", ["docker", "ports", "pre", "stages", "rules", "stdout", "annotations"]
+)
+def test_of_a_key_that_means_nothing_here_nothing_is_guessed(typed: str) -> None:
+    assert did_you_mean_key(typed, FIELDS) == ""
