@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.views import words
 from gpulaunch.views.groups import Alike, failures, reasons
@@ -167,6 +168,8 @@ def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
     """`retry` where failures are all that is left, `resume` where there is more to do."""
     if state in ("succeeded", "running"):
         return None
+    if ledger.exit_status == NO_CARDS and not any(job.attempts for job in ledger.jobs.values()):
+        return None  # no card came in time, and nothing was ever started
     left = any(
         job.state in ("waiting", "cancelled", "running") and not job.gone
         for job in ledger.jobs.values()

@@ -8,6 +8,7 @@ import pytest
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.model import AttemptId, Exited, RunState
+from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.ending import print_summary
 from gpulaunch.views.summary import Summary, summarise
@@ -237,3 +238,10 @@ def test_where_no_pid_can_be_matched_the_cards_memory_stands_in() -> None:
     summary = summarise(run.ledger, Paths(), run.now, tail_of=no_tail, measured=told)
     assert summary.failed[0].use == "memory of its cards, whoever's, at most 3 GiB"
     assert summary.used == ""
+
+
+def test_a_run_for_which_no_card_came_in_time_is_nothing_to_go_on_with() -> None:
+    run = History(1).open().jobs("a").add(f.RunClosed("failed", "no card in 1 s", NO_CARDS))
+    assert summary_of(run).next_command is None
+    run.open().start("a", 0).end("a", Exited(1), "exit").add(f.RunClosed("failed", "", NO_CARDS))
+    assert summary_of(run).next_command is not None, "an earlier start got cards"
