@@ -7,6 +7,7 @@ job file again ─▶ plan ──┴─▶ what is to run (core.again) ─▶ po
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -27,7 +28,7 @@ from gpulaunch.cli.damage import remembered_to_go_on
 from gpulaunch.cli.kept import among, as_before, say_left_out, say_not_taken
 from gpulaunch.cli.options import Options
 from gpulaunch.cli.output import echo_plan, say
-from gpulaunch.cli.running import Begun, here_or_detached, run_to_its_end, short
+from gpulaunch.cli.running import Begun, here_or_detached, run_to_its_end, short, stands
 from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
 from gpulaunch.core import again
@@ -123,10 +124,9 @@ def _go_on(
     _mend(run, ledger)
     if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
         if chosen.left:
-            say(
-                f"nothing to do; the rest goes on with: gpulaunch resume {short(run.path)}",
-                options,
-            )
+            where = shlex.quote(short(run.path))
+            left = stands(ledger, chosen.left)
+            say(f"nothing to do; {left}, to be run with: gpulaunch resume {where}", options)
         return ledger.exit_status
     require_programs(pool)
     replace_file(run.next_jobs_file(), plan.text)

@@ -75,7 +75,7 @@ def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: Options) -
     requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"
     say(f"requeued {len(requeued):,} job{'s' if len(requeued) != 1 else ''} in {where}", options)
     if changed := told["changed"]:
-        say(f"defined otherwise since, and run so: {_some(changed)}", options)
+        say(f"changed in the job file, run as they are now: {_some(changed)}", options)
     if gone := told["gone"]:
         say(f"no longer in the job file, and not run: {_some(gone)}", options)
     _say_untouched(replay(run.events), names, requeued.union(gone), options)

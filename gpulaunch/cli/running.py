@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -41,6 +42,7 @@ from gpulaunch.control import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import JobState
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError, UsageError
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
@@ -171,13 +173,21 @@ def _say_what_stands(run: RunDir, job_file: Path, options: Options) -> None:
         counts = replay(run.events, faults=[]).counts
     except UsageError:
         return  # what it came to cannot be read, which is no reason against another run
-    stands = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
     where = short(run.path)
-    text = f"starting all jobs anew; in the last run of this file ({where}): {stands}"
+    text = f"starting all jobs anew; in the last run of this file ({where}): {_told(counts)}"
     if counts["failed"]:
         text += f"\n  only what failed:       gpulaunch retry {shlex.quote(where)}"
     text += "\n  what has not succeeded: gpulaunch run --continue "
     say(text + shlex.quote(str(job_file)), options)
+
+
+def stands(ledger: Ledger, names: Collection[str]) -> str:
+    """`2 cancelled, 1 failed`: how these jobs of a run stand."""
+    return _told(Counter(ledger.jobs[name].state for name in names))
+
+
+def _told(counts: Mapping[JobState, int]) -> str:
+    return ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
 
 
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────

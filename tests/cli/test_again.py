@@ -145,3 +145,16 @@ def test_a_failure_that_left_the_file_makes_words_and_numbers_agree(launcher: La
     launcher.file("jobs.yaml", "jobs: [{name: good, run: 'true'}, {name: bad, run: 'true'}]")
     assert launcher("resume").status == 0
     assert launcher.status()["run"]["counts"]["succeeded"] == 2
+
+
+def test_a_retry_where_nothing_failed_says_what_runs_the_cancelled(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 600, grace: 0}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "1") as run:
+        launcher.wait_for("attempt_started")
+        assert launcher("cancel", "--all").status == 0
+        run.wait(60)
+    result = launcher("retry")
+    assert result.status == 1
+    where = f"gpulaunch-runs/{launcher.run.name}"
+    said = f"nothing to do; 1 cancelled, to be run with: gpulaunch resume {where}"
+    assert said in result.err

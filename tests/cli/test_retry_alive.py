@@ -41,7 +41,7 @@ def test_a_typo_mended_in_the_file_is_mended_for_what_is_retried(launcher: Launc
         result = launcher("retry")
         assert result.status == 0, result.err
         assert "requeued 3 jobs" in result.err
-        assert "defined otherwise since, and run so: fold-1, fold-2" in result.err
+        assert "changed in the job file, run as they are now: fold-1, fold-2" in result.err
         settled(launcher, "after", "succeeded")
         settled(launcher, "fold-2", "succeeded")
         assert launcher.log("fold-2", 2) == "folded\n"
