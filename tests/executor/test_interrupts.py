@@ -194,6 +194,23 @@ def test_an_executor_whose_start_was_interrupted_starts_all_the_same(
     assert len(out.splitlines()) > 10
 
 
+def test_an_interrupt_as_the_executors_thread_starts_has_one_traceback(tmp_path: Path) -> None:
+    text = """
+    import os, signal, threading
+    from gpulaunch import GpuExecutor
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    start = threading.Thread.start
+    def interrupted(thread):
+        if thread.name == "gpulaunch-executor":
+            os.kill(os.getpid(), signal.SIGINT)
+        start(thread)
+    threading.Thread.start = interrupted
+    GpuExecutor(simulate=1).submit(abs, -1)
+    """
+    out, err, status = script.run(tmp_path / "script.py", text)
+    assert (out, err.count("Traceback"), status) == ("", 1, -signal.SIGINT), err
+
+
 def test_workers_are_gone_when_an_interrupted_shutdown_is_followed_by_an_end(
     tmp_path: Path,
 ) -> None:
