@@ -147,6 +147,25 @@ def test_what_is_left_of_a_cut_number_is_not_taken_for_one(history: History) -> 
     history.finish()
 
 
+def test_that_nothing_comes_of_what_is_handed_over_is_said(history: History) -> None:
+    lost = Fault(None, 0.1, EMPTY)
+    history.faults = only("sbatch", lost)
+    history.add("j", Plan(5.0))
+    history.until(lambda: bool(history.warned))
+    probe = "the probe of the run directory goes to Slurm again: sbatch: exit status 0"
+    assert history.warned == [probe]
+    history.faults = lambda program, words: (
+        lost if program == "sbatch" and words[-1] != "probe" else FINE
+    )
+    history.until(lambda: len(history.warned) > 1)
+    nothing = "its queue has nothing of it, so it is handed over again"
+    given = f"Slurm is given no more for now: sbatch: exit status 0; {nothing}"
+    assert history.warned == [probe, given]
+    history.faults = fine
+    history.finish()
+    assert history.warned == [probe, given]
+
+
 # ── squeue ──────────────────────────────────────────────────────────────────────────────────────
 
 

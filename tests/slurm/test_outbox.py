@@ -180,6 +180,29 @@ def test_an_array_of_more_tasks_than_may_be_goes_as_several(site: Site, box: Out
     assert len(site.calls) <= 8
 
 
+def test_what_slurm_has_plainly_refused_for_now_can_be_taken_back(site: Site, box: Outbox) -> None:
+    site.room = {"--qos=a": 0}
+    waiting = add(box, 4, "--qos=a")
+    while not site.said:
+        site.loop.turn()
+    assert [box.drop(attempt) for attempt in waiting] == [True] * 4
+    assert not box.drop(AttemptId("of another", 1))
+
+
+def test_what_an_earlier_launcher_may_have_handed_over_cannot_be_taken_back(
+    site: Site, box: Outbox
+) -> None:
+    doubts: list[bool] = []
+    site.doubtful = lambda: doubts.append(True)  # type: ignore[method-assign]
+    attempt = AttemptId("a", 1)
+    box.take_up(Batch("1-1", "gl:x:1-1:a", (attempt,), Terms(()), (0,)))
+    assert (doubts, box.in_doubt, box.drop(attempt)) == ([True], True, False)
+    box.look_up(())
+    assert not box.drop(attempt)
+    handed_over(site, [attempt])
+    assert not box.in_doubt
+
+
 def test_what_comes_one_by_one_is_gathered_while_slurm_has_plenty(site: Site, box: Outbox) -> None:
     handed_over(site, add(box, 1, "--qos=first"))
     site.calls.clear()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
@@ -48,13 +49,55 @@ class Terms:
         return (f"{self.after[0]}_{place}",) if self.each else self.after
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """It is to be handed over.
+
+    `tries`: how often it was, without a clear answer, and Slurm turned out not to have it. With
+    `tried` Slurm may yet have some of it. With `unneeded` Slurm refused what it was to wait for.
+    """
+
+    tries: int = 0
+    tried: bool = False
+    unneeded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An earlier launcher laid it down; whether Slurm has it nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """`sbatch` has not answered yet. `before` is what it was until then."""
+
+    before: Ready
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """It was handed over; whether Slurm has it, its queue is to tell.
+
+    `said` is what `sbatch` came to, empty where that was an earlier launcher's; with `failed` it is
+    a failure, in words that are not Slurm's own.
+    """
+
+    before: Ready
+    said: str = ""
+    failed: bool = False
+
+
+State: TypeAlias = Ready | Left | Handed | Doubted
+"""Of a batch on its way. At most one of them is handed over, or in doubt, at a time."""
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Attempts that go to Slurm as one job or one array, in which each has its place as number.
 
     Places are 0, 1, ..., but for `terms.each`: there may be gaps then.
     `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
-    number, empty while it is not known.
+    number, empty while it is not known; `state` tells how far it has come until then.
     """
 
     name: str
@@ -63,6 +106,7 @@ class Batch:
     terms: Terms
     places: tuple[int, ...]
     id: str = ""
+    state: State = Ready()
 
     @property
     def members(self) -> list[tuple[int, AttemptId]]:

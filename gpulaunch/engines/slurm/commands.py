@@ -22,6 +22,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ from gpulaunch.loop import Loop
 
 LIMIT = 30.0
 """Seconds for a call. Slurm's programs themselves wait 10 s for an answer (MessageTimeout)."""
-LAST = 5.0
-"""Seconds that `scancel` has at the end of a launcher."""
+LAST = 2.0
+"""Seconds for which the end of a launcher waits for what it has told `scancel`."""
 PAUSE = 0.01
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 CHOSEN = frozenset(
@@ -271,10 +272,11 @@ class Slurm:
         self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def close(self) -> None:
-        """Give the calls up that are under way; they are not answered. What is to be ended is told
-        so first, within `LAST` seconds."""
+        """Give the calls up that are under way; they are not answered. `scancel` is, in all its
+        calls together, given `LAST` seconds to be done."""
+        until = time.monotonic() + LAST
         for call in tuple(self._calls):
-            call.close(LAST)
+            call.close(max(0.0, until - time.monotonic()))
         self._calls.clear()
 
     def _squeue(

@@ -24,7 +24,7 @@ from typing import Protocol, TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
-from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.batches import Batch, Doubted, Handed, Left, Ready, Terms
 from gpulaunch.engines.slurm.limits import Lane, Limits
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.engines.slurm.reading import Row, is_about_arrays, spans
@@ -91,14 +91,7 @@ class Outbox:
         self._fresh: dict[AttemptId, tuple[Terms, tuple[AttemptId, ...]]] = {}
         self._fresh_since: float | None = None
         self._batches: list[Batch] = []
-        self._sending: Batch | None = None
-        self._doubted = False
-        self._failed: commands.Refused | None = None
-        self._tries: dict[str, int] = {}
         self._again_at = 0.0
-        self._tried: set[AttemptId] = set()
-        self._unconfirmed: set[str] = set()
-        self._behind_nothing: set[str] = set()
         self._count = 0
         self._most: int | None = None
         self._sharing: dict[str, Batch] = {}
@@ -108,7 +101,12 @@ class Outbox:
     @property
     def in_doubt(self) -> bool:
         """Whether Slurm has the batch on its way is not known."""
-        return self._doubted
+        return self._sending is not None and isinstance(self._sending.state, Doubted)
+
+    @property
+    def _sending(self) -> Batch | None:
+        """The batch that is handed over, or in doubt."""
+        return next((b for b in self._batches if isinstance(b.state, Handed | Doubted)), None)
 
     def add(self, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
         """`after`: attempts under way that have to succeed first."""
@@ -118,7 +116,7 @@ class Outbox:
 
     def take_up(self, batch: Batch) -> None:
         """A batch of an earlier launcher, of which nobody knows whether Slurm has it."""
-        self._unconfirmed.add(batch.name)
+        batch.state = Left()
         self._batches.append(batch)
         self._send()
 
@@ -126,14 +124,15 @@ class Outbox:
         """Take it back; False where it is handed over, about to be, or perhaps was."""
         if self._fresh.pop(attempt, None) is not None:
             return True
-        if attempt in self._tried:
-            return False
-        waiting = [batch for batch in self._batches if batch.name not in self._unconfirmed]
-        return any(attempt in batch.attempts for batch in waiting)
+        found = self._with(attempt)
+        return found is not None and isinstance(found.state, Ready) and not found.state.tried
 
     def has(self, attempt: AttemptId) -> bool:
         """It is on its way; Slurm may have it already."""
-        return any(attempt in batch.attempts for batch in self._batches)
+        return self._with(attempt) is not None
+
+    def _with(self, attempt: AttemptId) -> Batch | None:
+        return next((batch for batch in self._batches if attempt in batch.attempts), None)
 
     def one_is_over(self, lane: Lane | None) -> None:
         """What was held back until it was known how another ended may go now; and there may be room
@@ -146,7 +145,7 @@ class Outbox:
 
     def why(self, attempt: AttemptId) -> str:
         """What Slurm said of why it is not taken; empty where it said nothing."""
-        found = next((batch for batch in self._batches if attempt in batch.attempts), None)
+        found = self._with(attempt)
         return self._limits.why(found.terms.lane) if found else ""
 
     def pause(self, on: bool) -> None:
@@ -159,15 +158,13 @@ class Outbox:
         """What Slurm has, asked after the doubt arose: it settles it. `whole`: what is not among
         these, Slurm does not have, as far as can be told."""
         batch = self._sending
-        if batch is None or not self._doubted:
+        if batch is None or not isinstance(batch.state, Doubted):
             return
         found = next((row.id for row in rows if row.name == batch.title), self._begun_as(batch))
         if found:
-            self._doubted = False
-            self._sent(commands.Submitted(found))
+            self._sent(batch, found)
         elif whole and time.monotonic() >= self._again_at:
-            self._doubted = False
-            self._not_there(batch)
+            self._not_there(batch, batch.state)
 
     def _begun_as(self, batch: Batch) -> str:
         """The number under which a node has begun one of it, which comes before any doubt."""
@@ -178,15 +175,16 @@ class Outbox:
                     return start.job.partition("_")[0]
         return ""
 
-    def _not_there(self, batch: Batch) -> None:
+    def _not_there(self, batch: Batch, doubt: Doubted) -> None:
         """Once more, after longer and longer; or the failure was one."""
-        failed, self._failed, self._sending = self._failed, None, None
-        tries = self._tries[batch.name] = self._tries.get(batch.name, 0) + 1
+        tries = doubt.before.tries + 1
         self._again_at = time.monotonic() + min(RAREST, AWAY_AGAIN * 2.0 ** min(tries, 10))
-        if failed is not None and "dependency" in failed.text.lower():
-            self._behind_nothing.add(batch.name)
-        elif failed is not None and tries >= TRIES:
-            self._refuse(batch, failed.text)
+        about_needs = doubt.failed and "dependency" in doubt.said.lower()
+        batch.state = Ready(tries, tried=True, unneeded=doubt.before.unneeded or about_needs)
+        if doubt.failed and tries >= TRIES and not about_needs:
+            self._refuse(batch, doubt.said)
+        elif doubt.said:
+            self._to.waits(f"{doubt.said}; its queue has nothing of it, so it is handed over again")
         self._send()
 
     # ── Batches ─────────────────────────────────────────────────────────────────────────────────
@@ -256,9 +254,8 @@ class Outbox:
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
         while self._sending is None and (batch := self._next()):
-            if batch.name in self._unconfirmed:
-                self._unconfirmed.remove(batch.name)
-                self._doubt(batch)
+            if not isinstance(batch.state, Ready):
+                self._doubt(batch, Doubted(Ready(tried=True)))
                 return
             if self._paused:
                 return
@@ -275,7 +272,7 @@ class Outbox:
                 return
             if self._probe.comes_first(batch.terms.options, self._send):
                 return
-            self._hand_over(batch)
+            self._hand_over(batch, batch.state)
         self._plan()
 
     def _next(self) -> Batch | None:
@@ -283,7 +280,7 @@ class Outbox:
         is known, there is room for some."""
         now = time.monotonic()
         for batch in self._batches:
-            if batch.name in self._unconfirmed:
+            if isinstance(batch.state, Left):
                 return batch
         for batch in self._batches:
             size = len(batch.attempts)
@@ -294,9 +291,9 @@ class Outbox:
     def _sized(self, batch: Batch, most: int) -> Batch:
         """So many of it and of those behind it that are on the same terms, where there are."""
         alike = [batch]
-        if not batch.terms.each and batch.name not in self._tries:
+        if not batch.terms.each and batch.state == Ready():
             behind = self._batches[self._batches.index(batch) + 1 :]
-            alike += [o for o in behind if o.terms == batch.terms and o.name not in self._tries]
+            alike += [o for o in behind if o.terms == batch.terms and o.state == Ready()]
         count = 1
         while count < len(alike) and sum(len(one.attempts) for one in alike[:count]) < most:
             count += 1
@@ -325,20 +322,22 @@ class Outbox:
         return self._made(wanted, batch.terms)
 
     def _replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Where it was in line."""
+        """Where it was in line; what Slurm may have of it, it may have of each of them."""
+        assert isinstance(batch.state, Ready)
+        for part in parts:
+            part.state = replace(batch.state, tries=0)
         place = self._batches.index(batch)
         batches.forget(batch, self._run)
         self._batches.remove(batch)
         self._batches[place:place] = parts
 
-    def _hand_over(self, batch: Batch) -> None:
-        self._sending = batch
-        self._tried.update(batch.attempts)
+    def _hand_over(self, batch: Batch, ready: Ready) -> None:
+        batch.state = Handed(ready)
         self._slurm.submit(
             (
                 *batch.terms.options,
                 *_array(batch),
-                *self._dependency(batch),
+                *self._dependency(batch, ready),
                 f"--job-name={batch.title}",
             ),
             self._run.batch_script,
@@ -350,29 +349,29 @@ class Outbox:
     def _answered(self, answer: commands.SubmitAnswer) -> None:
         batch = self._sending
         assert batch is not None
+        assert isinstance(batch.state, Handed)
+        before = batch.state.before
         match answer:
-            case commands.Submitted():
-                self._sent(answer)
+            case commands.Submitted(number):
+                self._sent(batch, number)
             case commands.Full(text):
+                batch.state = before
                 self._too_many(batch, text)
-            case commands.Refused(plain=False):
-                self._failed = answer
-                self._doubt(batch)
+            case commands.Refused(text, plain=False):
+                self._doubt(batch, Doubted(before, text, failed=True))
             case commands.Refused(text) if len(batch.attempts) > 1 and is_about_arrays(text):
-                self._sending, self._most = None, len(batch.attempts) // 2
+                batch.state, self._most = before, len(batch.attempts) // 2
                 self._send()
             case commands.Refused(text) if "dependency" in text.lower():
                 # What it needs has failed just now, which we are to hear: it is not wanted then.
                 # Or it has succeeded, and newer versions no longer know it.
-                self._sending = None
-                self._behind_nothing.add(batch.name)
+                batch.state = replace(before, unneeded=True)
                 self._loop.call_after("slurm:send", AGAIN, self._send)
             case commands.Refused(text):
                 self._refuse(batch, text)
                 self._send()
-            case _:
-                self._failed = None
-                self._doubt(batch)
+            case commands.Unreachable(text):
+                self._doubt(batch, Doubted(before, text))
 
     def _refuse(self, batch: Batch, why: str) -> None:
         """What was laid down stays: should Slurm have it after all, it finds what it is, and that
@@ -380,17 +379,15 @@ class Outbox:
         self._done(batch)
         self._to.refused(batch, why)
 
-    def _sent(self, answer: commands.Submitted) -> None:
-        batch = self._sending
-        assert batch is not None
+    def _sent(self, batch: Batch, number: str) -> None:
         self._done(batch)
         self._limits.taken(batch.terms.lane, len(batch.attempts), time.monotonic())
         if batch.terms.share:
             self._sharing[batch.terms.share[0]] = batch
         try:
-            batches.confirm(batch, answer.id, self._run)
+            batches.confirm(batch, number, self._run)
         except OSError:
-            batch.id = answer.id  # a later launcher finds it by its name
+            batch.id = number  # a later launcher finds it by its name
         self._to.sent(batch)
         if any(after for _, after in self._fresh.values()):
             self._gather()  # what needs one of these knows its number now
@@ -400,8 +397,6 @@ class Outbox:
     def _too_many(self, batch: Batch, why: str) -> None:
         """The site takes no more, or none of that size: fewer; and of one alone, later, when others
         on the same terms but for the options have had their turn."""
-        self._sending = None
-        self._tried.difference_update(batch.attempts)
         lane, size = batch.terms.lane, len(batch.attempts)
         if self._limits.refused(lane, size, why, time.monotonic()):
             self._to.full(lane, why)
@@ -421,17 +416,16 @@ class Outbox:
             self._batches.remove(batch)
             self._batches.insert(self._batches.index(others[-1]) + 1, batch)
 
-    def _doubt(self, batch: Batch) -> None:
-        self._sending, self._doubted = batch, True
+    def _doubt(self, batch: Batch, doubt: Doubted) -> None:
+        batch.state = doubt
         self._to.doubtful()
 
     def _done(self, batch: Batch) -> None:
-        self._sending = None
         self._again_at = 0.0
         self._batches.remove(batch)
 
-    def _dependency(self, batch: Batch) -> tuple[str, ...]:
-        each, after = batch.terms.each, self._needs(batch)
+    def _dependency(self, batch: Batch, ready: Ready) -> tuple[str, ...]:
+        each, after = batch.terms.each, self._needs(batch, ready)
         needed = ":".join(filter(None, (self._probe.id, *(() if each else after))))
         conditions = [f"afterok:{needed}"] if needed else []
         if each and after:
@@ -442,9 +436,9 @@ class Outbox:
             return ()
         return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
 
-    def _needs(self, batch: Batch) -> Sequence[str]:
+    def _needs(self, batch: Batch, ready: Ready) -> Sequence[str]:
         """Slurm's numbers. Once they were refused, those alone of which more is to be heard."""
-        if batch.name not in self._behind_nothing:
+        if not ready.unneeded:
             return batch.terms.after
         numbers = self._to.numbers()
         if batch.terms.each:

@@ -65,7 +65,7 @@ class Probe:
         self._kept: Sequence[str] = ()
         self._needed = ""
         self._unsure = False
-        self._refused = ""
+        self._refused = self._said = ""
         self._tries = 0
         self._again_at = 0.0
         self._asked = self.settled = run.seen.exists()
@@ -107,7 +107,7 @@ class Probe:
             case commands.Refused(text, plain=True) | commands.Full(text):
                 self._is_refused(text)
             case _:
-                self._unsure = True
+                self._unsure, self._said = True, answer.text
                 self._refused = answer.text if isinstance(answer, commands.Refused) else ""
                 self._doubtful()
 
@@ -151,6 +151,8 @@ class Probe:
             if self._refused and self._tries > 1:
                 self._is_refused(self._refused)
             else:
+                if self._tries == 1:
+                    self._note(f"the probe of the run directory goes to Slurm again: {self._said}")
                 self._hand_over()
 
     def _follow(self, row: Row | None) -> None:
