@@ -28,7 +28,7 @@ def command(script: Path | None, output: Path) -> None:
 
     text = starter()
     if script is not None:
-        translation = translate(_read(script), script.stem, partial(_beside, script.parent))
+        translation = translate(_read(script), script.name, partial(_beside, script.parent))
         text = translation.yaml_text
         for number, line, why in translation.untranslated:
             say(f"{script}:{number}: {why}\n    {line}")
@@ -58,5 +58,7 @@ def _beside(directory: Path, name: str) -> str | None:
 def _read(script: Path) -> str:
     try:
         return script.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{script} cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{script} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{script} is no text in UTF-8: a shell script is expected") from None

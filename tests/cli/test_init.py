@@ -29,3 +29,16 @@ def test_what_was_translated_is_written_and_the_rest_is_said(launcher: Launcher)
     assert "run.sh:2: screen starts it" in ran.err
     assert "wrote jobs.yaml" in ran.err
     assert launcher("check", "jobs.yaml").status == 0
+
+
+def test_the_header_names_the_script_as_it_is_called(launcher: Launcher) -> None:
+    launcher.file("par.sh", f"{MASK}=0 python a.py &\n")
+    assert launcher("init", "par.sh", "-o", "-").out.startswith("# Made from par.sh by ")
+
+
+def test_a_script_that_is_not_there_or_no_text_is_said_plainly(launcher: Launcher) -> None:
+    assert launcher("init", "no.sh").err == (
+        "gpulaunch: no.sh cannot be read: No such file or directory\n"
+    )
+    (launcher.path / "bin.sh").write_bytes(b"\xff\xfe\x00")
+    assert "bin.sh is no text in UTF-8" in launcher("init", "bin.sh").err

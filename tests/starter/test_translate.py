@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.spec.convert import MASKS
+from gpulaunch.starter import translate
 from gpulaunch.starter.mask import OWNED
 from tests.starter.helpers import load
 
@@ -599,3 +600,29 @@ def test_what_of_gnu_parallel_has_no_counterpart_is_told(base: Path, line: str, 
 def test_a_slots_name_that_is_no_name_is_taken_as_it_is(base: Path) -> None:
     script = "seq 0 1 | xargs -n 1 -P 2 --process-slot-var='A)B' python a.py\n"
     assert len(load(script, base).jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "cards", "said"),
+    [
+        ("--gres=gpu:a100:1", None, "engine: {slurm: {gres: a100}} in the job asks for a100"),
+        ("--gpus=h100:2", 2, "engine: {slurm: {gres: h100}} in the job asks for h100"),
+        ("--gres=gpu:v100", None, "engine: {slurm: {gres: v100}} in the job asks for v100"),
+        ("--gres=gpu:2,lscratch:10", 2, "only Slurm knows of lscratch:10"),
+        ("--gres=gpu:$N", None, "$N is no plain number of cards: the job file says 1"),
+        ("--gres=gpu:2", 2, ""),
+        ("--gpus=2", 2, ""),
+    ],
+)
+def test_what_of_the_cards_asked_of_slurm_a_job_file_does_not_say_is_told(
+    asked: str, cards: int | None, said: str
+) -> None:
+    script = f"#!/bin/bash\n#SBATCH {asked}\npython train.py\n"
+    told = translate(script, "s.sh")
+    assert [remark.why.endswith(said) for remark in told.untranslated] == ([True] if said else [])
+    assert ("gpus: 2" in told.yaml_text) == (cards == 2)
+    line = f"{asked} python train.py &"
+    of_srun = translate(f"CUDA_VISIBLE_DEVICES=0 srun {line}\n", "s.sh")
+    assert [remark.why.endswith(said) for remark in of_srun.untranslated] == (
+        [True] if said else []
+    )

@@ -125,6 +125,8 @@ def asked(words: list[str]) -> tuple[BatchOptions, list[str]]:
         found.options[name] = value
         if name in _TOLD:
             found.told.append((f"{name}={value}", _TOLD[name]))
+        elif name in _GPUS:
+            found.told += [(f"{name}={value}", why) for why in _unsaid(name, value)]
         elif name not in _QUIET and name not in _FLAGS:
             found.told.append((f"{name}={value}".rstrip("="), "only Slurm knows of it"))
         at += 1
@@ -133,6 +135,23 @@ def asked(words: list[str]) -> tuple[BatchOptions, list[str]]:
         why = f"as many run as have cards: `gpulaunch run --gpus {most}` for at most so many"
         found.told.append((f"%{most}", why))
     return found, words[at:]
+
+
+def _unsaid(name: str, value: str) -> Iterator[str]:
+    """What of the cards that are asked for a job file does not say."""
+    first, *others = value.split(",")
+    kind, *parts = first.split(":") if name == "--gres" else ["gpu", *first.split(":")]
+    if kind != "gpu":
+        others = [first, *others]
+    elif parts and not parts[-1].isdigit() and (len(parts) > 1 or "$" in parts[-1]):
+        yield f"{parts[-1]} is no plain number of cards: the job file says 1"
+    if kind == "gpu" and parts and not parts[0].isdigit() and "$" not in parts[0]:
+        yield (
+            f"any card will do here; on a cluster, engine: {{slurm: {{gres: {parts[0]}}}}} in the"
+            f" job asks for {parts[0]}"
+        )
+    if others:
+        yield f"only Slurm knows of {', '.join(others)}"
 
 
 def header(source: str) -> tuple[BatchOptions, list[tuple[int, str, str]]]:
