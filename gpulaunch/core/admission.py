@@ -241,7 +241,7 @@ class Admission:
     def _forget_claims(self) -> None:
         for card in self._cards:
             card.claims.clear()
-            card.closed = card.wanted and bool(card.attempts or card.residents)
+            card.closed = card.withdrawn or (card.wanted and bool(card.attempts or card.residents))
 
     def _yield(self) -> None:
         for card in self._cards:

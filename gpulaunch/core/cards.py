@@ -45,7 +45,8 @@ class Card:
     `lost_at`: since when another launcher has it; `turn`: how long one had it before we got it.
     `claims` and `closed` hold for one placement pass: demands that wait for this card, and
     whether it is kept from anything new. `doomed`: why it is to be set aside once nothing is on it.
-    `residents`: workers there without an attempt.
+    `residents`: workers there without an attempt. `withdrawn`: its lease is gone, and attempts that
+    are recorded there have ended: once those ends are known, a Drain finds out if it can be had.
     """
 
     gpu: Gpu
@@ -58,6 +59,7 @@ class Card:
     timer: float | None = None
     wanted: bool = False
     drained: bool = False
+    withdrawn: bool = False
     used: bool = False
     lost_at: float | None = None
     turn: float = 0.0
@@ -124,11 +126,12 @@ class Cards:
     # ── What the run does with a card ───────────────────────────────────────────────────────────
 
     def acquire(self, card: Card) -> None:
-        card.state, card.used, card.wanted = "asking", False, False
+        card.state, card.used, card.wanted, card.withdrawn = "asking", False, False, False
         self._desk.tell(Acquire(card.gpu.uuid))
 
     def release(self, card: Card) -> None:
         """Give it back. One that was looked at in vain is not looked at again at once."""
+        card.withdrawn = False
         now = self._desk.now.mono
         card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
         if not card.used:
@@ -181,13 +184,14 @@ class Cards:
 
     def granted(self, card: Card, memory_free: int) -> None:
         card.memory_free = memory_free
+        card.withdrawn = False
         self._end_turn(card)
         self._change(card, "leased")
         if card.doomed:
             self.retire(card)
 
     def refused(self, card: Card, why: Refusal) -> None:
-        card.wanted = False
+        card.wanted = card.withdrawn = False
         if card.doomed:
             self._change(card, "aside", card.doomed)
             return
@@ -202,6 +206,13 @@ class Cards:
                 self._change(card, "occupied", by)
             case Sick(text):
                 self._change(card, "aside", text)
+
+    def withdrawn(self, card: Card, why: Refusal) -> None:
+        """The lease is gone. What is recorded there has ended, or was never begun."""
+        if card.idle:
+            self.refused(card, why)
+        elif card.state == "leased":
+            card.withdrawn = True
 
     def freed(self, card: Card) -> None:
         card.not_before = card.memory_until = 0.0

@@ -70,7 +70,18 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The answer to Acquire, or to Drain (then only Sick): the run does not hold the card."""
+    """The answer to Acquire, or to Drain: the run does not hold the card."""
+
+    gpu: str
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The lease of a card was given back while this launcher was stopped, and is not to be had now.
+
+    Nothing of the run was on the card then.
+    """
 
     gpu: str
     why: Refusal
@@ -279,6 +290,7 @@ Event: TypeAlias = (
     | RetriedAnew
     | Granted
     | Refused
+    | Withdrawn
     | Freed
     | Wanted
     | GatherGranted

@@ -26,6 +26,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
+from gpulaunch.engines.cards import LeaseAwayError, LeaseLostError
 from gpulaunch.engines.environment import Machine, Place
 from gpulaunch.engines.metering import Metering
 from gpulaunch.engines.preloads import Preloads, Waiting
@@ -37,6 +38,7 @@ from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
+from gpulaunch.gpus.purse import Loan
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
@@ -45,6 +47,8 @@ from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
 Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
 IDLE_WITHOUT_CARD = 4
 RETRY = 1.0
+AGAIN = 0.05
+"""Seconds until what no pair had begun is launched on another."""
 SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
@@ -59,6 +63,7 @@ class _Live:
     ports: list[PortLease]
     server: Nursery | None = None
     readiness: Readiness | None = None
+    stopped: str | None = None
 
     @property
     def worker(self) -> AttemptId:
@@ -92,14 +97,18 @@ class Context:
 
 
 class Attempts:
-    """Starts and stops attempts. Never chooses a card: `lend` gives the leases' descriptors."""
+    """Starts and stops attempts. Never chooses a card.
+
+    `lend` gives the leases' descriptors; `hand_back` takes those that keepers gave up for a card.
+    """
 
     def __init__(
         self,
         context: Context,
         loop: Loop,
         post: Post,
-        lend: Callable[[Sequence[str]], list[int]],
+        lend: Callable[[Sequence[str]], Loan],
+        hand_back: Callable[[str, Sequence[int]], None],
         witness: Witness,
         metering: Metering,
     ) -> None:
@@ -107,6 +116,7 @@ class Attempts:
         self._loop = loop
         self._post = post
         self._lend = lend
+        self._hand_back = hand_back
         self._witness = witness
         self._metering = metering
         self._nursery: Nursery | None = None
@@ -120,7 +130,11 @@ class Attempts:
         self._live: dict[AttemptId, _Live] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._scarce: set[AttemptId] = set()
+        self._declined: set[AttemptId] = set()
         self._unserved: list[AttemptId] = []
+        self._cardless: list[AttemptId] = []
+        self._holders: dict[Pair, tuple[str, ...]] = {}
+        self._lenders: dict[str, Pair] = {}
         self._addresses: dict[str, str] = {}
         self._outs = Outs()
 
@@ -138,6 +152,13 @@ class Attempts:
             self._outs.over(str(self._context.run.out(launch.attempt)))
             self._postponed[launch.attempt] = launch
             self._unserved.append(launch.attempt)
+        except LeaseAwayError:
+            self._outs.over(str(self._context.run.out(launch.attempt)))
+            self._postponed[launch.attempt] = launch
+            self._cardless.append(launch.attempt)
+        except LeaseLostError as error:
+            self._outs.over(str(self._context.run.out(launch.attempt)))
+            self._refuse(launch, Interrupted(str(error)))
         except OSError as error:
             if error.errno in SCARCE:
                 self._postpone(launch, error.strerror or "")
@@ -151,24 +172,32 @@ class Attempts:
         """It never began. The worker that was to take it is as it was."""
         self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
-    def _postpone(self, launch: Launch, why: str) -> None:
-        """What is scarce is no failure of the job's: try again in a while. Said once."""
+    def _postpone(self, launch: Launch, why: str, pause: float = RETRY) -> None:
+        """What is scarce is no failure of the job's: try again in a while. `why` is said once."""
         attempt = launch.attempt
         self._postponed[attempt] = launch
 
         def again() -> None:
             if self._postponed.pop(attempt, None):
-                if attempt not in self._scarce:
+                if why and attempt not in self._scarce:
                     self._scarce.add(attempt)
                     self._context.warn(attempt.job, f"is tried again until it can start: {why}")
                 self.launch(launch)
 
-        self._loop.call_after(f"launch:{attempt}", RETRY, again)
+        self._loop.call_after(f"launch:{attempt}", pause, again)
 
     def _served(self) -> None:
         """A preload server begins to serve, or is gone: launch what waited for it."""
         waited, self._unserved = self._unserved, []
-        for attempt in waited:
+        self._launch_postponed(waited)
+
+    def cards_settled(self) -> None:
+        """It is known of a card that was away whether it is ours: launch what waited for that."""
+        waited, self._cardless = self._cardless, []
+        self._launch_postponed(waited)
+
+    def _launch_postponed(self, attempts: Sequence[AttemptId]) -> None:
+        for attempt in attempts:
             if launch := self._postponed.pop(attempt, None):
                 self.launch(launch)
 
@@ -213,6 +242,7 @@ class Attempts:
 
     def stop(self, stop: StopAttempt) -> None:
         if live := self._live.get(stop.attempt):
+            live.stopped = stop.by
             live.pair.stop(stop.reason, stop.now, stop.by)
         elif launch := self._postponed.pop(stop.attempt, None):
             self._refuse(launch, Interrupted(stop.by))
@@ -239,6 +269,9 @@ class Attempts:
                 self._dismiss(pair)
 
     def close(self) -> None:
+        self._postponed.clear()
+        self._cardless.clear()
+        self._lenders.clear()
         for pairs in self._idle.values():
             for pair in pairs:
                 self._dismiss(pair)
@@ -264,28 +297,48 @@ class Attempts:
             return self._idle[kept].pop(0)  # the one that has rested longest has a spare child
         return self._bear(*kept)
 
+    def borrow(self, gpu: str) -> bool:
+        """Ask a pair that holds this card's lease for copies; False: there is none."""
+        for pair, leases in self._holders.items():
+            if gpu in leases:
+                self._lenders[gpu] = pair
+                pair.lend()
+                return True
+        return False
+
+    def _lent(self, pair: Pair, descriptors: Sequence[int]) -> None:
+        """What a pair has given up; nothing, where it leaves."""
+        asked = [gpu for gpu, lender in self._lenders.items() if lender is pair]
+        for gpu in asked:
+            del self._lenders[gpu]
+            self._hand_back(gpu, descriptors)
+        for fd in descriptors:
+            os.close(fd)
+
     def _bear(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         pair = self._born(leases, server)
+        self._holders[pair] = leases
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
     def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
-        with bind_name(name) as alive:
-            held = self._lend(leases)
+        with self._lend(leases) as loan, bind_name(name) as alive:
             if server:
                 with suppress(NurseryGoneError):  # its jobs start cold
-                    return server.pair(held, alive.fileno())
+                    return _pair_of(server, loan, alive.fileno(), leases)
             if self._nursery:
                 with suppress(NurseryGoneError):
-                    return self._nursery.pair(held, alive.fileno())
+                    return _pair_of(self._nursery, loan, alive.fileno(), leases)
                 self._nursery.close()
             self._nursery = Nursery()
-            return self._nursery.pair(held, alive.fileno())
+            return _pair_of(self._nursery, loan, alive.fileno(), leases)
 
     def _dismiss(self, pair: Pair) -> None:
         """Let an idle pair go; an end of file tells it as well as a word would."""
+        self._holders.pop(pair, None)
+        self._lent(pair, ())
         self._loop.unwatch(pair.fileno())
         pair.close()
 
@@ -336,8 +389,35 @@ class Attempts:
                         f"{attempt or 'an attempt'}: process {', '.join(map(str, pids))} cannot be "
                         "killed; its cards are not used again before it is gone",
                     )
+                case client.Lent(descriptors):
+                    self._lent(pair, descriptors)
+                case client.Left():
+                    self._left(pair)
                 case client.Gone():
                     self._gone(pair)
+
+    def _left(self, pair: Pair) -> None:
+        """It was idle while we were stopped, and takes nothing in any more; its end comes."""
+        self._forget(pair)
+        for live in [live for live in self._live.values() if live.pair is pair]:
+            launch = live.launch
+            self._over(live)
+            if live.stopped is not None:
+                self._refuse(launch, Interrupted(live.stopped))
+            elif launch.worker:
+                why = "its worker was ended while this launcher was stopped"
+                self._refuse(launch, Interrupted(why))
+            else:
+                self._postpone(launch, "", RETRY if launch.attempt in self._declined else AGAIN)
+                self._declined.add(launch.attempt)
+
+    def _forget(self, pair: Pair) -> None:
+        """Nothing is launched on it any more, and nothing borrowed from it."""
+        for pairs in self._idle.values():
+            with suppress(ValueError):
+                pairs.remove(pair)
+        self._holders.pop(pair, None)
+        self._lent(pair, ())
 
     def _ended(self, report: client.Ended, live: _Live) -> None:
         launch = live.launch
@@ -428,9 +508,7 @@ class Attempts:
         """Both keepers are gone, and with them everything they kept."""
         self._loop.unwatch(pair.fileno())
         pair.close()
-        for pairs in self._idle.values():
-            with suppress(ValueError):
-                pairs.remove(pair)
+        self._forget(pair)
         for worker, idle in list(self._workers.items()):
             if idle.pair is pair:
                 del self._workers[worker]
@@ -467,6 +545,11 @@ class Attempts:
             port=ports[1].port if len(ports) > 1 else None,
             addresses={n: self._addresses[n] for n in job.needs if n in self._addresses},
         )
+
+
+def _pair_of(nursery: Nursery, loan: Loan, alive: int, leases: tuple[str, ...]) -> Pair:
+    link = None if loan.link is None else loan.link.fileno()
+    return nursery.pair(loan.descriptors, alive, link, gives_back=bool(leases))
 
 
 def _found_no_room(outcome: Outcome) -> bool:

@@ -7,6 +7,13 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
                 │
                 ▼
              Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
+
+A lease that was taken is put into the purse (`gpus.vault`), and this process's own copies of it are
+closed once it is safe there. Where it was let go there, since this process was stopped:
+
+    let go ─▶ copies from keepers that hold it still ─────────────────────────▶ all is as before
+       └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it is not to be had,
+                              Refused, to Acquire and to Drain, and Withdrawn for one at rest
 """
 
 from __future__ import annotations
@@ -14,7 +21,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from gpulaunch.core.events import (
     Acquire,
@@ -32,18 +40,43 @@ from gpulaunch.core.events import (
     Release,
     Sick,
     Wanted,
+    Withdrawn,
 )
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.eyes import Eyes, Seen, Then
 from gpulaunch.engines.pace import Pace
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.lease import POLL, Held, Lease, Waiter, scope_of, take, take_gather
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.gpus.lease import POLL, Held, Lease, Waiter, lent, scope_of, take, take_gather
+from gpulaunch.gpus.purse import Loan, Purse, PurseGoneError
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
 DRAIN_PAUSE = 0.2
+PURSES = 3
+"""So many are made in all; without one, a launcher that is stopped keeps its leases."""
 CONNECTS = 8
 """So many times in a row a card's holder is connected to, then once in `POLL` seconds."""
+
+
+class LeaseAwayError(GpulaunchError):
+    """A card's lease is being taken anew: it is known in a while whether it is still ours."""
+
+
+class LeaseLostError(GpulaunchError):
+    """A card's lease is not held any more."""
+
+
+_Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
+
+
+@dataclass(slots=True)
+class _Deposit:
+    """A lease in the purse; `wanted` by one who waits for it. `uuid`: its card; empty: the right to
+    gather."""
+
+    uuid: str
+    wanted: bool = False
 
 
 class Cards:
@@ -53,6 +86,10 @@ class Cards:
     is given back, for those that hold its descriptors as well. `lingering`: those may have it for
     a moment longer, which is no news; else whoever has it is another launcher, be it in this very
     process.
+
+    `purse` makes what keeps the leases for us; None: this process does. `borrow` asks those that
+    hold a card's descriptors for copies, `hand_back` takes them; false where nobody does. `settled`
+    is called when it is known of a card whose lease was away whether it is ours.
     """
 
     def __init__(
@@ -65,6 +102,9 @@ class Cards:
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
         lingering: bool = True,
+        purse: Callable[[], Purse] | None = None,
+        borrow: Callable[[str], bool] = lambda gpu: False,
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
@@ -74,6 +114,7 @@ class Cards:
         self._letting_go = letting_go
         self._lingering = lingering
         self._scope = scope_of(environ)
+        # Ours. Its own descriptors are closed while it is in the purse.
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
@@ -82,6 +123,15 @@ class Cards:
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
         self._connects = Pace(CONNECTS, POLL)
+        self._make_purse = purse
+        self._borrow = borrow
+        self._settled = settled
+        self._purse: Purse | None = None
+        self._purses = 0
+        self._deposits: dict[int, _Deposit] = {}
+        self._away: dict[str, _Away] = {}
+        self._asked: set[str] = set()
+        self._draining: set[str] = set()
 
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -89,8 +139,8 @@ class Cards:
                 try:
                     self.acquire(gpu)
                 except OSError as error:  # too few descriptors, an unfit lock: the core asks again
-                    why = f"its lease cannot be taken now: {error.strerror or error}"
-                    self._post(Refused(gpu, Occupied(why)))
+                    self._asked.discard(gpu)
+                    self._post(Refused(gpu, _untakable(error)))
             case Release(gpu):
                 if self.holds(gpu):  # else its Refused(Sick) is on the way, and it was given back
                     self.release(gpu)
@@ -109,19 +159,26 @@ class Cards:
 
     def acquire(self, uuid: str) -> None:
         self._returning.discard(uuid)
+        self._asked.add(uuid)
         lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
         if isinstance(lease, Held):
             if uuid in self._given_back and lease.holder.pid == os.getpid():
                 # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
                 self._returning.add(uuid)
             else:
+                self._asked.discard(uuid)
                 self._post(Refused(uuid, Elsewhere(str(lease.holder))))
             return
-        self._stop_waiting(uuid)
         self._given_back.discard(uuid)
-        self._leases[uuid] = lease
+        self._have(uuid, lease)
         self.say_want()
         self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+
+    def _have(self, uuid: str, lease: Lease) -> None:
+        """It is ours from here on."""
+        self._stop_waiting(uuid)
+        self._leases[uuid] = lease
+        self._deposit(uuid, lease)
 
     def _take_or_wait(self, uuid: str) -> Lease | Held:
         """The card's lease; else who holds it, while we wait to be told that it is let go."""
@@ -133,7 +190,7 @@ class Cards:
                     return held
 
     def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
-        if self._leases.get(uuid) is not lease:
+        if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
             return
         if isinstance(look, Sick):
             self._refuse(uuid, look)
@@ -142,38 +199,224 @@ class Cards:
             self._refuse(uuid, unfit)
             return
         self._before[uuid] = look
-        for fd in lease.selectables():
-            self._loop.watch(fd, lambda: self._visited(uuid, lease))
-        self._post(Granted(uuid, look.memory_free))
+        self._away.pop(uuid, None)
+        if uuid in self._asked:
+            self._asked.discard(uuid)
+            self._watch(uuid, lease)
+            self._post(Granted(uuid, look.memory_free))
+            if any(each.uuid == uuid and each.wanted for each in self._deposits.values()):
+                self._post(Wanted(uuid, True))
+        else:
+            self._watch(uuid, lease)
+            self._is_back(uuid)
+
+    def _watch(self, uuid: str, lease: Lease) -> None:
+        """Hear those who wait for it, where no purse does that."""
+        if self._number(uuid) is None:
+            for fd in lease.selectables():
+                self._loop.watch(fd, lambda: self._visited(uuid, lease))
 
     def _refuse(self, uuid: str, why: Refusal) -> None:
+        known = uuid in self._asked or uuid in self._draining
         self.release(uuid)
-        self._post(Refused(uuid, why))
+        self._post(Refused(uuid, why) if known else Withdrawn(uuid, why))
+        self._settled()
 
     def release(self, uuid: str) -> None:
         """Give the lease back, to the launcher that waits for it where one does."""
+        if self._away.pop(uuid, None):
+            self._stop_waiting(uuid)
         self._letting_go(uuid)
-        lease = self._leases.pop(uuid)
+        lease = self._leases.pop(uuid, None)
         self._before.pop(uuid, None)
         self._loop.forget("drain:" + uuid)
-        for fd in lease.selectables():
-            self._loop.unwatch(fd)
-        lease.hand_over()
+        self._asked.discard(uuid)
+        self._draining.discard(uuid)
+        if lease:
+            self._take_out(uuid, lease)
         if self._lingering:
             self._given_back.add(uuid)
         self.say_want()
 
     def holds(self, uuid: str) -> bool:
-        return uuid in self._leases
+        return uuid in self._leases or uuid in self._away
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
-        """What keepers and jobs on these cards must hold open."""
+        """What keepers and jobs on these cards must hold open, where no purse keeps it."""
         return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
+
+    def lend(self, uuids: Sequence[str]) -> Loan:
+        """What keepers and jobs on these cards must hold open.
+
+        Raises LeaseAwayError, LeaseLostError, OSError.
+        """
+        if any(uuid in self._away for uuid in uuids):
+            raise LeaseAwayError("its card is being asked for anew")
+        if lost := [uuid for uuid in uuids if uuid not in self._leases]:
+            index = self._gpus[lost[0]].index
+            raise LeaseLostError(f"GPU {index} was given back while this launcher was stopped")
+        ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
+        kept = [self._number(uuid) for uuid in uuids if uuid not in ours]
+        link = None
+        if kept:
+            assert self._purse is not None
+            try:
+                link = self._purse.lend([number for number in kept if number is not None])
+            except PurseGoneError:
+                self._lose_purse()
+                return self.lend(uuids)
+        return Loan(self.descriptors(ours), link)
 
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
             self._post(Wanted(uuid, lease.wanted))
+
+    # ── The purse ───────────────────────────────────────────────────────────────────────────────
+
+    def _deposit(self, uuid: str, lease: Lease) -> None:
+        """Into the purse; where there is none to be had, this process keeps it."""
+        if self._make_purse is None or lease.closed:
+            return
+        try:
+            if self._purse is None:
+                if self._purses >= PURSES:
+                    return
+                self._purses += 1
+                self._purse = self._make_purse()
+                self._loop.watch(self._purse.fileno(), self._hear_purse)
+            self._deposits[self._purse.keep(lease)] = _Deposit(uuid)
+        except PurseGoneError:
+            self._lose_purse()
+            self._deposit(uuid, lease)
+        except OSError:  # too few descriptors or processes
+            return
+
+    def _number(self, uuid: str) -> int | None:
+        found = (number for number, each in self._deposits.items() if each.uuid == uuid)
+        return next(found, None)
+
+    def _take_out(self, uuid: str, lease: Lease) -> None:
+        """Let go of a lease, wherever it is, or hand it over."""
+        number = self._number(uuid)
+        if number is None or self._purse is None:
+            for fd in lease.selectables():
+                self._loop.unwatch(fd)
+            if not lease.closed:
+                lease.hand_over()
+            return
+        del self._deposits[number]
+        lease.close()  # the purse's copy is the one that is handed over
+        try:
+            self._purse.release(number)
+        except PurseGoneError:
+            self._lose_purse()
+
+    def _hear_purse(self) -> None:
+        assert self._purse is not None
+        try:
+            words = self._purse.on_readable()
+        except PurseGoneError:
+            self._lose_purse()
+            return
+        for word in words:
+            deposit = self._deposits.get(word.deposit)
+            if deposit is None:  # taken out meanwhile
+                continue
+            if not word.held:
+                del self._deposits[word.deposit]
+                self._let_go(deposit)
+            elif deposit.uuid:
+                self._leases[deposit.uuid].close()
+                self._is_wanted(deposit, word.wanted)
+            elif self._gathering:
+                self._gathering.close()
+
+    def _is_wanted(self, deposit: _Deposit, wanted: bool) -> None:
+        if wanted != deposit.wanted:
+            deposit.wanted = wanted
+            self._post(Wanted(deposit.uuid, wanted))
+
+    def _lose_purse(self) -> None:
+        """Its process is gone, or to be given up: what was kept there alone is let go."""
+        if self._purse is None:
+            return
+        self._loop.unwatch(self._purse.fileno())
+        self._purse.close()
+        self._purse = None
+        deposits, self._deposits = self._deposits, {}
+        for deposit in deposits.values():
+            self._let_go(deposit)
+
+    def _let_go(self, deposit: _Deposit) -> None:
+        """The purse has a lease no more: see whether keepers have it, or whether it can be had."""
+        uuid = deposit.uuid
+        if not uuid:
+            self._gather_anew()
+            return
+        self._is_wanted(deposit, False)
+        lease = self._leases[uuid]
+        if not lease.closed:  # it never came to be kept there
+            self._watch(uuid, lease)
+            return
+        self._loop.forget("drain:" + uuid)
+        self._regain(uuid)
+
+    def _regain(self, uuid: str) -> None:
+        if self._borrow(uuid):
+            self._away[uuid] = "borrowing"
+            return
+        self._away[uuid] = "waiting"
+        try:
+            lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
+        except OSError as error:
+            self._lose(uuid, _untakable(error))
+            return
+        if isinstance(lease, Lease):
+            self._regained(uuid, lease)
+        elif lease.holder.pid != os.getpid():
+            self._lose(uuid, Elsewhere(str(lease.holder)))
+        # else our own keepers have it, on their way out: their hangup comes
+
+    def hand_back(self, uuid: str, descriptors: Sequence[int]) -> None:
+        """Copies of a lease that was away, from keepers that held it all the time; empty: none.
+
+        The descriptors stay the caller's.
+        """
+        if self._away.get(uuid) != "borrowing":
+            return
+        lease = lent(self._gpus[uuid].key, self._scope, descriptors)
+        if lease is None:
+            self._regain(uuid)
+            return
+        del self._away[uuid]
+        self._have(uuid, lease)
+        self._watch(uuid, lease)
+        self._is_back(uuid)
+
+    def _regained(self, uuid: str, lease: Lease) -> None:
+        """Ours anew. Somebody may have used the card in between."""
+        self._away[uuid] = "looking"
+        self._have(uuid, lease)
+        self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+
+    def _is_back(self, uuid: str) -> None:
+        if uuid in self._draining:
+            self.drain(uuid)
+        self._settled()
+
+    def _lose(self, uuid: str, why: Refusal) -> None:
+        """It is another's by now; when that one lets go, Freed comes as for any other card."""
+        known = uuid in self._asked or uuid in self._draining
+        self._asked.discard(uuid)
+        self._draining.discard(uuid)
+        self._away.pop(uuid)
+        self._leases.pop(uuid, None)
+        self._before.pop(uuid, None)
+        self._letting_go(uuid)
+        self.say_want()
+        self._post(Refused(uuid, why) if known else Withdrawn(uuid, why))
+        self._settled()
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
@@ -207,7 +450,11 @@ class Cards:
         news: Lease | Literal["gone", "odd", "perhaps"],
         holder: tuple[int, int] | None,
     ) -> None:
-        if uuid in self._returning:
+        if uuid in self._away:
+            if isinstance(news, Lease):
+                self._handed[uuid] = news
+            self._regain(uuid)
+        elif uuid in self._returning:
             if isinstance(news, Lease):
                 self._handed[uuid] = news
             self._returning.discard(uuid)
@@ -264,6 +511,7 @@ class Cards:
             except Held:
                 self._gathering = self._wait_to_gather(by_clock)
             else:
+                self._deposit("", self._gathering)
                 self.say_want()
                 self._post(GatherGranted())
 
@@ -284,10 +532,18 @@ class Cards:
         self._end_gathering()
         self._try_gathering(by_clock=news == "odd")
 
+    def _gather_anew(self) -> None:
+        """The right was given back while this process was stopped."""
+        if isinstance(self._gathering, Lease) and self._gathering.closed:
+            self._gathering = None
+            self._try_gathering()
+
     def _end_gathering(self) -> None:
         if isinstance(self._gathering, Waiter):
             self._loop.unwatch(self._gathering.fileno())
-        if self._gathering is not None:
+        if isinstance(self._gathering, Lease):
+            self._take_out("", self._gathering)
+        elif self._gathering is not None:
             self._gathering.close()
         self._gathering = None
         self.say_want()
@@ -295,17 +551,22 @@ class Cards:
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
     def drain(self, uuid: str) -> None:
-        self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
+        self._draining.add(uuid)
+        if not self.holds(uuid):  # it was given back, and was not to be had until now
+            self._regain(uuid)
+        elif uuid not in self._away:
+            self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
 
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
         self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
 
     def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, until: float) -> None:
-        if self._leases.get(uuid) is not lease:
+        if self._leases.get(uuid) is not lease or uuid in self._away:
             return
         if isinstance(look, Sick):
             self._refuse(uuid, look)
         elif self._eyes.drained(self._before[uuid], look):
+            self._draining.discard(uuid)
             self._post(Drained(uuid, look.memory_free))
         elif time.monotonic() >= until:
             why = f"its memory was not given back within {DRAIN_PATIENCE:.0f} s of its last job"
@@ -335,5 +596,13 @@ class Cards:
 
     def close(self) -> None:
         self.settle()
-        for uuid in list(self._leases):
+        for uuid in {**self._leases, **self._away}:
             self.release(uuid)
+        if self._purse:
+            self._loop.unwatch(self._purse.fileno())
+            self._purse.close()
+            self._purse = None
+
+
+def _untakable(error: OSError) -> Occupied:
+    return Occupied(f"its lease cannot be taken now: {error.strerror or error}")

@@ -26,6 +26,7 @@ from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.engines.witness import Witness
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.names import listening
+from gpulaunch.gpus.purse import Purse
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 
@@ -45,6 +46,9 @@ class Local:
             context.base,
             working=lambda: self._attempts.on_cards,
             letting_go=self._letting_go,
+            purse=Purse,
+            borrow=self._borrow,
+            settled=self._cards_settled,
         )
         self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
         self._witness = Witness(
@@ -54,7 +58,13 @@ class Local:
             context.run.metrics, pool.gpus, loop, post, context.base, context.warn
         )
         self._attempts = Attempts(
-            context, loop, self._posted, self._cards.descriptors, self._witness, self._metering
+            context,
+            loop,
+            self._posted,
+            self._cards.lend,
+            self._cards.hand_back,
+            self._witness,
+            self._metering,
         )
         # Before the first launch: later some of these names would be our own pairs'.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
@@ -77,6 +87,12 @@ class Local:
 
     def _letting_go(self, gpu: str) -> None:
         self._attempts.give_back(gpu)
+
+    def _borrow(self, gpu: str) -> bool:
+        return self._attempts.borrow(gpu)
+
+    def _cards_settled(self) -> None:
+        self._attempts.cards_settled()
 
     def _posted(self, event: Event) -> None:
         if isinstance(event, Ended):

@@ -7,9 +7,11 @@
       close(), or death of all holders ─ hangup ───▶ on_readable() -> "gone": take(key) again
       anything else                    ────────────▶ on_readable() -> "odd": wait by the clock
 
-A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Supervisor, keepers and job all hold it
-open, so that it outlives any of them and never the last. Where GPULAUNCH_LEASE_DIR is set, a locked
-file is held beside it (containers have abstract names of their own).
+A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Keepers and job hold it open, and so
+does the launcher or, for one that may be stopped, its vault (`vault`): it outlives any of them and
+never the last. Whoever waits is connected to it, accepted or not, and is woken by the end of the
+last. Where GPULAUNCH_LEASE_DIR is set, a locked file is held beside it (containers have abstract
+names of their own).
 
 Any user may bind a card's name and answer whatever they like: nothing that comes from there is a
 lease unless the kernel says so, and no answer costs a waiter more than a look every few seconds.
@@ -40,6 +42,7 @@ from gpulaunch.gpus.names import (
     bind_name,
     connect_patiently,
     holder_of,
+    is_stopped,
     listening,
 )
 from gpulaunch.peers import peer
@@ -110,6 +113,25 @@ def take_all_or_none(keys: Iterable[str], scope: str = "") -> tuple[Lease, ...]:
         leases = tuple(taken.enter_context(take(key, scope)) for key in sorted(set(keys)))
         taken.pop_all()
         return leases
+
+
+def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
+    """A card's lease by copies of descriptors that its keepers hold; None where it is not there."""
+    name = lease_name(key, scope)
+    for fd in descriptors:
+        try:
+            sock = listening_socket(os.dup(fd), name)
+        except OSError:
+            continue
+        try:
+            locked = _lock_passed(name, descriptors)
+        except (OSError, Held):
+            sock.close()
+            return None
+        return Lease(
+            key, name, sock, os.dup(locked) if locked and locked in descriptors else locked
+        )
+    return None
 
 
 def holders(scope: str = "") -> dict[str, Holder]:
@@ -192,6 +214,7 @@ class Lease:
 
         The open socket itself travels, so that nobody can take the name in between. Only for a
         lease that no keeper or job holds any more. False: nobody wanted it, it was just closed.
+        One that is stopped gets none: it would keep the lease, unread, until it goes on.
         """
         self._accept_more(True)
         self.on_readable()
@@ -216,8 +239,11 @@ class Lease:
         self._wanting.clear()
 
     def _give(self, fd: int) -> bool:
+        link = self._visitors[fd].link
         try:
-            socket.send_fds(self._visitors[fd].link, [_YOURS], list(self.filenos()))
+            if is_stopped(peer(link)[0]):
+                return False
+            socket.send_fds(link, [_YOURS], list(self.filenos()))
         except OSError:
             self._forget(fd)
             return False

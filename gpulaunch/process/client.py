@@ -83,6 +83,24 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The pair takes nothing in any more, and gives its leases back; then it is Gone.
+
+    It had nothing to run while this process was stopped, or was never born: the leases were not to
+    be had. `attempt`: what was launched on it, and never begun.
+    """
+
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Copies of the leases that the pair holds: the receiver's to close."""
+
+    descriptors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StartedCold:
     """It was to go on in its server's interpreter, and is executed instead; `why` in words.
 
@@ -94,7 +112,7 @@ class StartedCold:
     for_good: bool = False
 
 
-Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Gone
+Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Left | Lent | Gone
 
 
 class Nursery:
@@ -139,15 +157,31 @@ class Nursery:
         """What nursery and keepers wrote to standard error: nothing, unless one has crashed."""
         return os.pread(self._said.fileno(), 65536, 0).decode("utf-8", "replace")
 
-    def pair(self, leases: Sequence[int] = (), alive: int | None = None) -> Pair:
+    def pair(
+        self,
+        leases: Sequence[int] = (),
+        alive: int | None = None,
+        link: int | None = None,
+        gives_back: bool = False,
+    ) -> Pair:
         """A new keeper pair that holds (copies of) these descriptors.
+
+        `link`: a socket through which more of them come, in one message that begins with a byte
+        that says how many; where they do not come, the pair has Left. `gives_back`: it leaves, and
+        lets all of them go, when nothing runs on it and this process is stopped.
 
         Raises NurseryGoneError. A pair that could not be born reports Gone.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
-        message = {"alive": alive is not None, "fds": len(passed)}
+        passed += [] if link is None else [link]
+        message = {
+            "alive": alive is not None,
+            "fds": len(passed),
+            "link": link is not None,
+            "gives_back": gives_back,
+        }
         with theirs:
             try:
                 _send(self._socket, message, passed)
@@ -228,6 +262,10 @@ class Pair:
             raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
         self._tell({"do": "retire", "now": now})
 
+    def lend(self) -> None:
+        """Ask for copies of the leases that it holds; answered by Lent, or by Left or Gone."""
+        self._tell({"do": "lend"})
+
     def end(self) -> None:
         """An idle pair finishes and gives its leases back; answered by Gone."""
         if self._attempt is not None:
@@ -236,24 +274,26 @@ class Pair:
 
     def on_readable(self) -> list[Report]:
         """What has come, without waiting. Gone is the last one, and comes once."""
-        return [report for message in self._messages() for report in self._reports(message)]
+        return [
+            report for message, fds in self._messages() for report in self._reports(message, fds)
+        ]
 
     def close(self) -> None:
         """To the keepers this is the supervisor's death: what runs is ended."""
         self._socket.close()
 
-    def _messages(self) -> Iterator[dict[str, Any] | None]:
+    def _messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
         while not self._gone:
             try:
-                data = self._socket.recv(65536)
+                data, fds = _receive(self._socket)
             except BlockingIOError:
                 return
             except ConnectionResetError:
                 continue  # it left a message of ours unread; its last ones to us still come
             self._gone = not data
-            yield json.loads(data) if data else None
+            yield (json.loads(data) if data else None), fds
 
-    def _reports(self, message: dict[str, Any] | None) -> Iterator[Report]:
+    def _reports(self, message: dict[str, Any] | None, fds: Sequence[int]) -> Iterator[Report]:
         if message is None:
             yield from self._last_words()
         elif message["is"] == "started":
@@ -264,6 +304,11 @@ class Pair:
                 yield Unkillable(attempt, tuple(message["pids"]))
         elif message["is"] == "worker_gone":
             yield WorkerGone()
+        elif message["is"] == "left":
+            attempt, self._attempt = self._attempt, None
+            yield Left(attempt)
+        elif message["is"] == "lent":
+            yield Lent(tuple(fds))
         elif message["is"] == "cold":
             yield StartedCold(message["attempt"], message["why"], message["for_good"])
         else:
@@ -287,6 +332,17 @@ class Pair:
         # A pair that is gone says so by its end of file; a full queue holds a stop already.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             _send(self._socket, message, fds)
+
+
+def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
+    """As socket.recv_fds, whose flags Python 3.11 ignores: what comes here survives no exec."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(253 * fds.itemsize)
+    data, ancillary, _, _ = link.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+    return data, list(fds)
 
 
 def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) -> None:

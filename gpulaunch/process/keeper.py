@@ -19,6 +19,9 @@ Who catches whom. All three are subreapers, so an orphan goes to the nearest one
     inner and outer      the nursery kills what it adopts; until then it holds socket and leases
     nursery              pairs go on; the supervisor starts another nursery
 
+Of a supervisor that is stopped (Ctrl-Z, SIGSTOP) a pair with nothing to run leaves, so that others
+have its cards; what runs goes on.
+
 INVARIANT: the supervisor sees the end of file of a pair's socket only when nothing of its job is
 left. Nursery, outer and inner each hold the socket, and each lets go only after its own sweep.
 
@@ -55,6 +58,8 @@ LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
 SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
+LOOK = 2.0  # seconds between a resting pair's looks at the supervisor
+LOOKS = 2  # so many in a row find it stopped: the pair gives its leases back
 SUPERVISOR_GONE = "the supervisor is gone"
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -170,6 +175,14 @@ def send_signal(pid: int, number: int) -> bool:
     return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended, by job control or a debugger (proc(5))."""
+    try:
+        return stat_fields(pid)[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
 def close_all_but(kept: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
@@ -207,20 +220,36 @@ class Channel:
 
         A peer that died with unread messages of ours shows as ECONNRESET, not as an end of file.
         """
-        flags = socket.MSG_CMSG_CLOEXEC
         try:
-            data, ancillary, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(4 * 253), flags)
+            data, fds = receive_fds(self.socket)
         except ConnectionError:
             return None, []
-        fds: list[int] = []
-        for _, kind, payload in ancillary:
-            if kind == socket.SCM_RIGHTS:
-                fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
         return (json.loads(data) if data else None), fds
 
-    def send(self, message: dict[str, object]) -> None:
+    def send(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
+        rights = struct.pack(f"{len(fds)}i", *fds)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
         with contextlib.suppress(OSError):  # nobody listens any more; the end is in its file
-            self.socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+            data = json.dumps(message).encode()
+            self.socket.sendmsg([data], ancillary, socket.MSG_DONTWAIT)
+
+    def supervisor(self) -> int:
+        """The process that made this pair of sockets."""
+        size = struct.calcsize("iII")
+        credentials = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid: int = struct.unpack("iII", credentials)[0]
+        return pid
+
+
+def receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
+    """One message, and the descriptors that came with it."""
+    flags = socket.MSG_CMSG_CLOEXEC
+    data, ancillary, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(4 * 253), flags)
+    fds: list[int] = []
+    for _, kind, payload in ancillary:
+        if kind == socket.SCM_RIGHTS:
+            fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+    return data, fds
 
 
 # ── The nursery ─────────────────────────────────────────────────────────────────────────────────
@@ -240,6 +269,34 @@ class PairSeat:
             os.close(fd)
 
 
+class Unborn:
+    """A pair whose leases are still to come, through a link, from whoever keeps them."""
+
+    def __init__(self, fds: list[int], alive: bool, gives_back: bool) -> None:
+        self.link = socket.socket(fileno=fds.pop())
+        self.fds = fds
+        self.alive = alive
+        self.gives_back = gives_back
+
+    def take(self) -> bool:
+        """Whether all of them have come."""
+        try:
+            said, fds = receive_fds(self.link)
+        except OSError:
+            said, fds = b"", []
+        self.link.close()
+        self.fds += fds
+        return bool(said) and len(fds) == said[0]
+
+    def decline(self) -> None:
+        """It is not born: nothing was begun, and nothing is held."""
+        channel = Channel(self.fds[0])
+        channel.send({"is": "left"})
+        channel.socket.close()
+        for fd in self.fds[1:]:
+            os.close(fd)
+
+
 class Nursery:
     def __init__(self, control: int) -> None:
         self.control: Channel | None = Channel(control)
@@ -247,18 +304,23 @@ class Nursery:
         self.waker = Waker()
         self.pairs: dict[int, PairSeat] = {}
         self.broken: list[PairSeat] = []
+        self.unborn: dict[int, Unborn] = {}
         self.nap: float | None = None
 
     def serve(self) -> None:
         """Until the supervisor is gone and every pair with it."""
-        while self.control or self.pairs or self.broken:
+        while self.control or self.pairs or self.broken or self.unborn:
             poller = select.poll()
             poller.register(self.waker.fd, select.POLLIN)
+            for fd in self.unborn:
+                poller.register(fd, select.POLLIN)
             if self.control:
                 poller.register(self.control.fd, select.POLLIN)
             ready = dict(poller.poll(None if self.nap is None else self.nap * 1000))
             self.waker.clear()
             self.reap()
+            for fd in self.unborn.keys() & ready.keys():
+                self.bear_waiting(self.unborn.pop(fd))
             if self.control and self.control.fd in ready:
                 self.answer(self.control)
 
@@ -271,15 +333,30 @@ class Nursery:
         try:
             if len(fds) != message["fds"]:  # no room for them here
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            self.bear(fds, bool(message["alive"]))
+            alive, gives_back = bool(message["alive"]), bool(message.get("gives_back"))
+            if message.get("link"):
+                unborn = Unborn(fds, alive, gives_back)
+                self.unborn[unborn.link.fileno()] = unborn
+            else:
+                self.bear(fds, alive, gives_back)
         except OSError:
             # Scarce. The pair's end of file is the answer, and the supervisor asks anew.
             sys.excepthook(*sys.exc_info())
             for fd in fds:
                 os.close(fd)
 
-    def bear(self, fds: list[int], alive: bool) -> None:
-        """Fork a pair."""
+    def bear_waiting(self, unborn: Unborn) -> None:
+        """Fork a pair whose leases have come; or say that they have not."""
+        try:
+            if unborn.take():
+                self.bear(unborn.fds, unborn.alive, unborn.gives_back)
+                return
+        except OSError:
+            sys.excepthook(*sys.exc_info())
+        unborn.decline()
+
+    def bear(self, fds: list[int], alive: bool, gives_back: bool) -> None:
+        """Fork a pair. Raises OSError where there is none."""
         birth, write = os.pipe()
         try:
             pid = fork_patiently()
@@ -290,7 +367,7 @@ class Nursery:
         if pid == 0:
             born = False
             try:
-                outer(fds, alive, write, self.environment)
+                outer(fds, alive, gives_back, write, self.environment)
             except Born:
                 born = True
                 raise
@@ -372,7 +449,9 @@ def own_environment() -> dict[bytes, bytes]:
 # ── The outer keeper ────────────────────────────────────────────────────────────────────────────
 
 
-def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, bytes]) -> None:
+def outer(
+    fds: list[int], alive: bool, gives_back: bool, birth: int, environment: dict[bytes, bytes]
+) -> None:
     """Holds everything the inner keeper holds, and waits for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -388,7 +467,7 @@ def outer(fds: list[int], alive: bool, birth: int, environment: dict[bytes, byte
         os.close(birth)
         born = False
         try:
-            Inner(channel, watch, leases, environment).serve()
+            Inner(channel, watch, leases, environment, gives_back).serve()
         except Born:
             born = True
             raise
@@ -467,10 +546,20 @@ class Sweep:
 
 
 class Inner:
-    """Runs attempts, one at a time. One loop, which waits for everything at once."""
+    """Runs attempts, one at a time. One loop, which waits for everything at once.
+
+    `gives_back`: where nothing is to be run and the supervisor is found stopped, it leaves, so that
+    others have the cards. It says so before, and takes nothing in afterwards: whether a command was
+    begun is decided here alone.
+    """
 
     def __init__(
-        self, channel: Channel, watch: int, leases: list[int], environment: dict[bytes, bytes]
+        self,
+        channel: Channel,
+        watch: int,
+        leases: list[int],
+        environment: dict[bytes, bytes],
+        gives_back: bool = False,
     ) -> None:
         self.channel = channel
         self.watch: int | None = watch
@@ -484,6 +573,9 @@ class Inner:
         self.spare: Spare | None = None
         self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
+        self.supervisor = channel.supervisor() if gives_back else 0
+        self.look_at: float | None = None
+        self.found_stopped = 0
         self.exec_only = False  # of an interpreter that jobs could go on in: none does
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
@@ -512,9 +604,32 @@ class Inner:
                 self.mind_worker()
             if self.is_idle() and self.spare_at is not None and time.monotonic() >= self.spare_at:
                 self.bear_spare()
+            if self.supervisor:
+                self.look_at_supervisor(time.monotonic())
 
     def is_idle(self) -> bool:
         return not (self.attempt or self.worker or self.retirement or self.pending)
+
+    def look_at_supervisor(self, now: float) -> None:
+        """Leave one that does not go on, with the leases; only where nothing runs."""
+        if self.attempt or self.retirement or self.pending or self.leaving:
+            self.look_at, self.found_stopped = None, 0
+        elif self.look_at is None:
+            self.look_at = now + LOOK
+        elif now >= self.look_at:
+            self.look_at = now + LOOK
+            self.found_stopped = self.found_stopped + 1 if is_stopped(self.supervisor) else 0
+            if self.found_stopped >= LOOKS:
+                self.leave()
+
+    def leave(self) -> None:
+        """INVARIANT: what the supervisor sends from here on is never read, and never begun."""
+        self.channel.send({"is": "left"})
+        self.channel.fd = -1
+        self.leaving = True
+        self.look_at = None
+        if self.worker:
+            self.retire(now=False)
 
     def bear_spare(self) -> None:
         """Fork ahead, while there is nothing else to do: no step of a start costs more.
@@ -540,7 +655,9 @@ class Inner:
         if doing:
             for fd in self.attempt.pipes() if self.attempt else ():
                 poller.register(fd, select.POLLIN)
-        at = doing.next_deadline() if doing else self.spare_at if self.is_idle() else None
+        rests = [self.spare_at if self.is_idle() else None, self.look_at]
+        times = [doing.next_deadline()] if doing else rests
+        at = min((each for each in times if each is not None), default=None)
         if at is not None:
             milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
         return dict(poller.poll(milliseconds))
@@ -556,6 +673,8 @@ class Inner:
             self.begin()
         elif message["do"] == "end":
             self.leaving = True
+        elif message["do"] == "lend":
+            self.channel.send({"is": "lent"}, self.leases)
         elif message["do"] == "retire":
             self.retire(bool(message["now"]), asked=True)
         elif message["attempt"] == (

@@ -33,6 +33,7 @@ from gpulaunch.core.events import (
     StopAttempt,
     Submitted,
     TimerFired,
+    Withdrawn,
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
@@ -128,6 +129,9 @@ class Table:
 
     def elsewhere(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
+
+    def withdrawn(self, card: int) -> list[str]:
+        return self.on(Withdrawn(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
 
     def occupied(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Occupied("user bob (pid 123)")))

@@ -1,0 +1,268 @@
+"""A launcher that is stopped: its idle cards go to others, what runs keeps its own, and it goes on.
+
+The cards are simulated, shared by GPULAUNCH_SIM_POOL; leases are the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.launcher import Launcher
+from tests.helpers import wait_until
+
+# Each job waits for a file of its name, and fails if another has its card's file locked.
+JOB = """
+import fcntl, os, sys, time
+root, name = sys.argv[1:]
+with open(f"{root}/begun-{name}", "a") as begun:
+    begun.write("x")
+locks = []
+kind = fcntl.LOCK_SH if os.environ.get("SHARES") else fcntl.LOCK_EX
+for card in os.environ["GPULAUNCH_GPU_INDEX"].split(","):
+    locks.append(open(f"{root}/card-{card}", "a"))
+    try:
+        fcntl.flock(locks[-1], kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        open(f"{root}/DOUBLE-{name}-{card}", "w").close()
+        sys.exit(1)
+while not (os.path.exists(f"{root}/go-{name}") or os.path.exists(f"{root}/go")):
+    time.sleep(0.01)
+"""
+
+
+class Run:
+    """A launcher on two cards whose jobs end when told to."""
+
+    def __init__(self, place: Path, pool: str, name: str, jobs: list[tuple[str, str]]) -> None:
+        environ = {"GPULAUNCH_SIM_POOL": pool}
+        if (place / "leases").exists():
+            environ["GPULAUNCH_LEASE_DIR"] = str(place / "leases")
+        self.launcher = Launcher(place / name, environ)
+        self.launcher.path.mkdir()
+        self.names = [job for job, _ in jobs]
+        self.launcher.file("../job.py", JOB)
+        script = f"run: [{sys.executable}, -I, -S, {place}/job.py, {place}"
+        lines = [f"  - {{name: {job}, {rest}{script}, {job}]}}" for job, rest in jobs]
+        self.launcher.file("jobs.yaml", "\n".join(["jobs:", *lines, ""]))
+        self.process: subprocess.Popen[str]
+
+    def begin(self, stack: ExitStack) -> None:
+        begun = self.launcher.begun("run", "jobs.yaml", "--simulate", "2", "--run-dir", "r")
+        self.process = stack.enter_context(begun)
+
+    @property
+    def dir(self) -> Path:
+        return self.launcher.path / "r"
+
+    def wait_for(self, kind: str, count: int = 1) -> None:
+        self.launcher.wait_for(kind, count, self.dir)
+
+    def running(self, count: int) -> list[str]:
+        """The jobs that have begun, once there are so many."""
+
+        def enough() -> list[str] | None:
+            found = [name for name in self.names if begun(self.launcher.path.parent, name)]
+            return found if len(found) >= count else None
+
+        return wait_until(enough, 60, f"{count} jobs of {self.dir} begin") or []
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def ends_well(self) -> None:
+        out, err = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, out + err
+        jobs = self.launcher.jobs(self.dir)
+        assert {job["state"] for job in jobs.values()} == {"succeeded"}
+        for name, job in jobs.items():
+            assert begun(self.launcher.path.parent, name) == 1, job["attempts"]
+
+
+def begun(place: Path, job: str) -> int:
+    """How often the job's own program has begun."""
+    file = place / f"begun-{job}"
+    return len(file.read_text()) if file.exists() else 0
+
+
+def has_begun(place: Path, job: str) -> None:
+    wait_until(lambda: begun(place, job), 60, f"{job} begins")
+
+
+@pytest.fixture(params=["names", "locks"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where runs and their jobs' files are; with a directory of locks, or without."""
+    if request.param == "locks":
+        (tmp_path / "leases").mkdir(mode=0o1777)
+    return tmp_path
+
+
+@pytest.fixture
+def pool() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def stop_supervisor(run: Run) -> None:
+    run.signal(signal.SIGSTOP)
+
+
+def stop_group(run: Run) -> None:
+    """As Ctrl-Z does: all of the terminal's foreground process group.
+
+    SIGSTOP stands in for SIGTSTP, which the kernel does not deliver to an orphaned group.
+    """
+    os.killpg(run.process.pid, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("stop", [stop_supervisor, stop_group])
+def test_the_card_of_an_ended_job_goes_to_another_run_and_that_of_a_running_job_does_not(
+    place: Path, pool: str, stop: Callable[[Run], None]
+) -> None:
+    one = Run(place, pool, "one", [("a", ""), ("b", ""), ("c", ""), ("d", "")])
+    other = Run(place, pool, "other", [("x", ""), ("y", "")])
+    with ExitStack() as stack:
+        one.begin(stack)
+        first, _ = one.running(2)
+        stop(one)
+        other.begin(stack)
+        (place / f"go-{first}").touch()
+        wait_until(lambda: begun(place, "x") + begun(place, "y"), 60, "a card is given back")
+        ahead, behind = ("x", "y") if begun(place, "x") else ("y", "x")
+        os.killpg(one.process.pid, signal.SIGCONT)
+        one.wait_for("attempt_ended")
+        assert begun(place, behind) == 0, "there is no card for it"
+        assert sum(begun(place, name) for name in "abcd") == 2
+        (place / f"go-{ahead}").touch()
+        (place / "go").touch()
+        other.ends_well()
+        one.ends_well()
+    assert not list(place.glob("DOUBLE-*"))
+
+
+def test_a_stopped_run_that_nobody_robbed_goes_on_with_its_cards(place: Path, pool: str) -> None:
+    jobs = [("a", ""), ("wide", "gpus: 2, "), ("c", ""), ("d", "")]
+    one = Run(place, pool, "one", jobs)
+    other = Run(place, pool, "other", [("x", "gpus: 2, ")])
+    with ExitStack() as stack:
+        one.begin(stack)
+        one.running(1)
+        one.signal(signal.SIGSTOP)
+        (place / "go").touch()
+        other.begin(stack)
+        other.ends_well()
+        one.signal(signal.SIGCONT)
+        one.ends_well()
+
+
+def test_jobs_that_share_a_card_with_a_running_one_start_on_it_after_a_stop(
+    place: Path, pool: str
+) -> None:
+    shared = "per_gpu: 2, env: {SHARES: yes}, "
+    one = Run(place, pool, "one", [(name, shared) for name in "abcdef"])
+    other = Run(place, pool, "other", [("x", "")])
+    with ExitStack() as stack:
+        one.begin(stack)
+        running = one.running(4)
+        cards = {
+            n: one.launcher.jobs(one.dir)[n]["attempts"][0]["gpus"][0]["index"] for n in running
+        }
+        kept = cards[running[0]]
+        one.signal(signal.SIGSTOP)
+        other.begin(stack)
+        for name in running:
+            if cards[name] != kept:
+                (place / f"go-{name}").touch()
+        has_begun(place, "x")
+        (place / f"go-{next(n for n in running[1:] if cards[n] == kept)}").touch()
+        one.signal(signal.SIGCONT)
+        one.wait_for("attempt_started", 5)
+        (place / "go").touch()
+        for run in (one, other):
+            run.process.communicate(timeout=60)
+            assert run.process.returncode == 0
+            assert set(run.launcher.states(run.dir).values()) == {"succeeded"}
+
+
+def test_a_run_that_is_killed_while_stopped_leaves_nothing_held(place: Path, pool: str) -> None:
+    one = Run(place, pool, "one", [("a", ""), ("b", "")])
+    other = Run(place, pool, "other", [("x", "gpus: 2, ")])
+    with ExitStack() as stack:
+        one.begin(stack)
+        one.running(2)
+        one.signal(signal.SIGSTOP)
+        other.begin(stack)
+        one.process.kill()
+        has_begun(place, "x")
+        (place / "go").touch()
+        other.ends_well()
+
+
+def test_ctrl_c_of_a_run_that_was_robbed_while_stopped_ends_it(place: Path, pool: str) -> None:
+    one = Run(place, pool, "one", [("a", ""), ("b", ""), ("c", "")])
+    other = Run(place, pool, "other", [("x", "")])
+    with ExitStack() as stack:
+        one.begin(stack)
+        one.running(2)
+        one.signal(signal.SIGSTOP)
+        other.begin(stack)
+        (place / "go-a").touch()
+        has_begun(place, "x")
+        one.signal(signal.SIGINT)
+        one.signal(signal.SIGCONT)
+        one.process.communicate(timeout=60)
+        assert one.process.returncode == 130
+        (place / "go").touch()
+        other.ends_well()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GPULAUNCH_TEST_STOPS", "1"))))
+def test_no_card_is_ever_used_twice_whenever_two_runs_are_stopped_and_go_on(
+    place: Path, pool: str, seed: int
+) -> None:
+    luck = random.Random(f"{seed} {place.name}")
+    names = [(run, f"{run}{number}") for run in "ab" for number in range(5)]
+    kinds = ["", "", "gpus: 2, "]
+    runs = {
+        run: Run(place, pool, run, [(n, luck.choice(kinds)) for r, n in names if r == run])
+        for run in "ab"
+    }
+    rest = [name for _, name in names]
+    luck.shuffle(rest)
+    with ExitStack() as stack:
+        for run in runs.values():
+            run.begin(stack)
+        for run in runs.values():
+            run.wait_for("run_opened")
+        while rest:
+            stopped = luck.choice("ab")
+            runs[stopped].signal(signal.SIGSTOP)
+            for name in (rest.pop() for _ in range(min(2, len(rest)))):
+                (place / f"go-{name}").touch()
+            other = runs["a" if stopped == "b" else "b"]
+            before = len(other.launcher.events("gpu_changed", other.dir))
+            if luck.random() < 0.5:  # long enough to be robbed, where the other waits for a card
+                told = partial(has_news, other, before)
+                wait_until(told, 60, "it waits for a card")
+            runs[stopped].signal(signal.SIGCONT)
+        (place / "go").touch()
+        for run in runs.values():
+            run.ends_well()
+    assert not list(place.glob("DOUBLE-*"))
+
+
+def has_news(run: Run, before: int) -> bool:
+    """Whether something has become of its cards since, or it waits for none."""
+    waits = "elsewhere" in [e["state"] for e in run.launcher.events("gpu_changed", run.dir)][-1:]
+    return not waits or len(run.launcher.events("gpu_changed", run.dir)) > before
