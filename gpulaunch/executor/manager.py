@@ -101,8 +101,7 @@ class Manager:
         self.work = Work(len(self._names), self._poke)
         self._begun = threading.Lock()
         self._over: GpuFuture[None] = GpuFuture()
-        self.thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
-        self.threads: frozenset[threading.Thread] = frozenset({self.thread})
+        self.threads: frozenset[threading.Thread] = frozenset()
         """All of ours; replaced, never changed, as any thread may look."""
         self.wanted = False
         self.asked_by: object = None
@@ -125,8 +124,12 @@ class Manager:
     def _begin(self) -> None:
         """In a thread of its own; the first one counts."""
         if self._begun.acquire(blocking=False):
+            # Made here: an interrupt in the making of a `Thread`, or of any condition on a plain
+            # lock, has a second traceback on Python 3.10.
+            thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
+            self.threads = frozenset({thread})
             try:
-                self.thread.start()
+                thread.start()
             except RuntimeError as error:
                 self._fail(error)
                 self._end()
@@ -184,7 +187,7 @@ class Manager:
                     self._turn()
         except BaseException as error:
             self._fail(error)
-        for thread in self.threads - {self.thread}:
+        for thread in self.threads - {threading.current_thread()}:
             if thread.ident is not None:
                 thread.join()
         self._end()

@@ -47,7 +47,7 @@ class Work:
 
     def __init__(self, most: int, call: Callable[[], None]) -> None:
         self._call = call
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may call what its thread is in
         self._news = threading.Condition(self._lock)
         self._items: deque[Item] = deque()
         self._dropped: list[Item] = []

@@ -211,6 +211,69 @@ def test_an_interrupt_as_the_executors_thread_starts_has_one_traceback(tmp_path:
     assert (out, err.count("Traceback"), status) == ("", 1, -signal.SIGINT), err
 
 
+MAKES = """
+import gc, signal, sys, warnings
+from gpulaunch import GpuExecutor
+from tests.executor.aim import Aim
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()
+warnings.simplefilter("ignore", ResourceWarning)  # a file that was opened for nobody
+GpuExecutor(simulate=1)  # what is done once in a process is done
+aim = Aim(sys.argv[1])
+number, interrupted = 1, True
+while interrupted:
+    try:
+        aim.at(number)
+        GpuExecutor(simulate=1)
+        interrupted = aim.count() >= number
+        assert not interrupted, f"{number}: nothing came"
+    except KeyboardInterrupt as interrupt:
+        assert interrupt.__context__ is None, f"{number}: it came with a second traceback"
+    number += int(sys.argv[2])
+print("fine" if number > 1000 else number)
+"""
+
+
+def test_an_interrupt_while_an_executor_is_made_has_one_traceback(
+    library: Path, tmp_path: Path
+) -> None:
+    out, err, status = script.run(tmp_path / "script.py", MAKES, library, 7)
+    assert (out, err, status) == ("fine\n", "", 0)
+
+
+FROM_A_HANDLER = """
+import gc, signal, sys
+from gpulaunch import GpuExecutor
+from tests.executor import work
+from tests.executor.aim import Aim
+def leave(number, frame):
+    executor.shutdown(wait=False, cancel_futures=True)
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, leave)
+gc.disable()
+aim = Aim(sys.argv[1])
+number, interrupted = 1, True
+while interrupted:
+    executor, interrupted = GpuExecutor(simulate=1), False
+    try:
+        aim.at(number)
+        executor.submit(work.double, 4)
+        aim.count()
+    except KeyboardInterrupt:
+        interrupted = True
+    executor.shutdown()
+    number += int(sys.argv[2])
+print("fine" if number > 100 else number)
+"""
+
+
+def test_a_signals_handler_may_shut_down_the_executor_that_its_thread_is_in(
+    library: Path, tmp_path: Path
+) -> None:
+    out, err, status = script.run(tmp_path / "script.py", FROM_A_HANDLER, library, 7)
+    assert (out, err, status) == ("fine\n", "", 0)
+
+
 def test_workers_are_gone_when_an_interrupted_shutdown_is_followed_by_an_end(
     tmp_path: Path,
 ) -> None:
