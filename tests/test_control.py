@@ -526,11 +526,11 @@ def answering(answer: object) -> Iterator[str]:
 @pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
 def test_an_answer_that_no_run_gives_is_not_believed(answer: object) -> None:
     with answering(answer) as run:
+        assert CliRunner().invoke(ps).exit_code == 0
         with pytest.raises(NoAnswerError):
             present(run)
         [info] = mine(run)
         assert (info.pid, info.dir, info.name, info.counts) == (os.getpid(), None, None, {})
-        assert CliRunner().invoke(ps).exit_code == 0
 
 
 @pytest.mark.parametrize(
