@@ -88,6 +88,41 @@ INSERT OR REPLACE INTO attempt_sample VALUES (?, ?, ?, ?, ?);
 -- name: anything
 SELECT EXISTS (SELECT 1 FROM card_now) OR EXISTS (SELECT 1 FROM attempt);
 
+-- name: unfit
+-- A job may write what it likes: SQLite takes any value in any column, and a view has no end where it
+-- counts for ever. Texts and blobs are above every number.
+SELECT EXISTS (
+    SELECT 1 FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'
+);
+
+-- name: unfit_values
+SELECT EXISTS (
+    SELECT 1 FROM attempt
+    WHERE typeof(job) <> 'text' OR typeof(number) <> 'integer' OR typeof(pin_why) <> 'text'
+       OR typeof(pin) NOT IN ('text', 'null') OR NOT number BETWEEN 0 AND 1e15
+       OR NOT gpus BETWEEN 0 AND 1e6 OR NOT first BETWEEN 0 AND 250e9
+       OR NOT last BETWEEN 0 AND 250e9 OR NOT seconds BETWEEN 0 AND 250e9
+       OR NOT gpu_memory_peak BETWEEN 0 AND 1e18 OR NOT gpu_memory_sum BETWEEN 0 AND 1e30
+       OR NOT gpu_memory_time BETWEEN 0 AND 250e9 OR NOT card_memory_peak BETWEEN 0 AND 1e18
+       OR NOT utilization_peak BETWEEN 0 AND 1e6 OR NOT utilization_sum BETWEEN 0 AND 1e30
+       OR NOT utilization_time BETWEEN 0 AND 250e9 OR NOT cpu_seconds BETWEEN 0 AND 1e15
+       OR NOT resident_peak BETWEEN 0 AND 1e18
+) OR EXISTS (
+    SELECT 1 FROM (
+        SELECT at, utilization, memory, power, temperature, throttled FROM card_now
+        UNION ALL
+        SELECT at, utilization, memory, power, temperature, throttled FROM card_sample
+    )
+    WHERE typeof(throttled) <> 'text' OR NOT at BETWEEN 0 AND 250e9
+       OR NOT utilization BETWEEN 0 AND 1e6 OR NOT memory BETWEEN 0 AND 1e18
+       OR NOT power BETWEEN 0 AND 1e9 OR NOT temperature BETWEEN -1000 AND 1e6
+) OR EXISTS (
+    SELECT 1 FROM attempt_sample
+    WHERE NOT at BETWEEN 0 AND 250e9 OR NOT gpu_memory BETWEEN 0 AND 1e18
+       OR NOT cpu_seconds BETWEEN 0 AND 1e15 OR NOT resident BETWEEN 0 AND 1e18
+) OR EXISTS (SELECT 1 FROM (SELECT uuid FROM gpu UNION ALL SELECT uuid FROM card_now)
+    WHERE typeof(uuid) <> 'text');
+
 -- name: latest
 SELECT uuid, at, utilization, memory, power, temperature, throttled FROM card_now;
 

@@ -33,7 +33,8 @@ PATIENCE = 2.0
 
 
 def open_metrics(path: Path) -> Reader | None:
-    """None where there is no file, none of ours, a torn one, or one without samples."""
+    """None where there is no file, none of ours, a torn one, or one without samples; and where its
+    tables or values are none that are written here."""
     if not is_regular(path):
         return None
     for mode in ("ro", "rw"):
@@ -67,6 +68,9 @@ def _ours(connection: sqlite3.Connection) -> bool:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if (application, version) != (APPLICATION, VERSION):
         return False
+    for unfit in ("unfit", "unfit_values"):
+        if connection.execute(queries()[unfit]).fetchone()[0]:
+            return False
     return bool(connection.execute(queries()["anything"]).fetchone()[0])
 
 

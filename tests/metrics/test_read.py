@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,30 @@ def test_a_run_was_last_seen_with_its_newest_sample_of_all(store: Store, path: P
 def test_without_a_file_nothing_was_measured(tmp_path: Path) -> None:
     assert measured(tmp_path / "metrics.db") == NOTHING
     assert not (tmp_path / "metrics.db").exists()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE attempt SET gpu_memory_sum = 'much', gpu_memory_time = 'long'",
+        "UPDATE attempt SET seconds = 9e999",
+        "UPDATE attempt SET last = 1e300",
+        "UPDATE attempt SET resident_peak = x'00'",
+        "UPDATE attempt SET job = x'ff'",
+        "UPDATE attempt_sample SET at = 'now'",
+        "UPDATE card_now SET memory = 'all of it'",
+        "UPDATE card_sample SET throttled = x'00'",
+        "UPDATE gpu SET uuid = x'00'",
+        "DROP TABLE attempt; CREATE VIEW attempt AS WITH RECURSIVE c(job, number) AS"
+        " (SELECT 'a', 1 UNION ALL SELECT job, number + 1 FROM c) SELECT *, '' AS pin FROM c",
+    ],
+)
+def test_what_no_sampler_writes_is_not_read(store: Store, path: Path, statement: str) -> None:
+    store.write(attempt_steps(AttemptSample(A, 1.0, 5, 2.0, 3), None, 1.0, 1.0), 1.0)
+    store.write(card_steps(CardSample("G", 1.0, 1.0, 5, 1.0, 40)), 1.0)
+    store.close()
+    assert measured(path).uses
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(statement)
+        connection.commit()
+    assert measured(path) == NOTHING
