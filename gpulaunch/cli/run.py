@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from gpulaunch.cli.options import (
     pool_options,
     run_options,
 )
+
+if TYPE_CHECKING:
+    from gpulaunch.journal.rundir import RunDir
 
 
 @click.command("run")
@@ -45,15 +48,12 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     from gpulaunch.cli import resuming, running
     from gpulaunch.cli.beforehand import looking_for
     from gpulaunch.errors import UsageError
-    from gpulaunch.journal.finding import newest_of, working_directory
-    from gpulaunch.journal.rundir import RunDir
     from gpulaunch.spec import load
 
     opts = Options.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
-    last = RunDir(opts.run_dir) if opts.run_dir else newest_of(jobs, working_directory())
-    if go_on and last and last.holds_run:
+    if go_on and (last := _last(jobs, opts)) is not None and last.holds_run:
         return resuming.resume(last, opts)
     look = looking_for(opts.engine)
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
@@ -61,3 +61,20 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
         running.refuse_unfinished(jobs, opts)
         running.say_alive_elsewhere(jobs, opts)
     return running.start(plan, jobs, opts)
+
+
+def _last(jobs: Path, options: Options) -> RunDir | None:
+    """The run that `--continue` goes on with: cron and Makefiles start elsewhere than people do,
+    so it is looked for where `resume JOBS` would find it; one that is not begun here is named."""
+    from gpulaunch.cli.output import say, typed
+    from gpulaunch.journal.finding import newest_around, newest_of, working_directory
+    from gpulaunch.journal.rundir import RunDir
+
+    if options.run_dir:
+        return RunDir(options.run_dir)
+    cwd = working_directory()
+    if last := newest_of(jobs, cwd):
+        return last
+    if last := newest_around(Path(os.path.realpath(jobs)), cwd):
+        say(f"goes on with {typed(last.path)}, which was not begun here", options)
+    return last

@@ -97,8 +97,8 @@ def find(run: str | None, cwd: Path) -> RunDir:
         return RunDir(path)
     chosen: RunDir | None = None
     if path is not None and _kind(path) == "file":
-        chosen = _of_file(path, cwd) or _around(path)
-    chosen = chosen or _named(run, cwd) or (_of_file(path, cwd) if path else None)
+        chosen = newest_around(path, cwd) or _around(path)
+    chosen = chosen or _named(run, cwd) or (newest_around(path, cwd) if path else None)
     if chosen is None:
         raise NoSuchRunError(_not_found(run, path, cwd))
     return chosen
@@ -248,8 +248,8 @@ def _named(name: str, cwd: Path) -> RunDir | None:
     return None
 
 
-def _of_file(path: Path, cwd: Path) -> RunDir | None:
-    """The newest run of a job file, begun here, above, or where the file lies."""
+def newest_around(path: Path, cwd: Path) -> RunDir | None:
+    """The newest run of a job file (its real path), begun here, above, or where the file lies."""
     places = dict.fromkeys((cwd, *cwd.parents, *path.parents))
     found = [
         run

@@ -100,6 +100,20 @@ def test_continue_is_idempotent(launcher: Launcher) -> None:
     assert len(list((launcher.path / "gpulaunch-runs").iterdir())) == 2
 
 
+def test_continue_from_elsewhere_goes_on_with_the_run_beside_the_job_file(
+    launcher: Launcher,
+) -> None:
+    jobs = launcher.file("jobs.yaml", "jobs: [{name: a, run: echo a >> ran}]")
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    for place in ("home/cron", "below"):
+        there = Launcher(launcher.file(f"{place}/readme", "").parent)
+        result = there("run", "--continue", jobs, "--simulate", "1")
+        assert result.status == 0, result.err
+        assert f"goes on with {launcher.run}, which was not begun here" in result.err
+        assert not (there.path / "gpulaunch-runs").exists()
+    assert ran(launcher) == ["a"]
+
+
 def test_a_finished_run_does_not_stand_in_the_way_of_a_new_one(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true'}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
