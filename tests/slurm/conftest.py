@@ -64,6 +64,13 @@ def launcher_on(cluster: Cluster, at: Path, command: Sequence[str] = COMMAND) ->
     return Launcher(at, told | {"GPULAUNCH_SLURM_CYCLE": "0.3"}, command)
 
 
+def nothing_waits(cluster: Cluster) -> None:
+    """Check that nothing is in the queue to be begun, and wait until what is over has left it: how
+    a job ended is known before Slurm has done with it."""
+    assert not cluster.command("squeue", "-h", "--states=PENDING")
+    wait_until(lambda: not cluster.command("squeue", "-h"), PATIENCE, "what is over is gone")
+
+
 @pytest.fixture
 def on_slurm(cluster: Cluster, tmp_path: Path) -> Launcher:
     """gpulaunch in an empty directory, beside the cluster that tests share."""

@@ -22,7 +22,7 @@ from tests.cli.launcher import Launcher
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
-from tests.slurm.conftest import MakeCluster, launcher_on
+from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_kills import IMPATIENT
 from tests.slurm.test_runs import SLURM, left, lines, places
 
@@ -157,7 +157,7 @@ def test_what_a_person_requeues_runs_again_at_once(
         assert process.wait(120) == 0, busy.log()
     check_each_was_run(launcher, again, "requeued by Slurm")
     # Nothing of them is left in the queue, to be begun in vain.
-    assert not busy.command("squeue", "-h")
+    nothing_waits(busy)
 
 
 def test_what_is_begun_anew_while_no_launcher_lives_finds_its_claim_taken(

@@ -18,6 +18,7 @@ from gpulaunch.core.events import Pause
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
+from tests.slurm.conftest import nothing_waits
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -324,7 +325,7 @@ def test_after_failures_nothing_more_is_begun(
     assert result.status == 1, result.err
     assert on_slurm.states()["bad"] == "failed"
     assert not (on_slurm.path / "begun").exists()
-    assert not cluster.command("squeue", "-h")
+    nothing_waits(cluster)
 
 
 # ── A live run, from another terminal ───────────────────────────────────────────────────────────
@@ -455,7 +456,7 @@ def left(launcher: Launcher) -> list[int]:
 def check_stopped(launcher: Launcher, cluster: Cluster) -> None:
     """Nothing is left of it, and it can be gone on with."""
     assert not left(launcher)
-    assert not cluster.command("squeue", "-h")
+    nothing_waits(cluster)
     assert launcher.status()["run"]["state"] == "stopped"
     assert set(launcher.states().values()) == {"waiting"}
     launcher.file("jobs.yaml", LONG.replace("setsid sleep 1000 & exec sleep 1000", "'true'"))

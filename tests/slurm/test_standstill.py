@@ -17,7 +17,7 @@ from gpulaunch.engines.slurm.standstill import PATIENCE, SETTLED, Standstill
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
-from tests.slurm.conftest import MakeCluster, launcher_on
+from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -99,7 +99,7 @@ def test_a_run_that_is_stopped_leaves_no_probe_in_the_queue(
         wait_until(lambda: len(cluster.command("squeue", "-h").splitlines()) == 2, LONG)
         process.send_signal(signal.SIGINT)
         assert process.wait(LONG) == 130
-    assert not cluster.command("squeue", "-h")
+    nothing_waits(cluster)
 
 
 def test_of_an_array_the_held_task_alone_reads_held(

@@ -17,7 +17,7 @@ from gpulaunch.process.nodeside import withdraw
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
-from tests.slurm.conftest import MakeCluster, launcher_on
+from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_engine import ends
 from tests.slurm.test_runs import SLURM, left, lines
 
@@ -282,7 +282,7 @@ ending.withdraw = lambda *told: (withdraw(*told), os.kill(os.getpid(), 9))
     expected = {name: 2 if name in waited else 1 for name in launcher.jobs()}
     assert {name: len(job["attempts"]) for name, job in launcher.jobs().items()} == expected
     assert Counter(lines(launcher.path / "ran")) == {f"{n}.{c}": 1 for n, c in expected.items()}
-    assert not small.command("squeue", "-h")
+    nothing_waits(small)
 
 
 def test_what_neither_slurm_nor_its_node_tells_is_left_after_a_second_ctrl_c(
