@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @job_file
+@click.argument("more", nargs=-1, metavar="")
 @pool_options
 @per_gpu
 @only
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
-def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
+def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: Any) -> int:
     """Run a job list to its end, in the foreground.
 
     Exit status: 0 every job succeeded; 1 some job did not; 2 the command line or the job file is
@@ -50,6 +51,11 @@ def command(jobs: Path, new: bool, go_on: bool, **options: Any) -> int:
     from gpulaunch.errors import UsageError
     from gpulaunch.spec import load
 
+    if more:
+        raise UsageError(
+            f"run takes one job file, and {jobs} {' '.join(more)} is more: a run for each, or one"
+            " file with all jobs; one command: gpulaunch exec -- CMD"
+        )
     opts = Options.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")

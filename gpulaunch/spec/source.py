@@ -12,10 +12,12 @@ import re
 import stat
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from gpulaunch.errors import JobFileError, Mistake, UsageError
+from gpulaunch.spec.suggest import did_you_mean
 
 MAX_BYTES = 64 << 20
 
@@ -24,6 +26,8 @@ _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-
 _ADDRESS = re.compile(r"""\bto["']?\s*:\s*["']?[A-Za-z][A-Za-z0-9+.-]*://""")
 _SHOWN = 100
 _LONGEST = 1000
+_LOOKED_AT = 1000
+"""Entries of a directory in which a file of nearly the same name is looked for."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,27 @@ def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
 
 def _cannot_open(path: Path, what: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"{path}: no such file; expected {what}"
+        return f"{path}: no such file; expected {what}{_near(path)}"
     if isinstance(error, PermissionError):
         return f"{path}: permission denied; expected {what} that this user may read"
     return f"{path}: cannot be read: {error.strerror}"
+
+
+def _near(path: Path) -> str:
+    """`; did you mean a.yaml?`: a file beside it of that name with another ending, or nearly."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, _LOOKED_AT) if entry.is_file()]
+    except (OSError, ValueError):
+        return ""
+    alike = [name for name in names if Path(name).stem == path.stem and _is_yaml(name)]
+    if len(alike) == 1:
+        return f"; did you mean {_one_line(alike[0])}?"
+    return did_you_mean(path.name, [name for name in names if _is_yaml(name)], alike=0.74)
+
+
+def _is_yaml(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
 
 
 def decode(data: bytes, name: str) -> str:

@@ -9,6 +9,17 @@ import pytest
 
 from tests.cli.launcher import Launcher
 
+
+def test_a_command_or_two_files_where_run_takes_one_file_are_told_what_to_do(
+    launcher: Launcher,
+) -> None:
+    for argv in (["python", "train.py"], ["a.yaml", "b.yaml"]):
+        result = launcher("run", *argv)
+        assert result.status == 2
+        assert f"run takes one job file, and {' '.join(argv)} is more" in result.err
+        assert "one command: gpulaunch exec -- CMD" in result.err
+
+
 WRONG = """
 jobs:
   - {name: a, run: 'true', gpus: x}

@@ -364,6 +364,18 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
         assert caught.value.status == 2
 
 
+@pytest.mark.parametrize("typed", ["jobs.yml", "jobs", "Jobs.yaml", "jbos.yaml"])
+def test_a_file_that_is_not_there_is_told_the_one_that_may_be_meant(
+    typed: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: []")
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(UsageError, match=r"; did you mean jobs.yaml\?$"):
+        load(tmp_path / typed, environ={})
+    with pytest.raises(UsageError, match=r"\(YAML text\)$"):
+        load(tmp_path / "sweep.yaml", environ={})
+
+
 def test_a_file_that_may_not_be_read_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "jobs.yaml"
     path.write_text("jobs: []")
