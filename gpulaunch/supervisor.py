@@ -6,7 +6,8 @@
     people  ┘                        └─▶ instructions ─▶ engine
 
 Facts are written before the instructions that rest on them are carried out. While the journal
-cannot be written, nothing new is started; after a minute of that the run is stopped.
+cannot be written, nothing new is started; after a minute of that the run is stopped. One that a
+signal has stopped by then ends as soon as its jobs have.
 """
 
 from __future__ import annotations
@@ -192,7 +193,13 @@ class Supervisor:
         return OK if state == "succeeded" else SOME_JOB_FAILED
 
     def _finished(self) -> bool:
-        return self._run.finished and not self._inbox and (self._recording or bool(self.unrecorded))
+        if not self._run.finished or self._inbox:
+            return False
+        if self.stopped_by and not (self._recording or self.unrecorded):
+            self._retry_recording()
+            if not self._recording:  # a person waits for the end, and nothing else is to come
+                self._give_up_recording()
+        return not self._inbox and (self._recording or bool(self.unrecorded))
 
     def _drain_inbox(self) -> None:
         while self._inbox:

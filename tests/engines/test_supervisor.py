@@ -119,6 +119,28 @@ def test_a_signal_stops_and_a_second_one_kills(world: World) -> None:
     assert world.supervisor.ledger.state == "stopped"
 
 
+def test_a_signal_while_the_record_is_broken_ends_the_run_as_soon_as_its_jobs_have(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 3600.0)
+    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_PATIENCE", 3600.0)
+
+    def fill_the_disk() -> None:
+        world.record.broken = None
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def late() -> None:
+        raise AssertionError("it waits for the disk")
+
+    world.loop.on_signals([signal.SIGTERM], world.supervisor.on_signal)
+    world.loop.call_after("test", 0.01, fill_the_disk)
+    world.loop.call_after("late", 20.0, late)
+    world.serve("long")
+    assert world.supervisor.stopped_by == signal.SIGTERM
+    assert world.supervisor.unrecorded == "No space left on device"
+    assert world.view.seen[-1].state == "stopped"  # type: ignore[attr-defined]
+
+
 def test_what_is_asked_while_the_end_is_told_is_done_first(world: World) -> None:
     told: list[RunClosed] = []
 
