@@ -243,15 +243,22 @@ def _record(job: Job, run: RunDir) -> Path:
 
 
 def _batch(job: Job, run: RunDir) -> Path:
+    """A directory of links to the batch's items, and to none that an earlier attempt had alone."""
     assert job.batch is not None
     directory = run.batch(job.name)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     names = Counter(os.path.basename(item) for item in job.batch)
+    links: dict[str, str] = {}
     for number, item in enumerate(job.batch):
         name = os.path.basename(item)
-        link = directory / (name if names[name] == 1 else f"{number}-{name}")
-        if not link.is_symlink():
-            link.symlink_to(item)
+        links[name if names[name] == 1 else f"{number}-{name}"] = item
+    for there in [path for path in directory.iterdir() if path.is_symlink()]:
+        if links.get(there.name) == os.readlink(there):
+            del links[there.name]
+        else:
+            there.unlink()
+    for name, item in links.items():
+        (directory / name).symlink_to(item)
     return directory
 
 

@@ -36,6 +36,20 @@ def test_a_job_gets_its_record_as_it_was_when_the_file_was_read(tmp_path: Path) 
     assert Path(materialise(b, run)["path"]).read_text() == ">b\nEFG\n"
 
 
+def test_a_batch_holds_the_items_that_it_has_now_and_what_jobs_have_put_there(
+    tmp_path: Path,
+) -> None:
+    run = RunDir(tmp_path / "run")
+    old = Job("j", "x", batch=("/in/a.txt", "/in/b.txt", "/old/c.txt"))
+    place = Path(materialise(old, run)["batch_dir"])
+    (place / "notes").write_text("the job's own")
+    new = Job("j", "x", batch=("/in/b.txt", "/new/c.txt"))
+    assert Path(materialise(new, run)["batch_dir"]) == place
+    links = {path.name: os.readlink(path) for path in place.iterdir() if path.is_symlink()}
+    assert links == {"b.txt": "/in/b.txt", "c.txt": "/new/c.txt"}
+    assert (place / "notes").exists()
+
+
 def test_in_outputs_only_what_was_typed_is_a_pattern(tmp_path: Path) -> None:
     names = ["a[1].in", "a1.in", "b*.in", "bb.in", "c?.in"]
     for name in names:
