@@ -38,6 +38,9 @@ NOT_RUN = {
     "pytest -n auto --dist loadgroup           # a few minutes on two cores": "these tests"
     " themselves, and benchmarks",
     "GPULAUNCH_TEST_HISTORIES=2000 pytest tests/slurm/test_faults.py": "these tests themselves",
+    "GPULAUNCH_TEST_WRAPPED=60 GPULAUNCH_TEST_SEED=1 pytest tests/slurm/test_wrapped.py": (
+        "twenty minutes on a cluster of their own"
+    ),
     "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
     " terminal": "stays until it is ended",
 }
