@@ -9,6 +9,9 @@ import click
 
 from gpulaunch.errors import UsageError
 
+LARGEST = 16 << 20
+"""Characters of a script."""
+
 
 @click.command("init")
 @click.argument("script", required=False, type=click.Path(path_type=Path))
@@ -48,17 +51,26 @@ def command(script: Path | None, output: Path) -> None:
 
 
 def _beside(directory: Path, name: str) -> str | None:
-    """The text of a file that the script names; None where it cannot be read."""
+    """The text of a file that the script names; None where it cannot be read, or is no file."""
+    from gpulaunch.files import regular
+
     try:
-        return (directory / name).read_text(encoding="utf-8")
+        with open(directory / name, encoding="utf-8", opener=regular) as file:
+            text = file.read(LARGEST + 1)
     except (OSError, ValueError):
         return None
+    return text if len(text) <= LARGEST else None
 
 
 def _read(script: Path) -> str:
+    """The script's text; it may come through a pipe, as from `<(...)`."""
     try:
-        return script.read_text(encoding="utf-8")
+        with open(script, encoding="utf-8") as file:
+            text = file.read(LARGEST + 1)
     except OSError as error:
         raise UsageError(f"{script} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{script} is no text in UTF-8: a shell script is expected") from None
+    if len(text) > LARGEST:
+        raise UsageError(f"{script}: a script may have at most {LARGEST:,} characters")
+    return text

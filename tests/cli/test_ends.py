@@ -133,3 +133,36 @@ def test_a_killed_job_is_told_who_may_have_sent_that(launcher: Launcher) -> None
         assert last["failure"] == "signal", last
         assert "dmesg" in last["advice"]
         assert "PYTHONFAULTHANDLER" not in last["advice"]
+
+
+def test_a_killed_run_says_how_long_it_lived_and_how_to_go_on(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000}, {name: b, run: sleep 1.5}]")
+    with launcher.begun("run", "jobs.yaml", "--simulate", "2") as run:
+        wait_until(lambda: launcher.events("attempt_ended"))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    shown = launcher("status").out
+    assert "interrupted" in shown
+    assert "0:00" not in shown.splitlines()[0]
+    assert "gpulaunch resume" in shown
+
+
+def test_many_failures_fit_a_screen_with_what_shows_them(launcher: Launcher) -> None:
+    launcher.environ |= {"COLUMNS": "80", "LINES": "24"}
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - name: f-{{item}}
+            gpus: 0
+            foreach: {values: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}
+            run: 'i={{item}}; echo "ValueError: no chain in $((i % 2))"; exit $((i % 2 + 1))'
+          - {name: "then-{{item}}", foreach: {values: [1, 2, 3]}, needs: ["f-*"], run: "true"}
+        """,
+    )
+    done = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet", "--breaker", "0")
+    assert done.status == 1
+    for shown in (done.err, launcher("status").out):
+        lines = [line for line in shown.splitlines() if not line[:1].isdigit()]
+        assert len(lines) <= 24, "without what was said while it ran"
+        assert any("ValueError: no chain in" in line for line in lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.cli.launcher import Launcher
@@ -42,3 +44,15 @@ def test_a_script_that_is_not_there_or_no_text_is_said_plainly(launcher: Launche
     )
     (launcher.path / "bin.sh").write_bytes(b"\xff\xfe\x00")
     assert "bin.sh is no text in UTF-8" in launcher("init", "bin.sh").err
+
+
+def test_a_script_without_an_end_is_said_plainly(launcher: Launcher) -> None:
+    refused = launcher("init", "/dev/zero")
+    assert (refused.status, refused.out) == (2, "")
+    assert "a script may have at most" in refused.err
+
+
+def test_a_list_that_is_no_file_is_not_waited_for(launcher: Launcher) -> None:
+    launcher.file("go.sh", 'while read -r x; do CUDA_VISIBLE_DEVICES=0 echo "$x"; done < list\n')
+    os.mkfifo(launcher.path / "list")
+    assert launcher("init", "go.sh", "-o", "-").status in (0, 2)
