@@ -36,9 +36,9 @@ from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.gpus.lease_client import LentLeases
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
-from gpulaunch.gpus.purse import Loan
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
@@ -107,7 +107,7 @@ class Attempts:
         context: Context,
         loop: Loop,
         post: Post,
-        lend: Callable[[Sequence[str]], Loan],
+        lend: Callable[[Sequence[str]], LentLeases],
         hand_back: Callable[[str, Sequence[int]], None],
         witness: Witness,
         metering: Metering,
@@ -324,16 +324,16 @@ class Attempts:
     def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
-        with self._lend(leases) as loan, bind_name(name) as alive:
+        with self._lend(leases) as lent, bind_name(name) as alive:
             if server:
                 with suppress(NurseryGoneError):  # its jobs start cold
-                    return _pair_of(server, loan, alive.fileno(), leases)
+                    return _pair_of(server, lent, alive.fileno(), leases)
             if self._nursery:
                 with suppress(NurseryGoneError):
-                    return _pair_of(self._nursery, loan, alive.fileno(), leases)
+                    return _pair_of(self._nursery, lent, alive.fileno(), leases)
                 self._nursery.close()
             self._nursery = Nursery()
-            return _pair_of(self._nursery, loan, alive.fileno(), leases)
+            return _pair_of(self._nursery, lent, alive.fileno(), leases)
 
     def _dismiss(self, pair: Pair) -> None:
         """Let an idle pair go; an end of file tells it as well as a word would."""
@@ -547,9 +547,9 @@ class Attempts:
         )
 
 
-def _pair_of(nursery: Nursery, loan: Loan, alive: int, leases: tuple[str, ...]) -> Pair:
-    link = None if loan.link is None else loan.link.fileno()
-    return nursery.pair(loan.descriptors, alive, link, gives_back=bool(leases))
+def _pair_of(nursery: Nursery, lent: LentLeases, alive: int, leases: tuple[str, ...]) -> Pair:
+    link = None if lent.link is None else lent.link.fileno()
+    return nursery.pair(lent.descriptors, alive, link, gives_back=bool(leases))
 
 
 def _found_no_room(outcome: Outcome) -> bool:

@@ -8,8 +8,9 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
                 ▼
              Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
 
-A lease that was taken is put into the purse (`gpus.vault`), and this process's own copies of it are
-closed once it is safe there. Where it was let go there, since this process was stopped:
+A lease that was taken is given to a process that keeps it (`gpus.lease_server`), and this process's
+own copies of it are closed once it is safe there. Where it was let go there, since this process was
+stopped:
 
     let go ─▶ copies from keepers that hold it still ─────────────────────────▶ all is as before
        └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it is not to be had,
@@ -48,12 +49,12 @@ from gpulaunch.engines.pace import Pace
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease import POLL, Held, Lease, Waiter, lent, scope_of, take, take_gather
-from gpulaunch.gpus.purse import Loan, Purse, PurseGoneError
+from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LentLeases
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
 DRAIN_PAUSE = 0.2
-PURSES = 3
+SERVERS = 3
 """So many are made in all; without one, a launcher that is stopped keeps its leases."""
 CONNECTS = 8
 """So many times in a row a card's holder is connected to, then once in `POLL` seconds."""
@@ -71,9 +72,11 @@ _Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
 
 
 @dataclass(slots=True)
-class _Deposit:
-    """A lease in the purse; `wanted` by one who waits for it. `uuid`: its card; empty: the right to
-    gather."""
+class _Kept:
+    """A lease that the server keeps; `wanted` by one who waits for it.
+
+    `uuid`: its card; empty: the right to gather.
+    """
 
     uuid: str
     wanted: bool = False
@@ -87,9 +90,10 @@ class Cards:
     a moment longer, which is no news; else whoever has it is another launcher, be it in this very
     process.
 
-    `purse` makes what keeps the leases for us; None: this process does. `borrow` asks those that
-    hold a card's descriptors for copies, `hand_back` takes them; false where nobody does. `settled`
-    is called when it is known of a card whose lease was away whether it is ours.
+    `start_server` starts the process that keeps the leases for us; None: this process does.
+    `borrow` asks those that hold a card's descriptors for copies, `hand_back` takes them; false
+    where nobody does. `settled` is called when it is known of a card whose lease was away whether
+    it is ours.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class Cards:
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
         lingering: bool = True,
-        purse: Callable[[], Purse] | None = None,
+        start_server: Callable[[], LeaseClient] | None = None,
         borrow: Callable[[str], bool] = lambda gpu: False,
         settled: Callable[[], None] = lambda: None,
     ) -> None:
@@ -114,7 +118,7 @@ class Cards:
         self._letting_go = letting_go
         self._lingering = lingering
         self._scope = scope_of(environ)
-        # Ours. Its own descriptors are closed while it is in the purse.
+        # Ours. Its own descriptors are closed while the server keeps it.
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
@@ -123,12 +127,12 @@ class Cards:
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
         self._connects = Pace(CONNECTS, POLL)
-        self._make_purse = purse
+        self._start_server = start_server
         self._borrow = borrow
         self._settled = settled
-        self._purse: Purse | None = None
-        self._purses = 0
-        self._deposits: dict[int, _Deposit] = {}
+        self._server: LeaseClient | None = None
+        self._servers_started = 0
+        self._kept: dict[int, _Kept] = {}
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
@@ -178,7 +182,7 @@ class Cards:
         """It is ours from here on."""
         self._stop_waiting(uuid)
         self._leases[uuid] = lease
-        self._deposit(uuid, lease)
+        self._entrust(uuid, lease)
 
     def _take_or_wait(self, uuid: str) -> Lease | Held:
         """The card's lease; else who holds it, while we wait to be told that it is let go."""
@@ -204,14 +208,14 @@ class Cards:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
             self._post(Granted(uuid, look.memory_free))
-            if any(each.uuid == uuid and each.wanted for each in self._deposits.values()):
+            if any(each.uuid == uuid and each.wanted for each in self._kept.values()):
                 self._post(Wanted(uuid, True))
         else:
             self._watch(uuid, lease)
             self._is_back(uuid)
 
     def _watch(self, uuid: str, lease: Lease) -> None:
-        """Hear those who wait for it, where no purse does that."""
+        """Hear those who wait for it, where no server does that."""
         if self._number(uuid) is None:
             for fd in lease.selectables():
                 self._loop.watch(fd, lambda: self._visited(uuid, lease))
@@ -242,10 +246,10 @@ class Cards:
         return uuid in self._leases or uuid in self._away
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
-        """What keepers and jobs on these cards must hold open, where no purse keeps it."""
+        """What keepers and jobs on these cards must hold open, where no server keeps it."""
         return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
 
-    def lend(self, uuids: Sequence[str]) -> Loan:
+    def lend(self, uuids: Sequence[str]) -> LentLeases:
         """What keepers and jobs on these cards must hold open.
 
         Raises LeaseAwayError, LeaseLostError, OSError.
@@ -256,105 +260,105 @@ class Cards:
             index = self._gpus[lost[0]].index
             raise LeaseLostError(f"GPU {index} was given back while this launcher was stopped")
         ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
-        kept = [self._number(uuid) for uuid in uuids if uuid not in ours]
+        there = [self._number(uuid) for uuid in uuids if uuid not in ours]
         link = None
-        if kept:
-            assert self._purse is not None
+        if there:
+            assert self._server is not None
             try:
-                link = self._purse.lend([number for number in kept if number is not None])
-            except PurseGoneError:
-                self._lose_purse()
+                link = self._server.lend([number for number in there if number is not None])
+            except LeaseServerGoneError:
+                self._lose_server()
                 return self.lend(uuids)
-        return Loan(self.descriptors(ours), link)
+        return LentLeases(self.descriptors(ours), link)
 
     def _visited(self, uuid: str, lease: Lease) -> None:
         before = lease.wanted
         if lease.on_readable() != before:
             self._post(Wanted(uuid, lease.wanted))
 
-    # ── The purse ───────────────────────────────────────────────────────────────────────────────
+    # ── The server ──────────────────────────────────────────────────────────────────────────────
 
-    def _deposit(self, uuid: str, lease: Lease) -> None:
-        """Into the purse; where there is none to be had, this process keeps it."""
-        if self._make_purse is None or lease.closed:
+    def _entrust(self, uuid: str, lease: Lease) -> None:
+        """Give the lease to the server; where there is none to be had, this process keeps it."""
+        if self._start_server is None or lease.closed:
             return
         try:
-            if self._purse is None:
-                if self._purses >= PURSES:
+            if self._server is None:
+                if self._servers_started >= SERVERS:
                     return
-                self._purses += 1
-                self._purse = self._make_purse()
-                self._loop.watch(self._purse.fileno(), self._hear_purse)
-            self._deposits[self._purse.keep(lease)] = _Deposit(uuid)
-        except PurseGoneError:
-            self._lose_purse()
-            self._deposit(uuid, lease)
+                self._servers_started += 1
+                self._server = self._start_server()
+                self._loop.watch(self._server.fileno(), self._hear_server)
+            self._kept[self._server.keep(lease)] = _Kept(uuid)
+        except LeaseServerGoneError:
+            self._lose_server()
+            self._entrust(uuid, lease)
         except OSError:  # too few descriptors or processes
             return
 
     def _number(self, uuid: str) -> int | None:
-        found = (number for number, each in self._deposits.items() if each.uuid == uuid)
+        found = (number for number, each in self._kept.items() if each.uuid == uuid)
         return next(found, None)
 
     def _take_out(self, uuid: str, lease: Lease) -> None:
         """Let go of a lease, wherever it is, or hand it over."""
         number = self._number(uuid)
-        if number is None or self._purse is None:
+        if number is None or self._server is None:
             for fd in lease.selectables():
                 self._loop.unwatch(fd)
             if not lease.closed:
                 lease.hand_over()
             return
-        del self._deposits[number]
-        lease.close()  # the purse's copy is the one that is handed over
+        del self._kept[number]
+        lease.close()  # the server's copy is the one that is handed over
         try:
-            self._purse.release(number)
-        except PurseGoneError:
-            self._lose_purse()
+            self._server.release(number)
+        except LeaseServerGoneError:
+            self._lose_server()
 
-    def _hear_purse(self) -> None:
-        assert self._purse is not None
+    def _hear_server(self) -> None:
+        assert self._server is not None
         try:
-            words = self._purse.on_readable()
-        except PurseGoneError:
-            self._lose_purse()
+            states = self._server.on_readable()
+        except LeaseServerGoneError:
+            self._lose_server()
             return
-        for word in words:
-            deposit = self._deposits.get(word.deposit)
-            if deposit is None:  # taken out meanwhile
+        for state in states:
+            kept = self._kept.get(state.number)
+            if kept is None:  # taken out meanwhile
                 continue
-            if not word.held:
-                del self._deposits[word.deposit]
-                self._let_go(deposit)
-            elif deposit.uuid:
-                self._leases[deposit.uuid].close()
-                self._is_wanted(deposit, word.wanted)
+            if not state.held:
+                del self._kept[state.number]
+                self._let_go(kept)
+            elif kept.uuid:
+                self._leases[kept.uuid].close()
+                self._is_wanted(kept, state.wanted)
             elif self._gathering:
                 self._gathering.close()
 
-    def _is_wanted(self, deposit: _Deposit, wanted: bool) -> None:
-        if wanted != deposit.wanted:
-            deposit.wanted = wanted
-            self._post(Wanted(deposit.uuid, wanted))
+    def _is_wanted(self, kept: _Kept, wanted: bool) -> None:
+        if wanted != kept.wanted:
+            kept.wanted = wanted
+            self._post(Wanted(kept.uuid, wanted))
 
-    def _lose_purse(self) -> None:
+    def _lose_server(self) -> None:
         """Its process is gone, or to be given up: what was kept there alone is let go."""
-        if self._purse is None:
+        if self._server is None:
             return
-        self._loop.unwatch(self._purse.fileno())
-        self._purse.close()
-        self._purse = None
-        deposits, self._deposits = self._deposits, {}
-        for deposit in deposits.values():
-            self._let_go(deposit)
+        self._loop.unwatch(self._server.fileno())
+        self._server.close()
+        self._server = None
+        lost, self._kept = self._kept, {}
+        for kept in lost.values():
+            self._let_go(kept)
 
-    def _let_go(self, deposit: _Deposit) -> None:
-        """The purse has a lease no more: see whether keepers have it, or whether it can be had."""
-        uuid = deposit.uuid
+    def _let_go(self, kept: _Kept) -> None:
+        """The server has a lease no more: see whether keepers have it, or whether it can be had."""
+        uuid = kept.uuid
         if not uuid:
             self._gather_anew()
             return
-        self._is_wanted(deposit, False)
+        self._is_wanted(kept, False)
         lease = self._leases[uuid]
         if not lease.closed:  # it never came to be kept there
             self._watch(uuid, lease)
@@ -511,7 +515,7 @@ class Cards:
             except Held:
                 self._gathering = self._wait_to_gather(by_clock)
             else:
-                self._deposit("", self._gathering)
+                self._entrust("", self._gathering)
                 self.say_want()
                 self._post(GatherGranted())
 
@@ -598,10 +602,10 @@ class Cards:
         self.settle()
         for uuid in {**self._leases, **self._away}:
             self.release(uuid)
-        if self._purse:
-            self._loop.unwatch(self._purse.fileno())
-            self._purse.close()
-            self._purse = None
+        if self._server:
+            self._loop.unwatch(self._server.fileno())
+            self._server.close()
+            self._server = None
 
 
 def _untakable(error: OSError) -> Occupied:

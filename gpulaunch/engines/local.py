@@ -25,8 +25,8 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.engines.witness import Witness
 from gpulaunch.gpus.lease import Waiter
+from gpulaunch.gpus.lease_client import LeaseClient
 from gpulaunch.gpus.names import listening
-from gpulaunch.gpus.purse import Purse
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
 
@@ -46,7 +46,7 @@ class Local:
             context.base,
             working=lambda: self._attempts.on_cards,
             letting_go=self._letting_go,
-            purse=Purse,
+            start_server=LeaseClient,
             borrow=self._borrow,
             settled=self._cards_settled,
         )

@@ -8,10 +8,10 @@
       anything else                    ────────────▶ on_readable() -> "odd": wait by the clock
 
 A lease is the listening socket `\\0gpulaunch/1/gpu/<key>`. Keepers and job hold it open, and so
-does the launcher or, for one that may be stopped, its vault (`vault`): it outlives any of them and
-never the last. Whoever waits is connected to it, accepted or not, and is woken by the end of the
-last. Where GPULAUNCH_LEASE_DIR is set, a locked file is held beside it (containers have abstract
-names of their own).
+does the launcher or, for one that may be stopped, the process that keeps its leases
+(`lease_server`): it outlives any of them and never the last. Whoever waits is connected to it,
+accepted or not, and is woken by the end of the last. Where GPULAUNCH_LEASE_DIR is set, a locked
+file is held beside it (containers have abstract names of their own).
 
 Any user may bind a card's name and answer whatever they like: nothing that comes from there is a
 lease unless the kernel says so, and no answer costs a waiter more than a look every few seconds.

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.launcher import Launcher
@@ -75,7 +75,18 @@ class Run:
             found = [name for name in self.names if begun(self.launcher.path.parent, name)]
             return found if len(found) >= count else None
 
-        return wait_until(enough, 60, f"{count} jobs of {self.dir} begin") or []
+        found = wait_until(enough, 60, f"{count} jobs of {self.dir} begin") or []
+        # Until the process that keeps them has begun to, the supervisor does.
+        wait_until(lambda: not leases_of(self.process.pid), 60, "its leases are kept elsewhere")
+        return found
+
+    def is_robbed(self) -> bool:
+        """Whether nothing is left of its leases in the process that keeps them."""
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):  # it has ended
+                if "lease_server" in str(child.cmdline()) and leases_of(child.pid):
+                    return False
+        return True
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -95,6 +106,15 @@ def begun(place: Path, job: str) -> int:
     """How often the job's own program has begun."""
     file = place / f"begun-{job}"
     return len(file.read_text()) if file.exists() else 0
+
+
+def leases_of(pid: int) -> set[str]:
+    """The leases of cards that a process has open; nothing of one that has gone."""
+    names = Path("/proc/net/unix").read_text().splitlines()
+    leases = {f"socket:[{line.split()[6]}]" for line in names if "@gpulaunch/1/gpu/" in line}
+    with suppress(OSError):
+        return leases & {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    return set()
 
 
 def has_begun(place: Path, job: str) -> None:
@@ -250,19 +270,10 @@ def test_no_card_is_ever_used_twice_whenever_two_runs_are_stopped_and_go_on(
             runs[stopped].signal(signal.SIGSTOP)
             for name in (rest.pop() for _ in range(min(2, len(rest)))):
                 (place / f"go-{name}").touch()
-            other = runs["a" if stopped == "b" else "b"]
-            before = len(other.launcher.events("gpu_changed", other.dir))
-            if luck.random() < 0.5:  # long enough to be robbed, where the other waits for a card
-                told = partial(has_news, other, before)
-                wait_until(told, 60, "it waits for a card")
+            if luck.random() < 0.5:
+                wait_until(runs[stopped].is_robbed, 60, "its leases are let go")
             runs[stopped].signal(signal.SIGCONT)
         (place / "go").touch()
         for run in runs.values():
             run.ends_well()
     assert not list(place.glob("DOUBLE-*"))
-
-
-def has_news(run: Run, before: int) -> bool:
-    """Whether something has become of its cards since, or it waits for none."""
-    waits = "elsewhere" in [e["state"] for e in run.launcher.events("gpu_changed", run.dir)][-1:]
-    return not waits or len(run.launcher.events("gpu_changed", run.dir)) > before

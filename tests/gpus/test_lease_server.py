@@ -16,31 +16,31 @@ from contextlib import contextmanager
 import pytest
 
 from gpulaunch.gpus.lease import Held, Lease, Waiter, take
-from gpulaunch.gpus.purse import Purse, PurseGoneError, Word
+from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LeaseState
 from tests.helpers import goes_along, wait_until
 
-# Keeps two leases in a purse, one of which a process of its own holds as well, as keepers do.
+# Has two leases kept, one of which a process of its own holds as well, as keepers do.
 OWNER = """
 import subprocess, sys, select
 from gpulaunch.gpus.lease import take
-from gpulaunch.gpus.purse import Purse
-purse = Purse()
+from gpulaunch.gpus.lease_client import LeaseClient
+client = LeaseClient()
 leases = [take(key) for key in sys.argv[1:]]
 job = subprocess.Popen(["sleep", "600"], pass_fds=leases[1].filenos())
 for lease in leases:
-    purse.keep(lease)
+    client.keep(lease)
 held = []
 while len(held) < 2:
-    select.select([purse], [], [])
-    held += purse.on_readable()
+    select.select([client], [], [])
+    held += client.on_readable()
 for lease in leases:
     lease.close()
 print(job.pid, flush=True)
 while True:
-    select.select([purse], [], [])
-    for word in purse.on_readable():
-        if not word.held:
-            print(word.deposit, flush=True)
+    select.select([client], [], [])
+    for state in client.on_readable():
+        if not state.held:
+            print(state.number, flush=True)
 """
 
 
@@ -67,9 +67,9 @@ def owner(keys: tuple[str, str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def word_of(purse: Purse) -> list[Word]:
-    assert select.select([purse], [], [], 60.0)[0]
-    return purse.on_readable()
+def states_of(client: LeaseClient) -> list[LeaseState]:
+    assert select.select([client], [], [], 60.0)[0]
+    return client.on_readable()
 
 
 def waiter_for(key: str) -> Waiter:
@@ -92,8 +92,8 @@ def is_free(key: str) -> bool:
 
 
 @pytest.fixture
-def purse() -> Iterator[Purse]:
-    made = Purse()
+def client() -> Iterator[LeaseClient]:
+    made = LeaseClient()
     yield made
     made.close()
 
@@ -118,17 +118,17 @@ def test_the_lease_of_one_who_is_stopped_is_let_go_but_where_keepers_hold_it(
         used.close()
 
 
-def test_a_lease_in_the_purse_is_handed_to_one_who_wants_it(
-    keys: tuple[str, str], purse: Purse
+def test_a_lease_that_is_kept_is_handed_to_one_who_wants_it(
+    keys: tuple[str, str], client: LeaseClient
 ) -> None:
     lease = take(keys[0])
-    number = purse.keep(lease)
-    assert word_of(purse) == [Word(number, held=True, wanted=False)]
+    number = client.keep(lease)
+    assert states_of(client) == [LeaseState(number, held=True, wanted=False)]
     lease.close()
     assert not is_free(keys[0])
     waiter = waiter_for(keys[0])
-    assert word_of(purse) == [Word(number, held=True, wanted=True)]
-    purse.release(number)
+    assert states_of(client) == [LeaseState(number, held=True, wanted=True)]
+    client.release(number)
     handed = news(waiter)
     assert isinstance(handed, Lease)
     handed.close()
@@ -137,21 +137,21 @@ def test_a_lease_in_the_purse_is_handed_to_one_who_wants_it(
 
 
 def test_what_is_lent_comes_through_the_link_all_or_none(
-    keys: tuple[str, str], purse: Purse
+    keys: tuple[str, str], client: LeaseClient
 ) -> None:
     numbers = []
     for key in keys:
         with take(key) as lease:
-            numbers.append(purse.keep(lease))
-    with purse.lend(numbers) as link:
+            numbers.append(client.keep(lease))
+    with client.lend(numbers) as link:
         said, fds = received(link)
         assert said == bytes([2])
         assert len(fds) == 2
-    with purse.lend([numbers[0], 99]) as link:
+    with client.lend([numbers[0], 99]) as link:
         assert received(link) == (b"", [])
-    purse.release(numbers[0])
-    purse.release(numbers[1])
-    with purse.lend(numbers) as link:
+    client.release(numbers[0])
+    client.release(numbers[1])
+    with client.lend(numbers) as link:
         assert received(link) == (b"", [])
     assert not is_free(keys[0])
     for fd in fds:
@@ -170,25 +170,25 @@ def received(link: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def test_one_that_is_killed_is_told_of_and_holds_nothing(
-    keys: tuple[str, str], purse: Purse
+    keys: tuple[str, str], client: LeaseClient
 ) -> None:
     with take(keys[0]) as lease:
-        purse.keep(lease)
-        word_of(purse)
-    os.kill(purse.pid, signal.SIGKILL)
-    with pytest.raises(PurseGoneError):
-        word_of(purse)
-    with pytest.raises(PurseGoneError):
-        purse.lend([1])
-    purse.close()
+        client.keep(lease)
+        states_of(client)
+    os.kill(client.pid, signal.SIGKILL)
+    with pytest.raises(LeaseServerGoneError):
+        states_of(client)
+    with pytest.raises(LeaseServerGoneError):
+        client.lend([1])
+    client.close()
     assert is_free(keys[0])
 
 
 def test_at_its_end_all_that_is_kept_is_let_go(keys: tuple[str, str]) -> None:
-    purse = Purse()
+    client = LeaseClient()
     with take(keys[0]) as lease:
-        purse.keep(lease)
-    purse.close()
+        client.keep(lease)
+    client.close()
     assert is_free(keys[0])
 
 

@@ -1,6 +1,6 @@
 """The process that keeps a run's leases: a supervisor that is stopped cannot close its own copies.
 
-    supervisor (`purse`)                      vault
+    supervisor (`lease_client`)               this process
     keep, with the lease ─── SCM_RIGHTS ───▶  a copy of its own; answers those who wait for it
     lend, with a socket ───────────────────▶  the leases go into that socket (a new pair's nursery)
     release ───────────────────────────────▶  handed over to one who wants it, else closed
@@ -42,10 +42,10 @@ def main() -> None:
     # It ends with its supervisor, and not before: what the leases are for may still run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    Vault(control, owner).serve()
+    LeaseServer(control, owner).serve()
 
 
-class Vault:
+class LeaseServer:
     """All leases that were brought, by the number that the supervisor gave each of them."""
 
     def __init__(self, control: socket.socket, owner: int) -> None:

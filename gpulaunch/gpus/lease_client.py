@@ -1,6 +1,6 @@
-"""The supervisor's side of the vault: leases are put there, lent from there, and given back.
+"""Hands the supervisor's leases to a process that keeps them (`lease_server`), and has them lent.
 
-Owns the vault's process and the socket to it. Never waits for it but at the end.
+Owns that process and the socket to it. Never waits for it but at the end.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from gpulaunch.gpus.lease import Lease
 END_LIMIT = 2.0
 
 
-class PurseGoneError(GpulaunchError):
-    """The vault's process has died, and its copies of leases with it."""
+class LeaseServerGoneError(GpulaunchError):
+    """The process that kept the leases has died, and its copies of them with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """How a deposit is: `held`, and `wanted` by one who waits; or let go, and there no more."""
+class LeaseState:
+    """How lease `number` is: `held` there, and `wanted` by one who waits; or let go."""
 
-    deposit: int
+    number: int
     held: bool
     wanted: bool
 
 
 @dataclass(slots=True)
-class Loan:
+class LentLeases:
     """What a new pair is to hold: descriptors of leases, and a link through which others come.
 
     The link gives one message, as many descriptors as its byte says; or an end of file without it:
@@ -47,7 +47,7 @@ class Loan:
     descriptors: list[int]
     link: socket.socket | None = None
 
-    def __enter__(self) -> Loan:
+    def __enter__(self) -> LentLeases:
         return self
 
     def __exit__(
@@ -60,7 +60,7 @@ class Loan:
             self.link.close()
 
 
-class Purse:
+class LeaseClient:
     """Leases in the hands of a process that is not stopped together with this one."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Purse:
             control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
             self._process = subprocess.Popen(
-                command("vault", str(control)),
+                command("lease_server", str(control)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -95,9 +95,9 @@ class Purse:
         return self._socket.fileno()
 
     def keep(self, lease: Lease) -> int:
-        """Bring a lease; the deposit's number. It is safe there once a Word says that it is held.
+        """Bring a lease; returns its number there. It is safe once a LeaseState says so (`held`).
 
-        Raises PurseGoneError.
+        Raises LeaseServerGoneError.
         """
         self._count += 1
         fds = lease.filenos()
@@ -105,38 +105,38 @@ class Purse:
         self._send({**said, "fds": len(fds)}, fds)
         return self._count
 
-    def lend(self, deposits: Sequence[int]) -> socket.socket:
-        """A link through which copies of all these leases come. Raises PurseGoneError."""
+    def lend(self, numbers: Sequence[int]) -> socket.socket:
+        """A link through which copies of all these leases come. Raises LeaseServerGoneError."""
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._send({"do": "lend", "ids": list(deposits)}, [theirs.fileno()])
+                self._send({"do": "lend", "ids": list(numbers)}, [theirs.fileno()])
             except BaseException:
                 link.close()
                 raise
         return link
 
-    def release(self, deposit: int) -> None:
-        """Hand the lease over to one who wants it, or close it. Raises PurseGoneError."""
-        self._send({"do": "release", "id": deposit})
+    def release(self, number: int) -> None:
+        """Hand the lease over to one who wants it, or close it. Raises LeaseServerGoneError."""
+        self._send({"do": "release", "id": number})
 
-    def on_readable(self) -> list[Word]:
-        """What has come. Raises PurseGoneError at the end of it."""
-        words: list[Word] = []
+    def on_readable(self) -> list[LeaseState]:
+        """What has come. Raises LeaseServerGoneError at the end of it."""
+        states: list[LeaseState] = []
         while True:
             try:
                 data = self._socket.recv(4096)
             except BlockingIOError:
-                return words
+                return states
             except OSError:
                 data = b""
             if data:
                 said = json.loads(data)
-                words.append(Word(said["id"], said["held"], said["wanted"]))
-            elif words:
-                return words  # the next call says it
+                states.append(LeaseState(said["id"], said["held"], said["wanted"]))
+            elif states:
+                return states  # the next call says it
             else:
-                raise PurseGoneError("the process that keeps the leases is gone")
+                raise LeaseServerGoneError("the process that keeps the leases is gone")
 
     def close(self) -> None:
         """Let it end, and wait for that, two seconds at most: all that is kept there is let go."""
@@ -163,6 +163,8 @@ class Purse:
         except BlockingIOError as problem:
             # It reads nothing any more. What it holds is free again with its death.
             self._process.kill()
-            raise PurseGoneError("the process that keeps the leases does not answer") from problem
+            raise LeaseServerGoneError(
+                "the process that keeps the leases does not answer"
+            ) from problem
         except OSError as problem:
-            raise PurseGoneError("the process that keeps the leases is gone") from problem
+            raise LeaseServerGoneError("the process that keeps the leases is gone") from problem
