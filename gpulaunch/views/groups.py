@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpulaunch.core.breaker import SHORTEST, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
+from gpulaunch.core.model import Exited, Signaled, Status
 from gpulaunch.failure.classes import title_of
 from gpulaunch.views import words
 
@@ -56,11 +57,11 @@ def how(job: JobRecord) -> str:
 
 
 def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
-    """Failed jobs by failure class and by what shows it, the most frequent first."""
-    members: dict[tuple[str, str, str], list[JobRecord]] = {}
+    """Failed jobs by failure class, status and what shows it, the most frequent first."""
+    members: dict[tuple[object, ...], list[JobRecord]] = {}
     for job in jobs:
         last, text, evidence = _last(job), how(job), evidence_of(job)
-        kind = (last.failure or "") if last else ""
+        kind = (last.failure, _status(last)) if last else None
         own = (job.name, *job.params.values())
         alike = (kind, _without(text, own), _without(evidence, own))
         members.setdefault(alike, []).append(job)
@@ -103,6 +104,11 @@ def _without(text: str, own: Sequence[str]) -> str:
 
 def _last(job: JobRecord) -> AttemptRecord | None:
     return job.attempts[-1] if job.attempts else None
+
+
+def _status(attempt: AttemptRecord) -> Status | None:
+    """With what its process ended, where that is how the attempt did."""
+    return attempt.outcome if isinstance(attempt.outcome, (Exited, Signaled)) else None
 
 
 def _shape(text: str, names: Mapping[str, object]) -> str:

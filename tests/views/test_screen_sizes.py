@@ -116,6 +116,18 @@ def test_what_differs_in_the_jobs_own_alone_is_one_kind_of_failure() -> None:
     assert [group.names for group in failures(run.ledger.jobs.values())] == [("a", "b"), ("c",)]
 
 
+def test_what_ended_otherwise_is_another_kind_of_failure() -> None:
+    run = History(1).open().jobs("a", "b", "c", "d")
+    ends = (("a", Exited(1)), ("b", Exited(2)), ("c", Exited(2)), ("d", Signaled(11)))
+    for name, outcome in ends:
+        fails(run.start(name, 0), name, outcome, "exit", "")
+    assert [group.names for group in failures(run.ledger.jobs.values())] == [
+        ("b", "c"),
+        ("a",),
+        ("d",),
+    ]
+
+
 def test_reasons_that_differ_in_jobs_and_numbers_alone_are_one() -> None:
     run = History(1).open().jobs("fold-1a", "fold-2a", "x", "y", "z")
     said = {
