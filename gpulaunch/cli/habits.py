@@ -64,5 +64,7 @@ def instead_of(word: str, commands: Sequence[str]) -> str:
     """The end of a line about a word that is no command: ours for it, or what it may be."""
     if ours := HABITS.get(word.lower()):
         return f": {ours}"
-    near = get_close_matches(word, commands, 1, NEAR)
+    # Of a short word two letters that changed places count for much: rnu is run.
+    turned = [command for command in commands if sorted(command) == sorted(word.lower())]
+    near = turned or get_close_matches(word, commands, 1, NEAR)
     return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"

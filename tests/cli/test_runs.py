@@ -267,6 +267,8 @@ def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launch
         ("start", "gpulaunch run"),
         ("STOP", "gpulaunch cancel"),
         ("runn", "did you mean 'run'?"),
+        ("rnu", "did you mean 'run'?"),
+        ("tpo", "did you mean 'top'?"),
         ("qwertz", "gpulaunch -h"),
     ],
 )
