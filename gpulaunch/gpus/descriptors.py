@@ -1,26 +1,12 @@
-"""Descriptors that travel between processes, and one that goes by the clock."""
+"""Sockets that were passed to this process, and a descriptor that goes by the clock."""
 
 from __future__ import annotations
 
 import os
 import socket
-from array import array
 
 from gpulaunch.gpus.names import BACKLOG, PREFIX, connect_name
 from gpulaunch.peers import peer
-
-
-def receive(link: socket.socket) -> tuple[bytes, list[int]]:
-    """What was said and passed. As socket.recv_fds, which in Python 3.11 ignores its flags: what
-    comes in here does not survive an exec.
-    """
-    fds = array("i")
-    room = socket.CMSG_LEN(4 * fds.itemsize)
-    said, ancillary, _, _ = link.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return said, list(fds)
 
 
 def listening_socket(fd: int, name: str) -> socket.socket:

@@ -33,7 +33,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
 from gpulaunch.gpus import lockfile
-from gpulaunch.gpus.descriptors import listening_socket, receive, timer
+from gpulaunch.gpus.descriptors import listening_socket, timer
 from gpulaunch.gpus.lockfile import UnfitLockError
 from gpulaunch.gpus.names import (
     UNKNOWN,
@@ -45,7 +45,7 @@ from gpulaunch.gpus.names import (
     is_stopped,
     listening,
 )
-from gpulaunch.peers import peer
+from gpulaunch.peers import peer, receive
 
 __all__ = [
     "Held",

@@ -24,11 +24,11 @@ import signal
 import socket
 import sys
 import time
-from array import array
 from typing import Any
 
 from gpulaunch.gpus.lease import Lease
 from gpulaunch.gpus.names import is_stopped
+from gpulaunch.peers import receive
 
 LOOK = 2.0
 """Seconds between two looks at the supervisor."""
@@ -96,13 +96,8 @@ class LeaseServer:
         return True
 
     def _receive(self) -> tuple[dict[str, Any] | None, list[int]]:
-        fds = array("i")
-        room = socket.CMSG_SPACE(_ROOM * fds.itemsize)
-        data, ancillary, _, _ = self._control.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, payload in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-        return (json.loads(data) if data else None), list(fds)
+        data, fds = receive(self._control, 65536, _ROOM)
+        return (json.loads(data) if data else None), fds
 
     def _keep(self, message: dict[str, Any], fds: list[int]) -> None:
         number = message["id"]

@@ -23,12 +23,15 @@ from typing import IO, Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.peers import receive
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SERVE = Path(__file__).with_name("serve.py")
 """A worker's own side: what a command with a task starts."""
+
+_MOST = 253  # descriptors that a message brings (SCM_MAX_FD)
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
@@ -285,7 +288,7 @@ class Pair:
     def _messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
         while not self._gone:
             try:
-                data, fds = _receive(self._socket)
+                data, fds = receive(self._socket, 65536, _MOST)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -332,17 +335,6 @@ class Pair:
         # A pair that is gone says so by its end of file; a full queue holds a stop already.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             _send(self._socket, message, fds)
-
-
-def _receive(link: socket.socket) -> tuple[bytes, list[int]]:
-    """As socket.recv_fds, whose flags Python 3.11 ignores: what comes here survives no exec."""
-    fds = array.array("i")
-    room = socket.CMSG_SPACE(253 * fds.itemsize)
-    data, ancillary, _, _ = link.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, payload in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-    return data, list(fds)
 
 
 def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) -> None:
