@@ -66,3 +66,12 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
     except BaseException:
         os.unlink(draft)
         raise
+
+
+def is_nowhere() -> bool:
+    """Whether the working directory was deleted: what needs one cannot be done."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False

@@ -14,6 +14,7 @@ from gpulaunch import __version__
 from gpulaunch.cli.failing import asks_for_json, complain
 from gpulaunch.cli.options import AskedForJson, instead_of_option
 from gpulaunch.errors import EXEC_OWN_FAILURE, NOT_RECORDED, NOWHERE, USAGE, GpulaunchError
+from gpulaunch.files import is_nowhere
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         if error.errno not in DISK_TROUBLE:
-            if _is_nowhere():
+            if is_nowhere():
                 return complain(NOWHERE, USAGE, asked.json)
             raise
         if error.filename is None:
@@ -133,15 +134,6 @@ def _open_streams() -> None:
 def _silence_stdout() -> None:
     """What is left in the buffer would fail once more, at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _is_nowhere() -> bool:
-    """Whether the working directory was deleted: what needs one cannot be done."""
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False
 
 
 def _usage(error: click.ClickException) -> str:

@@ -16,7 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from gpulaunch.errors import JobFileError, Mistake, UsageError
+from gpulaunch.errors import NOWHERE, JobFileError, Mistake, UsageError
+from gpulaunch.files import is_nowhere
 from gpulaunch.spec.suggest import did_you_mean
 
 MAX_BYTES = 64 << 20
@@ -122,6 +123,8 @@ def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
 
 def _cannot_open(path: Path, what: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
+        if not path.is_absolute() and is_nowhere():
+            return NOWHERE
         return f"{path}: no such file; expected {what}{_near(path)}"
     if isinstance(error, PermissionError):
         return f"{path}: permission denied; expected {what} that this user may read"

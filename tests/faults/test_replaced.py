@@ -64,7 +64,7 @@ while "keeper" in open(f"/proc/{parent}/cmdline").read():
     keepers.append(parent)
     parent = int(open(f"/proc/{parent}/stat").read().rpartition(")")[2].split()[1])
 for signum in (signal.SIGSTOP, signal.SIGKILL):
-    for keeper in keepers:
+    for keeper in reversed(keepers):  # this process dies with the innermost
         os.kill(keeper, signum)
 """
 

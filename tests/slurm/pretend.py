@@ -296,7 +296,8 @@ class PretendCluster:
 
     def _beat(self, task: Task) -> None:
         if task.attempt in self.truth.alive and self._start_file(task).exists():
-            os.utime(self._start_file(task), (self.loop.now, self.loop.now))
+            now = (self.loop.now, self.loop.now)
+            os.utime(self._start_file(task), now, follow_symlinks=False)
             self.loop.call_after(f"beat {task.attempt}", BEAT, lambda: self._beat(task))
 
     def _look_at_stop(self, task: Task) -> None:
