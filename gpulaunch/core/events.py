@@ -77,7 +77,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class LeaseLost:
     """The lease of a card was given back while this launcher was stopped, and is not to be had now.
 
     Nothing of the run was on the card then.
@@ -290,7 +290,7 @@ Event: TypeAlias = (
     | RetriedAnew
     | Granted
     | Refused
-    | Withdrawn
+    | LeaseLost
     | Freed
     | Wanted
     | GatherGranted

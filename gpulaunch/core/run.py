@@ -34,6 +34,7 @@ from gpulaunch.core.events import (
     Granted,
     HoldQueue,
     Instruction,
+    LeaseLost,
     Misplaced,
     OutOfReach,
     Pause,
@@ -47,7 +48,6 @@ from gpulaunch.core.events import (
     Submitted,
     TimerFired,
     Wanted,
-    Withdrawn,
     WorkerEnded,
 )
 from gpulaunch.core.facts import (
@@ -290,7 +290,7 @@ class Run:
                 self._pause(why, off)
             case Asked(Stop(why, now)):
                 self._stop(why, now)
-            case Granted() | Refused() | Withdrawn() | Freed() | Wanted() | Drained() | GpuEvent():
+            case Granted() | Refused() | LeaseLost() | Freed() | Wanted() | Drained() | GpuEvent():
                 card = self._cards.get(event.gpu)
                 if card is not None and isinstance(event, GpuEvent):
                     self._report(event, card)
@@ -325,14 +325,14 @@ class Run:
             self._attempts.stop(live, "interrupted", event.text)
 
     def _card(
-        self, event: Granted | Refused | Withdrawn | Freed | Wanted | Drained, card: Card
+        self, event: Granted | Refused | LeaseLost | Freed | Wanted | Drained, card: Card
     ) -> None:
         match event:
             case Granted(_, memory_free) if card.state == "asking":
                 self._cards.granted(card, memory_free)
             case Refused(_, why) if card.state in ("asking", "draining"):
                 self._cards.refused(card, why)
-            case Withdrawn(_, why):
+            case LeaseLost(_, why):
                 self._cards.withdrawn(card, why)
             case Freed() if card.state == "elsewhere":
                 self._cards.freed(card)

@@ -14,7 +14,7 @@ stopped:
 
     let go ─▶ copies from keepers that hold it still ─────────────────────────▶ all is as before
        └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it is not to be had,
-                              Refused, to Acquire and to Drain, and Withdrawn for one at rest
+                              Refused, to Acquire and to Drain, and LeaseLost for one at rest
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from gpulaunch.core.events import (
     GatherGranted,
     Granted,
     Instruction,
+    LeaseLost,
     Occupied,
     Refusal,
     Refused,
     Release,
     Sick,
     Wanted,
-    Withdrawn,
 )
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.eyes import Eyes, Seen, Then
@@ -223,7 +223,7 @@ class Cards:
     def _refuse(self, uuid: str, why: Refusal) -> None:
         known = uuid in self._asked or uuid in self._draining
         self.release(uuid)
-        self._post(Refused(uuid, why) if known else Withdrawn(uuid, why))
+        self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
         self._settled()
 
     def release(self, uuid: str) -> None:
@@ -419,7 +419,7 @@ class Cards:
         self._before.pop(uuid, None)
         self._letting_go(uuid)
         self.say_want()
-        self._post(Refused(uuid, why) if known else Withdrawn(uuid, why))
+        self._post(Refused(uuid, why) if known else LeaseLost(uuid, why))
         self._settled()
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────

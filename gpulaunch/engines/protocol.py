@@ -12,7 +12,7 @@ Cards (of an engine that queues and places by itself: none of this)
   is held, `Wanted` says whether a launcher that holds no card waits for it; `Release` then hands
   it over. A launcher that is stopped (Ctrl-Z, SIGSTOP) loses the leases of cards on which nothing
   of it runs. When it goes on, they are taken anew before anything is launched there. One that is
-  not to be had is `Withdrawn`; a `Launch` there has ended as `Interrupted`, not begun, and `Drain`
+  not to be had is `LeaseLost`; a `Launch` there has ended as `Interrupted`, not begun, and `Drain`
   is answered by `Refused`. `GpuEvent` may come at any time from the first `Acquire` on, more than
   once, for a card that is held; one that is lost is told held or not.
 

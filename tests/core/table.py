@@ -22,6 +22,7 @@ from gpulaunch.core.events import (
     HoldQueue,
     Instruction,
     Launch,
+    LeaseLost,
     Occupied,
     Queued,
     Refused,
@@ -33,7 +34,6 @@ from gpulaunch.core.events import (
     StopAttempt,
     Submitted,
     TimerFired,
-    Withdrawn,
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
@@ -131,7 +131,7 @@ class Table:
         return self.on(Refused(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
 
     def withdrawn(self, card: int) -> list[str]:
-        return self.on(Withdrawn(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
+        return self.on(LeaseLost(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
 
     def occupied(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Occupied("user bob (pid 123)")))
