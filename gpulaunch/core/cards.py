@@ -214,6 +214,11 @@ class Cards:
         elif card.state == "leased":
             card.withdrawn = True
 
+    def described(self, card: Card, holder: str) -> None:
+        """Who has it elsewhere, anew. One that we handed it to is not heard of until we ask."""
+        if card.why not in (holder, _HANDED):
+            self._change(card, "elsewhere", holder)
+
     def freed(self, card: Card) -> None:
         card.not_before = card.memory_until = 0.0
         self._end_turn(card)

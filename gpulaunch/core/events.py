@@ -88,6 +88,15 @@ class LeaseLost:
 
 
 @dataclass(frozen=True, slots=True)
+class HolderChanged:
+    """Of a card that is elsewhere: another has its lease by now, or its holder was stopped, or goes
+    on after a stop. `holder` in words, as Elsewhere has it."""
+
+    gpu: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Freed:
     """The launcher that held the card's lease let go of it."""
 
@@ -285,16 +294,13 @@ class RetriedAnew:
     gone: frozenset[str] = frozenset()
 
 
+LeaseEvent: TypeAlias = Granted | Refused | LeaseLost | HolderChanged | Freed | Wanted | Drained
+
 Event: TypeAlias = (
     Submitted
     | RetriedAnew
-    | Granted
-    | Refused
-    | LeaseLost
-    | Freed
-    | Wanted
+    | LeaseEvent
     | GatherGranted
-    | Drained
     | GpuEvent
     | Misplaced
     | Queued

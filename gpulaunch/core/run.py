@@ -32,8 +32,10 @@ from gpulaunch.core.events import (
     GoOn,
     GpuEvent,
     Granted,
+    HolderChanged,
     HoldQueue,
     Instruction,
+    LeaseEvent,
     LeaseLost,
     Misplaced,
     OutOfReach,
@@ -290,11 +292,11 @@ class Run:
                 self._pause(why, off)
             case Asked(Stop(why, now)):
                 self._stop(why, now)
-            case Granted() | Refused() | LeaseLost() | Freed() | Wanted() | Drained() | GpuEvent():
-                card = self._cards.get(event.gpu)
-                if card is not None and isinstance(event, GpuEvent):
+            case GpuEvent(gpu):
+                if (card := self._cards.get(gpu)) is not None:
                     self._report(event, card)
-                elif card is not None and not isinstance(event, GpuEvent):
+            case _ if isinstance(event, LeaseEvent):
+                if (card := self._cards.get(event.gpu)) is not None:
                     self._card(event, card)
 
     def _report(self, event: GpuEvent, card: Card) -> None:
@@ -324,9 +326,7 @@ class Run:
         if self._pinned:
             self._attempts.stop(live, "interrupted", event.text)
 
-    def _card(
-        self, event: Granted | Refused | LeaseLost | Freed | Wanted | Drained, card: Card
-    ) -> None:
+    def _card(self, event: LeaseEvent, card: Card) -> None:
         match event:
             case Granted(_, memory_free) if card.state == "asking":
                 self._cards.granted(card, memory_free)
@@ -334,6 +334,8 @@ class Run:
                 self._cards.refused(card, why)
             case LeaseLost(_, why):
                 self._cards.withdrawn(card, why)
+            case HolderChanged(_, holder) if card.state == "elsewhere":
+                self._cards.described(card, holder)
             case Freed() if card.state == "elsewhere":
                 self._cards.freed(card)
             case Wanted(_, wanted) if card.state in ("leased", "draining"):

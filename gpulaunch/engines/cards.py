@@ -3,7 +3,7 @@
 acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere), and wait for its hangup
                 │                                                     │
                 ▼                                                     ▼
-           look at the card ─busy, sick─▶ Refused                   Freed
+           look at the card ─busy, sick─▶ Refused           HolderChanged, Freed
                 │
                 ▼
              Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -34,6 +35,7 @@ from gpulaunch.core.events import (
     Gather,
     GatherGranted,
     Granted,
+    HolderChanged,
     Instruction,
     LeaseLost,
     Occupied,
@@ -48,8 +50,20 @@ from gpulaunch.engines.eyes import Eyes, Seen, Then
 from gpulaunch.engines.pace import Pace
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease import POLL, Held, Lease, Waiter, lent, scope_of, take, take_gather
+from gpulaunch.gpus.lease import (
+    POLL,
+    Held,
+    Holder,
+    Lease,
+    Waiter,
+    holder,
+    lent,
+    scope_of,
+    take,
+    take_gather,
+)
 from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LentLeases
+from gpulaunch.gpus.names import UNKNOWN, is_stopped
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
@@ -122,6 +136,7 @@ class Cards:
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
+        self._told: dict[str, Holder] = {}  # who has the cards that we wait for, as last said
         self._before: dict[str, Seen] = {}
         self._gathering: Lease | Waiter | None = None
         self._given_back: set[str] = set()
@@ -171,7 +186,7 @@ class Cards:
                 self._returning.add(uuid)
             else:
                 self._asked.discard(uuid)
-                self._post(Refused(uuid, Elsewhere(str(lease.holder))))
+                self._post(Refused(uuid, self._elsewhere(uuid, lease.holder)))
             return
         self._given_back.discard(uuid)
         self._have(uuid, lease)
@@ -379,7 +394,7 @@ class Cards:
         if isinstance(lease, Lease):
             self._regained(uuid, lease)
         elif lease.holder.pid != os.getpid():
-            self._lose(uuid, Elsewhere(str(lease.holder)))
+            self._lose(uuid, self._elsewhere(uuid, lease.holder))
         # else our own keepers have it, on their way out: their hangup comes
 
     def hand_back(self, uuid: str, descriptors: Sequence[int]) -> None:
@@ -452,7 +467,7 @@ class Cards:
         self,
         uuid: str,
         news: Lease | Literal["gone", "odd", "perhaps"],
-        holder: tuple[int, int] | None,
+        before: tuple[int, int] | None,
     ) -> None:
         if uuid in self._away:
             if isinstance(news, Lease):
@@ -472,8 +487,38 @@ class Cards:
             taken = self._take_or_wait(uuid)
             if isinstance(taken, Lease):
                 self._hand_in(uuid, taken)
-        elif not self._wait_for(uuid) or self._waiters[uuid].holder not in (None, holder):
+            else:
+                self._see_holder(uuid, taken.holder)
+        elif not self._wait_for(uuid) or self._waiters[uuid].holder not in (None, before):
             self._post(Freed(uuid))
+        else:
+            self._look_at_holder(uuid)
+
+    def _elsewhere(self, uuid: str, holder: Holder) -> Elsewhere:
+        self._told[uuid] = holder
+        self._look_while_stopped(uuid)
+        return Elsewhere(str(holder))
+
+    def _look_while_stopped(self, uuid: str) -> None:
+        """That a process goes on, the kernel tells its parent alone."""
+        if self._told[uuid].stopped:
+            self._loop.call_after("stopped:" + uuid, POLL, lambda: self._look_at_holder(uuid))
+
+    def _look_at_holder(self, uuid: str) -> None:
+        told = self._told[uuid]
+        if is_stopped(told.pid) != told.stopped:
+            with suppress(OSError):  # too few descriptors
+                self._see_holder(uuid, holder(self._gpus[uuid].key, self._scope))
+        self._look_while_stopped(uuid)
+
+    def _see_holder(self, uuid: str, now: Holder | None) -> None:
+        """Say it where another has the card by now, or its holder was stopped or goes on.
+
+        All else of a holder, as its command line, is its own to change as often as it likes.
+        """
+        if now not in (None, UNKNOWN) and _standing(now) != _standing(self._told[uuid]):
+            self._told[uuid] = now
+            self._post(HolderChanged(uuid, str(now)))
 
     def _hand_in(self, uuid: str, lease: Lease) -> None:
         self._handed[uuid] = lease
@@ -488,6 +533,7 @@ class Cards:
     def _stop_waiting(self, uuid: str) -> None:
         if waiter := self._waiters.pop(uuid, None):
             self._loop.unwatch(waiter.fileno())
+            self._loop.forget("stopped:" + uuid)
             waiter.close()
 
     def _in_need(self) -> bool:
@@ -606,6 +652,10 @@ class Cards:
             self._loop.unwatch(self._server.fileno())
             self._server.close()
             self._server = None
+
+
+def _standing(holder: Holder) -> tuple[int, int, bool]:
+    return holder.pid, holder.uid, holder.stopped
 
 
 def _untakable(error: OSError) -> Occupied:

@@ -54,6 +54,7 @@ __all__ = [
     "UnfitLockError",
     "Waiter",
     "gather_name",
+    "holder",
     "holders",
     "lease_name",
     "scope_of",
@@ -139,6 +140,11 @@ def holders(scope: str = "") -> dict[str, Holder]:
     prefix = lease_name("", scope)
     found = {name.removeprefix(prefix): holder_of(name) for name in listening(prefix)}
     return {key: holder for key, holder in found.items() if holder}
+
+
+def holder(key: str, scope: str = "") -> Holder | None:
+    """Who leases the card as things are; None where nobody does in this network namespace."""
+    return holder_of(lease_name(key, scope))
 
 
 @dataclass(frozen=True, slots=True)

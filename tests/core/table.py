@@ -19,6 +19,7 @@ from gpulaunch.core.events import (
     Freed,
     Gather,
     Granted,
+    HolderChanged,
     HoldQueue,
     Instruction,
     Launch,
@@ -132,6 +133,9 @@ class Table:
 
     def withdrawn(self, card: int) -> list[str]:
         return self.on(LeaseLost(f"GPU-{card}", Elsewhere("run fold of alice (pid 7)")))
+
+    def held_by(self, card: int, holder: str) -> list[str]:
+        return self.on(HolderChanged(f"GPU-{card}", holder))
 
     def occupied(self, card: int) -> list[str]:
         return self.on(Refused(f"GPU-{card}", Occupied("user bob (pid 123)")))

@@ -834,3 +834,40 @@ def test_what_was_launched_on_a_card_that_is_gone_is_interrupted_and_spends_no_r
     table.ended("a.2")
     assert table.state("a") == "succeeded"
     assert table.run.ledger.jobs["a"].charged == 0
+
+
+# ── Whoever has a card elsewhere ────────────────────────────────────────────────────────────────
+
+
+def test_a_holder_that_is_stopped_or_goes_on_is_told_to_those_who_wait() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    table.elsewhere(0)
+    for holder in ("alice (pid 7, stopped: kill -CONT 7 goes on with it)", "alice (pid 7)"):
+        assert table.held_by(0, holder) == []
+        assert table.state("a") == f"waiting: waits for a card: GPU 0 is held by {holder}"
+        assert table.run.ledger.gpus["GPU-0"].why == holder
+    before = len(table.facts)
+    table.held_by(0, "alice (pid 7)")
+    assert len(table.facts) == before, "nothing new is recorded twice"
+    assert table.freed(0) == ["acquire 0"]
+
+
+def test_a_holder_of_a_card_that_is_ours_or_asked_for_is_no_news() -> None:
+    table = Table(1)
+    table.submit(job("a"))
+    assert table.held_by(0, "alice (pid 7)") == []
+    assert table.granted(0) == ["launch a.1 on 0"]
+    assert table.held_by(0, "alice (pid 7)") == []
+    assert table.run.ledger.gpus["GPU-0"].state == "leased"
+
+
+def test_a_card_that_was_handed_over_is_asked_for_again_whoever_has_it() -> None:
+    table = Table(1)
+    table.submit(job("a"), job("b"))
+    table.granted(0)
+    table.on(Wanted("GPU-0", True))
+    table.ended("a.1")
+    assert table.drained(0) == ["at 0.5 gpu/0", "release 0"]
+    assert table.held_by(0, "alice (pid 7)") == []
+    assert table.timer("gpu/GPU-0", 0.5) == ["acquire 0"]

@@ -277,3 +277,36 @@ def test_no_card_is_ever_used_twice_whenever_two_runs_are_stopped_and_go_on(
         for run in runs.values():
             run.ends_well()
     assert not list(place.glob("DOUBLE-*"))
+
+
+def test_a_run_that_waits_is_told_when_the_holder_is_stopped_and_when_it_goes_on(
+    place: Path, pool: str
+) -> None:
+    one = Run(place, pool, "one", [("a", ""), ("b", "")])
+    other = Run(place, pool, "other", [("x", "")])
+
+    def tells(stopped: bool) -> bool:
+        """Whether each card, and the reason for which the job waits, say this of the holder."""
+        state = other.launcher.status(other.dir)
+        said = [each["reason"] for kind in ("gpus", "jobs") for each in state[kind]]
+        goes_on = f", stopped: kill -CONT {one.process.pid} goes on with it)"
+        assert len(said) == 3
+        return all(
+            f"(pid {one.process.pid}, run " in words and (goes_on in words) == stopped
+            for words in said
+        )
+
+    with ExitStack() as stack:
+        one.begin(stack)
+        one.running(2)
+        other.begin(stack)
+        other.wait_for("run_opened")
+        wait_until(lambda: tells(stopped=False), 60, "both cards are held")
+        for _ in range(2):
+            one.signal(signal.SIGSTOP)
+            wait_until(lambda: tells(stopped=True), 60, "the holder is stopped")
+            one.signal(signal.SIGCONT)
+            wait_until(lambda: tells(stopped=False), 60, "the holder goes on")
+        (place / "go").touch()
+        one.ends_well()
+        other.ends_well()
