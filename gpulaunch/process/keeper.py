@@ -57,6 +57,7 @@ END_SIZE = 8192
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
+TERM_COMES = 0.05  # seconds after which a TERM that was sent to all processes has come to all
 SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
 LOOK = 2.0  # seconds between a resting pair's looks at the supervisor
 LOOKS = 2  # so many in a row find it stopped: the pair gives its leases back
@@ -1247,11 +1248,14 @@ class Attempt:
             self.finish()
 
     def wants_check(self) -> bool:
-        if self.checked or self.cause or self.error or not self.spec["outputs"]:
-            return False
+        return bool(self.spec["outputs"]) and not self.checked and self.has_succeeded()
+
+    def has_succeeded(self) -> bool:
+        """As far as its own status tells."""
         codes = self.spec["success_codes"]
         assert isinstance(codes, list)
-        assert self.status is not None
+        if self.cause or self.error or self.status is None:
+            return False
         return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
 
     def advance_checking(self, now: float) -> None:
@@ -1281,6 +1285,11 @@ class Attempt:
         """Nothing of it is left. Into the file first, then to the supervisor."""
         self.over = True
         os.close(self.file)
+        by = self.spec.get("term_by")
+        # Who sends it sends it to all at once, one by one: the job may have heeded it, and be over,
+        # before it has come to us. A success waits for that; of a failure its sender tells more.
+        if by and self.has_succeeded() and signal.sigtimedwait({signal.SIGTERM}, TERM_COMES):
+            self.cause, self.by = "interrupted", str(by)
         record = self.record()
         if self.end is not None:
             line = json.dumps(record, separators=(",", ":")).encode()

@@ -122,7 +122,8 @@ def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int
         child = filled(ticket, grant, stack)
         keepers = stack.enter_context(contextlib.closing(Keepers(grant.environ)))
         counter = memory_counter(grant.environ)
-        keepers.launch({**ticket["keeper"], "oom_kills": counter and coded(counter)}, child)
+        more = {"oom_kills": counter and coded(counter), "term_by": SLURM_ENDED_IT}
+        keepers.launch({**ticket["keeper"], **more}, child)
         end = keepers.await_end(attempt, asked)
     if end is not None:
         attempt.make_durable(end)

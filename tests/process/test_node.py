@@ -673,6 +673,41 @@ def test_slurms_signal_to_all_its_processes_leaves_the_keepers_at_work(node: Nod
     assert marked(mark, "environ") == []
 
 
+def test_a_job_that_heeds_slurms_signal_with_0_before_the_shim_does_was_ended_by_slurm(
+    node: Node,
+) -> None:
+    """It may have saved half of its work: no success, of which others go on."""
+    script = "trap 'exit 0' TERM; echo up; sleep 1000 & wait"
+    attempt = node.ticket("bash", "-c", script)
+    process = node.start()
+    running(node, attempt)
+    for pid in below(process.pid):  # the keepers first; the shim's comes too late
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    assert finished(process) == (1, "")
+    assert node.outcome(attempt) == Interrupted("Slurm ended it", Exited(0))
+
+
+def test_a_signal_that_the_job_alone_has_got_is_not_slurms(node: Node) -> None:
+    script = "trap 'exit 0' TERM; echo up; sleep 1000 & wait"
+    attempt = node.ticket("bash", "-c", script)
+    process = node.start()
+    running(node, attempt)
+    pid = node_job(process.pid)
+    os.kill(pid, signal.SIGTERM)
+    assert finished(process) == (0, "")
+    assert node.outcome(attempt) == Exited(0)
+
+
+def node_job(shim: int) -> int:
+    """The job's own process: below the nursery, the outer keeper and the inner one."""
+    (nursery,) = children_of(shim)
+    (outer,) = children_of(nursery)
+    (inner,) = children_of(outer)
+    (job,) = children_of(inner)
+    return job
+
+
 def below(pid: int) -> list[int]:
     """The keepers and the job."""
     found = children_of(pid)

@@ -236,8 +236,12 @@ def test_one_that_is_stopped_while_it_is_handed_over_never_runs_on(bench: SlurmB
         assert isinstance(ended.outcome, Interrupted)
 
 
-def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster) -> None:
-    begun(bench, sh("exec sleep 100"))
+@pytest.mark.parametrize("script", ["exec sleep 100", "trap 'exit 0' TERM; sleep 100 & wait"])
+def test_a_person_may_cancel_it_in_slurm(bench: SlurmBench, cluster: Cluster, script: str) -> None:
+    """That is no success of a job which heeds it with 0."""
+    attempt = begun(bench, sh(f"echo up; {script}"))
+    log = bench.run.log(attempt)
+    wait_until(lambda: log.exists() and "up" in log.read_text())
     cluster.command("scancel", f"--user={os.getuid()}")
     assert isinstance(bench.expect(Ended).outcome, Cancelled)
 

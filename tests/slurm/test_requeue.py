@@ -114,10 +114,15 @@ def ids_of(launcher: Launcher, names: Sequence[str]) -> list[str]:
 # ── Preemption ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("mode", "grace"), [("requeue", 0), ("cancel", 0), ("requeue", 3)])
+@pytest.mark.parametrize(
+    ("mode", "grace", "code"),
+    [("requeue", 0, 5), ("requeue", 0, 0), ("cancel", 0, 0), ("requeue", 3, 5)],
+)
 def test_a_preempted_job_is_told_and_runs_again_when_the_cards_are_free(
-    busy: Cluster, launcher: Launcher, mode: str, grace: int
+    busy: Cluster, launcher: Launcher, mode: str, grace: int, code: int
 ) -> None:
+    """Whatever it exits with, also where it does so at once."""
+    launcher.file("jobs.yaml", JOBS.replace("exit 5", f"exit {code}"))
     partition = ("scontrol", "update", "partitionname=main")
     busy.command(*partition, f"preemptmode={mode}", f"gracetime={grace}")
     free = launcher.path / "free"
