@@ -73,8 +73,8 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     """Run a plan for the first time; returns the exit status."""
     options = with_engine(options)
     plan = as_chosen(plan, options.choices.explain, options.choices.preload)
-    before = runs_before(job_file)
-    earlier = durations_of(before, {job.name: job.digest for job in plan.jobs})
+    digests = {job.name: job.digest for job in plan.jobs}
+    earlier = durations_of(runs_before(job_file), digests)
     plan = replace(plan, jobs=expect(plan.jobs, earlier))
     when = datetime.now().astimezone()
     run_id = new_run_id(when)
@@ -90,7 +90,7 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
         echo_plan(plan, jobs, pool, options.as_json, found)
         return errors.OK
     require_programs(pool)
-    with Served(options, before[0] if before else None) as served, held_signals():
+    with Served(options, earlier) as served, held_signals():
         run = RunDir.create(working_directory(), plan.name, when, options.run_dir)
         say(f"{pool.echo}; run directory {short(run.path)}", options)
         say_left_out(plan.jobs, names, Ledger(), options, run)

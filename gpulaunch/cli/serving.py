@@ -3,6 +3,7 @@ from when the run is being recorded until its end."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from gpulaunch.cli.output import say
@@ -20,13 +21,13 @@ class Asked(Protocol):
 class Served:
     """What `--metrics-port` asked for; does nothing where it did not. A context manager.
 
-    `before`: an earlier run of the same file, for the estimate. Making one raises UsageError where
-    the port cannot be had.
+    `earlier`: how long jobs took in earlier runs, for the estimate. Making one raises UsageError
+    where the port cannot be had.
     """
 
-    def __init__(self, options: Asked, before: RunDir | None = None) -> None:
+    def __init__(self, options: Asked, earlier: Mapping[str, float] | None = None) -> None:
         self._options = options
-        self._before = before
+        self._earlier = earlier
         port = None if options.dry_run else options.metrics_port
         self._exporter = None if port is None else Exporter(port)
 
@@ -41,7 +42,7 @@ class Served:
         if self._exporter is None:
             return
         try:
-            self._exporter.start(run, self._before)
+            self._exporter.start(run, self._earlier)
         except OSError as error:
             say(f"the metrics are not served: {error.strerror or error}", self._options)
 

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 
 from gpulaunch.errors import UsageError
@@ -40,18 +41,22 @@ class Exporter:
         number = self._socket.getsockname()[1]
         self.address = f"http://{HOST}:{number}/metrics"
 
-    def start(self, run: RunDir, before: RunDir | None = None) -> None:
+    def start(self, run: RunDir, earlier: Mapping[str, float] | None = None) -> None:
         """Have this run's metrics served. Its journal must exist. Raises OSError.
 
-        `before`: an earlier run of the same file, whose times the estimate begins with.
+        `earlier`: how long jobs took in earlier runs, in seconds by name: what the estimate begins
+        with.
         """
-        with self._socket as listener:
+        with self._socket as listener, os.fdopen(os.memfd_create("earlier"), "w") as file:
+            json.dump(dict(earlier or {}), file)
+            file.flush()
+            file.seek(0)
             self._process = subprocess.Popen(
-                _command(listener.fileno(), run, before),
+                _command(listener.fileno(), file.fileno(), run),
                 stdin=subprocess.PIPE,  # its end is ours, a SIGKILL's too
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
+                pass_fds=[listener.fileno(), file.fileno()],
                 cwd="/",
                 start_new_session=True,  # Ctrl-C is the run's
             )
@@ -91,8 +96,8 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _command(listener: int, run: RunDir, before: RunDir | None) -> list[str]:
+def _command(listener: int, earlier: int, run: RunDir) -> list[str]:
     """What it is called in a list of processes comes last."""
-    runs = [os.fspath(each.path) for each in (run, before) if each is not None]
-    own = [json.dumps(sys.path), str(listener), *runs, "gpulaunch-metrics"]
+    paths = [os.fspath(run.path), "gpulaunch-metrics"]
+    own = [json.dumps(sys.path), str(listener), str(earlier), *paths]
     return [sys.executable, "-I", "-c", _START, *own]

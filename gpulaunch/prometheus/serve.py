@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import io
+import json
 import os
 import selectors
 import signal
@@ -24,7 +25,6 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from gpulaunch.journal.earlier import durations
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import open_metrics
 from gpulaunch.prometheus.source import Samples, Source
@@ -41,14 +41,15 @@ App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def main() -> None:
-    """The process: after `sys.path` it finds the listening descriptor, the run's directory, and
-    perhaps that of an earlier run of the same file."""
+    """The process: after `sys.path` it finds the descriptors of the listener and of what jobs took
+    in earlier runs, and the run's directory."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor had put off what ends it
     with suppress(OSError):
         os.nice(NICE)  # what is computed comes first
     listener = socket.socket(fileno=int(sys.argv[2]))
-    run, *before = [RunDir(Path(path)) for path in sys.argv[3:-1]]
-    earlier = durations(before[0]) if before else {}
+    with open(int(sys.argv[3]), encoding="utf-8") as file:
+        earlier = json.load(file)
+    run = RunDir(Path(sys.argv[4]))
     samples = Samples(run.metrics, open_metrics)
     with closing(Source(run.events, samples, earlier)) as source:
         # What is read stays: looking through it for garbage would double the time that it takes.

@@ -41,14 +41,19 @@ def live(launcher: Launcher, *argv: str) -> Iterator[tuple[subprocess.Popen[str]
     """A run with its metrics' address, once `bad` and `flaky` have ended."""
     launcher.file("jobs.yaml", LIVE)
     with launcher.begun(*argv, "--metrics-port", "0") as process:
-        assert process.stderr is not None
-        told = ""
-        while "metrics at" not in told:
-            line = process.stderr.readline()
-            assert line, told
-            told += line
+        where = told_address(process)
         launcher.wait_for("job_settled", 3)
-        yield process, address(told)
+        yield process, where
+
+
+def told_address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    told = ""
+    while "metrics at" not in told:
+        line = process.stderr.readline()
+        assert line, told
+        told += line
+    return address(told)
 
 
 def reachable(where: str) -> bool:
@@ -324,3 +329,29 @@ def _command_of(pid: str) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+
+@pytest.mark.parametrize("then", ["same", "changed"])
+def test_the_time_left_begins_with_what_the_same_definition_took(
+    launcher: Launcher, then: str
+) -> None:
+    jobs = f"jobs: [{{name: 'a{{{{item}}}}', foreach: {{values: [1, 2, 3]}}, run: {UNTIL_STOPPED}}}]"
+    launcher.file("stop", "")
+    launcher.file("jobs.yaml", jobs)
+    assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+    (launcher.path / "stop").unlink()
+    launcher.file("jobs.yaml", jobs.replace("0.05", "0.06") if then == "changed" else jobs)
+    argv = ("run", "jobs.yaml", "--new", "--simulate", "1", "--metrics-port", "0")
+    with launcher.begun(*argv) as process:
+        where = told_address(process)
+        launcher.wait_for("attempt_started")
+
+        def begun() -> Page | None:
+            page = scrape(where)
+            return page if page.value("gpulaunch_attempts_running") else None
+
+        known = "gpulaunch_run_estimated_remaining_seconds" in wait_until(begun).families
+        assert known == (then == "same")
+        launcher.file("stop", "")
+        assert process.wait(60) == 0
