@@ -10,11 +10,12 @@ from gpulaunch import __version__
 from gpulaunch.cli.output import say, typed
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.mending import Mender
-from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.core.mending import UNRECORDED, Mender
+from gpulaunch.core.model import AttemptId, Instant, Lost, RunState
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.ends import read_end
 
 SHOWN = 3
 """Faults of one journal that are told one by one."""
@@ -28,8 +29,10 @@ def remembered(run: RunDir, state: RunState) -> Ledger:
     return ledger
 
 
-def remembered_to_go_on(run: RunDir) -> Ledger:
+def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
     """The run's history, to go on with; attempts of which only their files tell are put in.
+
+    And the jobs whose end, maybe a success, may be among what is lost there: nothing else has it.
 
     Raises DamagedJournalError where another version of gpulaunch wrote what this one cannot know.
     """
@@ -39,9 +42,10 @@ def remembered_to_go_on(run: RunDir) -> Ledger:
         if isinstance(fault, Foreign):
             raise DamagedJournalError(f"{_where(run)}: {_sentence(fault)}")
     tell(run, faults, ledger.state)
-    if any(fault.lost for fault in faults) and ledger.last is not None:
-        _witness(run, ledger, ledger.last)
-    return ledger
+    if not any(fault.lost for fault in faults) or ledger.last is None:
+        return ledger, frozenset()
+    _witness(run, ledger, ledger.last)
+    return ledger, frozenset(_endless(run, ledger))
 
 
 def tell(run: RunDir, faults: Sequence[Fault], state: RunState) -> None:
@@ -78,7 +82,7 @@ def _sentence(fault: Fault) -> str:
     return f"{what} (byte {fault.byte:,}) cannot be read: {fault.why}"
 
 
-# ── Attempts of which only their files tell ─────────────────────────────────────────────────────
+# ── Attempts of which only their files tell, or not even those ──────────────────────────────────
 
 
 def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
@@ -93,6 +97,23 @@ def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
         known = len(job.attempts) if job else 0
         if attempt.number > known and not (job and job.state == "succeeded"):
             mender.fit(AttemptLaunched(attempt, (), queued=ledger.queueing), at)
+
+
+def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
+    for job in ledger.jobs.values():
+        if job.attempts and job.state in ("waiting", "running") and not job.goes_on:
+            last = job.attempts[-1]
+            cut = last.is_open and not _has_end(run, last.id)
+            if cut or last.outcome == Lost(UNRECORDED):
+                yield job.name
+
+
+def _has_end(run: RunDir, attempt: AttemptId) -> bool:
+    """Whether the keeper's own record is there, from which the attempt is then settled."""
+    try:
+        return read_end(run.end(attempt)) is not None
+    except OSError:
+        return False
 
 
 def _attempts(run: RunDir) -> Iterator[AttemptId]:

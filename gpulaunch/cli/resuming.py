@@ -57,6 +57,7 @@ from gpulaunch.rereading import Filed
 from gpulaunch.session import Session
 from gpulaunch.spec import Plan, load, load_text
 from gpulaunch.spec.chosen import as_chosen
+from gpulaunch.views.words import listing
 
 Choose: TypeAlias = Callable[[Ledger, Sequence[Job], Options], Again]
 
@@ -107,7 +108,7 @@ def _go_on(
     served: Served,
 ) -> int:
     manifest = replace(run.read_manifest(), run=server.run)
-    ledger = remembered_to_go_on(run)
+    ledger, endless = remembered_to_go_on(run)
     options = as_before(options, manifest, ledger)
     plan = plan_again(run, manifest, options)
     chosen = choose(ledger, plan.jobs, options)
@@ -118,6 +119,8 @@ def _go_on(
             lambda: warn_of_telling(plan, looking, options),
         )
     say(str(chosen), options)
+    if lost := [job.name for job in chosen.to_do if job.name in endless]:
+        say(f"again because no end of theirs can be read, be it a success: {listing(lost, 10)}")
     if options.dry_run:
         echo_plan(plan, again.starts(ledger, chosen), pool, options.as_json)
         return errors.OK

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -98,8 +100,37 @@ def test_a_job_of_which_no_end_is_left_runs_again_and_that_is_said(ended: Launch
     result = ended("resume")
     assert result.status == 0, result.err
     assert "resume runs again what has no recorded end" in result.err
+    assert "again because no end of theirs can be read, be it a success: a\n" in result.err
     assert ran(ended) == ["a", "a", "b", "c"]
     assert [attempt["state"] for attempt in ended.jobs()["a"]["attempts"]] == ["lost", "succeeded"]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["its keeper's record", "nothing"])
+def test_a_success_whose_lines_are_lost_is_settled_by_what_its_keeper_wrote(
+    ended: Launcher, kept: bool
+) -> None:
+    launched = number_of(ended, "attempt_launched", "a")
+    after = encode(launched + 3, Noted("after"), now())
+    put(ended, [*lines_of(ended)[:launched], b"not a line\n" * 2, after])
+    if kept:
+        keep_end(ended, "a.1")
+    ended.file("mended", "")
+    result = ended("resume")
+    assert result.status == 0, result.err
+    (said,) = [line for line in result.err.splitlines() if "be it a success" in line]
+    assert ("a" in said.rpartition(": ")[2].split(", ")) == (not kept)
+    assert ran(ended).count("a") == (1 if kept else 2)
+    assert set(ended.states().values()) == {"succeeded"}
+
+
+def keep_end(launcher: Launcher, attempt: str) -> None:
+    """A keeper's record of a success, as where the supervisor was killed before it read that."""
+    at = [now().utc, now().mono]
+    record = {"attempt": attempt, "pid": 1, "status": 0, "started": at, "ended": at}
+    record |= {"cause": None, "error": None, "missing": [], "leftovers": 0}
+    line = json.dumps(record).encode()
+    (launcher.run / "ends").mkdir(exist_ok=True)
+    (launcher.run / "ends" / attempt).write_bytes(b"%08x %s\n" % (crc32(line), line))
 
 
 def test_an_attempt_of_which_nothing_but_its_log_is_left_keeps_it(ended: Launcher) -> None:

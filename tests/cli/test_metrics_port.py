@@ -331,12 +331,13 @@ def _command_of(pid: str) -> bytes:
         return b""
 
 
-
 @pytest.mark.parametrize("then", ["same", "changed"])
 def test_the_time_left_begins_with_what_the_same_definition_took(
     launcher: Launcher, then: str
 ) -> None:
-    jobs = f"jobs: [{{name: 'a{{{{item}}}}', foreach: {{values: [1, 2, 3]}}, run: {UNTIL_STOPPED}}}]"
+    jobs = (
+        f"jobs: [{{name: 'a{{{{item}}}}', foreach: {{values: [1, 2, 3]}}, run: {UNTIL_STOPPED}}}]"
+    )
     launcher.file("stop", "")
     launcher.file("jobs.yaml", jobs)
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
