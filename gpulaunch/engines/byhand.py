@@ -8,9 +8,12 @@ touched, and its processes are never taken for the run's.
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
 from gpulaunch.core.template import render
@@ -74,18 +77,54 @@ def prepared(
 
 
 def _fresh(directory: RunDir, job: str) -> RunDir:
-    """A directory that no other start by hand of the job has, with an empty `{{out}}`."""
+    """A directory that no other start by hand of the job has, with an empty `{{out}}`.
+
+    One in which an earlier start has left nothing serves again.
+    """
     for number in count(1):
         home = directory.by_hand(job, number)
         home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            home.path.mkdir(mode=0o700)
-        except FileExistsError:  # another's, be it of this very moment
-            continue
-        break
-    home.outs.mkdir(mode=0o700)
-    home.logs.mkdir(mode=0o700)
+        new = _made(home.path)
+        if _kept(home, new):
+            break
+    home.outs.mkdir(mode=0o700, exist_ok=True)
+    home.logs.mkdir(mode=0o700, exist_ok=True)
     return home
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kept(home: RunDir, new: bool) -> bool:
+    """Have the directory, where nobody has it, and nothing but empty logs stands in it.
+
+    It is kept by a lock that is never closed: what this process becomes has it, and all that this
+    starts, as they have the cards' leases.
+    """
+    held = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = new or not _used(home)
+    except BlockingIOError:
+        mine = False
+    except OSError:  # a file system without locks
+        mine = new
+    if mine:
+        os.set_inheritable(held, True)
+    else:
+        os.close(held)
+    return mine
+
+
+def _used(home: RunDir) -> bool:
+    """Whether anything stands in it but empty logs."""
+    left = (each for each in home.path.rglob("*") if each not in (home.outs, home.logs))
+    return any(each.parent != home.logs or each.stat().st_size > 0 for each in left)
 
 
 def _place(job: Job, origin: SourceRun, home: RunDir, pool: Pool, gpus: Sequence[Gpu]) -> Place:

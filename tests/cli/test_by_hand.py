@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,25 @@ def test_each_start_by_hand_has_a_directory_of_its_own(folds: Launcher) -> None:
     for _ in range(2):
         assert folds("exec", "--job", "fold-b").status == 3
     assert {path.name for path in (folds.run / "byhand").iterdir()} == {"fold-b.1", "fold-b.2"}
+
+
+def test_what_left_nothing_behind_gives_its_directory_to_the_next(folds: Launcher) -> None:
+    folds.file("jobs.yaml", "jobs: [{name: a, run: 'echo {{out}}; cat'}]")
+    first = f"{folds.run}/byhand/a.1/out\n"
+    for _ in range(2):
+        assert folds("exec", "--job", "a").out == first
+    with subprocess.Popen(
+        [*folds.command, "exec", "--job", "a", "--gpus", "1"],
+        cwd=folds.path,
+        env=folds.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == first
+        assert folds("exec", "--job", "a").out == first.replace("a.1", "a.2")
+        running.communicate("")
 
 
 def test_the_job_file_is_read_again_unless_the_recorded_one_is_asked_for(folds: Launcher) -> None:
