@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.views import words
+from gpulaunch.views.fitting import fits
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,30 @@ def runs_json(rows: Sequence[RunRow]) -> dict[str, Any]:
 
 
 def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
-    """A line per run; one plain sentence where there is none."""
-    from rich.table import Table
+    """A line per run, several where it is too long; one plain sentence where there is none."""
     from rich.text import Text
 
     if not rows:
         console.print(Text("no run is alive on this machine"))
         return
+    table = _table(rows, now)
+    if fits(console, table):
+        console.print(table)
+        return
+    for row in rows:
+        name = Text(words.visible(row.name or row.run), "bold")
+        head = Text.assemble(name, f"  {words.visible(row.user)}  pid {row.pid}  {_time(row, now)}")
+        head.rstrip()
+        console.print(head, soft_wrap=True)
+        told = _jobs(row) if row.counts is not None or row.silent else ""
+        for text in filter(None, (told, _cards(row), row.directory)):
+            console.print(Text(f"  {words.visible(text)}"), soft_wrap=True)
+
+
+def _table(rows: Sequence[RunRow], now: Instant) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("run", no_wrap=True, overflow="ellipsis")
     table.add_column("user", no_wrap=True)
@@ -70,17 +89,20 @@ def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
     table.add_column("cards", overflow="fold")
     table.add_column("directory", overflow="fold", style="dim")
     for row in rows:
-        time = "" if row.started is None else words.duration(now.utc - row.started)
         table.add_row(
             Text(words.visible(row.name or row.run), "bold"),
             Text(words.visible(row.user)),
             str(row.pid),
-            time,
+            _time(row, now),
             Text(_jobs(row)),
             Text(words.visible(_cards(row))),
             Text(words.visible(row.directory)),
         )
-    console.print(table)
+    return table
+
+
+def _time(row: RunRow, now: Instant) -> str:
+    return "" if row.started is None else words.duration(now.utc - row.started)
 
 
 def _cards(row: RunRow) -> str:

@@ -15,6 +15,7 @@ from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.views import words
 from gpulaunch.views.events import unusable
+from gpulaunch.views.fitting import fits
 from gpulaunch.views.groups import evidence_of, failures, how, reasons
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
 from gpulaunch.views.paths import RunPaths
@@ -23,8 +24,11 @@ from gpulaunch.views.summary import next_command
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
+REASON = 30
+"""Columns that a job's last cell needs, to be read beside the others."""
 SCREEN = 24
 """Lines of what is no terminal."""
 
@@ -172,6 +176,24 @@ def _cards(ledger: Ledger) -> list[Text]:
 
 
 def _print_jobs(console: Console, run: Standing) -> None:
+    """A line per job; where that leaves no room for why, several."""
+    from rich.text import Text
+
+    table = _jobs(run)
+    if not table.row_count:
+        return
+    console.print()
+    if fits(console, table, REASON):
+        console.print(table)
+        return
+    cells = [column.cells for column in table.columns]
+    for name, state, time, about in zip(*cells, strict=True):
+        console.print(Text.assemble(name, "  ", state, f"  {time}" if time else ""), soft_wrap=True)
+        if about:
+            console.print(Text.assemble("  ", about), soft_wrap=True)
+
+
+def _jobs(run: Standing) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -188,9 +210,7 @@ def _print_jobs(console: Console, run: Standing) -> None:
             time_of(last, run.clock) if job.state not in ("waiting", "skipped") else "",
             Text(words.visible(_about(job, last, run))),
         )
-    if table.row_count:
-        console.print()
-        console.print(table)
+    return table
 
 
 def time_of(attempt: AttemptRecord | None, now: Instant) -> str:

@@ -101,6 +101,16 @@ def test_each_kind_of_failure_is_told_once_with_its_number_names_and_evidence() 
     assert any("skipped  needs fold-*, which failed" in line for line in lines)
 
 
+def test_every_job_is_told_in_whole_words_on_a_narrow_screen() -> None:
+    run = crowd(12)
+    told = Standing(run.ledger, Paths(), "running", {}, run.now)
+    text = "\n".join(on_screen(lambda console: print_status(console, told, True), 40, 30))
+    assert "fold-0000  succeeded  0:03\n  GPU 0\n" in text
+    assert "fold-0006  failed  0:03\n  GPU 2, exited with status 6: KeyError:\n 'a'\n" in text
+    text = "\n".join(on_screen(lambda console: print_status(console, told, True), 60, 30))
+    assert "fold-0000  succeeded  0:03  GPU 0\n" in text
+
+
 def test_a_killed_run_says_so_and_names_the_command_that_goes_on() -> None:
     lines = on_screen(status(crowd(50), "interrupted"), 80, 24)
     assert "its supervisor is gone: it was killed, or the machine went down" in lines

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
 from gpulaunch.views.gpus import GpuRow, GpuUser, gpus_json, print_gpus
@@ -187,6 +189,19 @@ def test_runs_with_how_far_they_are() -> None:
     first = runs_json(rows)["runs"][0]
     assert first["started"] == "2026-11-20T06:40:12.250000Z"
     assert first["counts"] == {"succeeded": 310, "failed": 2, "waiting": 688}
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_runs_on_a_screen_too_narrow_for_columns_have_lines_of_their_own(columns: int) -> None:
+    cards = "0, 1, 2, 3, 4, 5, 6, 7"
+    rows = [
+        RunRow("a", 7, "ann", "x" * 30, "/data/runs/n-1", "running", START - 3, cards, True, {}),
+        RunRow("20261119-010203-ffffff", 8, "bob"),
+    ]
+    assert rendered(lambda c: print_runs(c, rows, Instant(0, START)), columns) == (
+        f"{'x' * 30}  ann  pid 7  0:03\n  0 of 0\n  {cards} (simulated)\n  /data/runs/n-1\n"
+        "20261119-010203-ffffff  bob  pid 8"
+    )
 
 
 def test_no_run_is_said_plainly() -> None:

@@ -1,0 +1,23 @@
+"""Whether a table stands on a screen in whole columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_ENDLESS = 1_000_000
+
+
+def fits(console: Console, table: Table, last: int | None = None) -> bool:
+    """Whether no cell need be cut or folded; of the last column, `last` columns are enough."""
+    from rich.measure import Measurement
+
+    end = table.columns[-1]
+    end.max_width, before = last, end.max_width
+    options = console.options.update(max_width=_ENDLESS)
+    wanted = Measurement.get(console, options, table).maximum
+    end.max_width = before
+    return wanted <= console.width
