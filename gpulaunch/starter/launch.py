@@ -27,6 +27,10 @@ _BUILTINS = "wait sleep trap kill jobs disown shift alias pushd popd shopt let m
 NO_CARD = frozenset(
     {*PRINTS, *_FILES.split(), *_TEXTS.split(), *_OTHERS.split(), *_BUILTINS.split()}
 )
+_SURE = "mkdir touch basename dirname seq cd set read test [ true : exit continue"
+HARMLESS = frozenset({"", *_SURE.split(), *PRINTS})
+"""What hardly fails, or is asked whether it does."""
+LOOP = ("for_statement", "while_statement")
 INDEX = "item_index"
 """The variable that an unfolded script has for an item's number, counted from 0."""
 KEPT = frozenset({"SLURM_ARRAY_TASK_ID"})
@@ -58,6 +62,7 @@ class Launcher:
         loops = arranged(scope.loops)
         before = self._preamble(groups, scope)
         rendered = self.renderer.render([*before, *groups], loops)
+        goes_on = not (must or scope.errexit) and sum(map(self._steps_of, groups)) > 1
         if not rendered.text:
             raise Untranslatable("nothing is left to run")
         nodes = [node for group in [*before, *groups] for node in group]
@@ -69,7 +74,7 @@ class Launcher:
         needs, after, in_turn = _waits_for(order, scope)
         entry = Entry(
             name=name,
-            run=rendered.text,
+            run=_going_on(rendered.text) if goes_on else rendered.text,
             gpus=gpus,
             loops=loops,
             needs=needs,
@@ -90,6 +95,21 @@ class Launcher:
             base
         }
         order.started(Made(base, name, scope.loops, covered), background, must or scope.errexit)
+
+    def _steps_of(self, group: Sequence[Node]) -> int:
+        """The same of a stretch of the source; what `&&` joins is one."""
+        joined = group[0].parent is not None and group[0].parent.type == "list"
+        return min(1, self._steps(group)) if joined else self._steps(group)
+
+    def _steps(self, nodes: Iterable[Node]) -> int:
+        """How many times, at least, it comes to something that may fail: a loop's body is two."""
+        steps = 0
+        for node in nodes:
+            if node.type in ("command", "pipeline", "list", "redirected_statement"):
+                steps += any(self._program(inner) not in HARMLESS for inner in walk(node))
+            elif node.type != "function_definition":
+                steps += self._steps(node.children) * (1 + node.type.endswith(LOOP))
+        return steps
 
     def _preamble(self, groups: Sequence[Sequence[Node]], scope: Scope) -> list[list[Node]]:
         """The remembered lines that these commands need, in the script's order."""
@@ -176,6 +196,11 @@ class Launcher:
 
     def _matched(self, base: str) -> bool:
         return base in self.prefixes or not self.bases.isdisjoint(_prefixes(base))
+
+
+def _going_on(text: str) -> str:
+    """The text as bash runs it, which goes on where a command fails; a job's shell does not."""
+    return ("set +e\n" if "\n" in text else "set +e; ") + text
 
 
 def _prefixes(base: str) -> set[str]:

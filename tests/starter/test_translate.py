@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpulaunch.spec.convert import MASKS
 from gpulaunch.starter import translate
@@ -404,7 +405,7 @@ def test_a_subshell_in_the_background_is_one_job(base: Path) -> None:
         "CUDA_VISIBLE_DEVICES=0 python c.py &\n",
         base,
     )
-    assert loaded.run("a") == "python a.py; python b.py"
+    assert loaded.run("a") == "set +e; python a.py; python b.py"
     assert loaded.jobs["a"].cwd == str(base / "sub")
     assert loaded.jobs["c"].cwd == str(base)
     assert loaded.jobs["c"].after == ()
@@ -626,3 +627,32 @@ def test_what_of_the_cards_asked_of_slurm_a_job_file_does_not_say_is_told(
     assert [remark.why.endswith(said) for remark in of_srun.untranslated] == (
         [True] if said else []
     )
+
+
+@pytest.mark.parametrize(
+    ("script", "run"),
+    [
+        ("bash -c 'A=0 a; b' &", "set +e; a; b"),
+        ("set -e\nbash -c 'A=0 a; b' &", "set +e; a; b"),
+        ("bash -ec 'A=0 a; b' &", "a; b"),
+        ("(A=0 a; b) &", "set +e; a; b"),
+        ("set -e\n(A=0 a; b) &", "a; b"),
+        ("(A=0 a && b) &", "a && b"),
+        ("(export A=0 && a && b) &", "a && b"),
+        ("(A=0 a | b) &", "a | b"),
+        ("(echo on; A=0 a) &", "a"),
+        ("(A=0 a || b; c) &", "set +e; a || b; c"),
+        (
+            "(export A=0; for x in 1 2; do a $x; done; b) &",
+            "set +e; for x in 1 2; do a $x; done; b",
+        ),
+        ("f() { A=$1 a; b; }\nf 0 &", "set +e; a; b"),
+        ("for x in 1 2; do A=0 a $x; b; done", "set +e\na {{item}}\nb"),
+    ],
+)
+def test_what_fails_ends_a_job_only_where_it_ended_the_script(
+    base: Path, script: str, run: str
+) -> None:
+    made = translate(script.replace("A=", "CUDA_VISIBLE_DEVICES="), "x.sh").yaml_text
+    (job,) = yaml.safe_load(made)["jobs"]
+    assert job["run"].strip() == run

@@ -74,7 +74,8 @@ def of_shell(script: Script, node: Node) -> str | None:
     arguments = words[at + 3 :]
     zero = script.text(arguments[0]) if arguments else "bash"
     body = called(text, Arguments(script, arguments[1:], zero))
-    return f"( {_assigned(script, node, texts[:at])}{body}\n)"
+    stops = "-" if "e" in texts[at + 1] else "+"  # the script's own `set -e` ends at its door
+    return f"( set {stops}e; {_assigned(script, node, texts[:at])}{body}\n)"
 
 
 def _assigned(script: Script, node: Node, words: Sequence[str]) -> str:
