@@ -158,5 +158,6 @@ def _plain(evidence: Evidence, job: Job) -> Failure | None:
     kind = failure_of(evidence.outcome, job)
     lines = [line.strip() for line in evidence.tail.splitlines()]
     lines = [line for line in lines if line and not failure.is_bar(line)]
-    shown, advice = lines[-1] if lines else "", failure.advice_on_signal(evidence)
+    shown = lines[-1] if lines else ""
+    advice = failure.advice_on_signal(evidence) or failure.advice_on_modules(evidence)
     return Failure(kind, shown, advice) if kind and (shown or advice) else None

@@ -7,7 +7,14 @@
 """
 
 from gpulaunch.failure.classes import CLASSES, FailureClass, advice_for, title_of
-from gpulaunch.failure.evidence import CardFacts, Evidence, advice_on_signal, diagnose, hint
+from gpulaunch.failure.evidence import (
+    CardFacts,
+    Evidence,
+    advice_on_modules,
+    advice_on_signal,
+    diagnose,
+    hint,
+)
 from gpulaunch.failure.kernel import Counters, Room, counters, rooms
 from gpulaunch.failure.tail import is_bar, tail
 
@@ -19,6 +26,7 @@ __all__ = [
     "FailureClass",
     "Room",
     "advice_for",
+    "advice_on_modules",
     "advice_on_signal",
     "counters",
     "diagnose",

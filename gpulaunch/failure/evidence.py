@@ -8,7 +8,7 @@ What the driver and the kernel say comes before what the log says: they do not q
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.model import (
@@ -103,8 +103,15 @@ def diagnose(evidence: Evidence) -> Failure | None:
     if isinstance(outcome, TimedOut | NotStarted):
         return None
     verdict = _judge(evidence.tail)
+    found = _found(evidence, verdict)
+    if found is not None and found.kind == "not_installed":
+        return replace(found, advice=advice_on_modules(evidence) or found.advice)
+    return found
+
+
+def _found(evidence: Evidence, verdict: Verdict) -> Failure | None:
     return (
-        _by_signal(evidence, _signal(outcome))
+        _by_signal(evidence, _signal(evidence.outcome))
         or _by_log(evidence, verdict)
         or _by_status(evidence)
         or _by_signal(evidence, verdict.child)
@@ -234,9 +241,17 @@ def _by_status(evidence: Evidence) -> Failure | None:
     found = of_status(evidence.tail, evidence.outcome.code)
     if found is None:
         return None
-    if shell := _MODULE.search(found.text):
-        return Failure(found.kind, _clipped(found.text), NO_MODULES if shell[1] else NOT_BASH)
     return _failure(found.kind, found.text)
+
+
+def advice_on_modules(evidence: Evidence) -> str:
+    """Say what to do where a shell has found no `module`, and went on without; empty elsewhere."""
+    from gpulaunch.failure.judge import last_lines
+
+    lines = last_lines(evidence.tail) if isinstance(evidence.outcome, Exited) else []
+    for shell in filter(None, map(_MODULE.search, lines)):
+        return NO_MODULES if shell[1] else NOT_BASH
+    return ""
 
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:

@@ -181,11 +181,16 @@ def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, las
 
 def of_status(text: str, code: int) -> Finding | None:
     """What the last lines say of the status that they came with."""
-    for line in reversed(lines_of(text)[-TRAILER:]):
+    for line in reversed(last_lines(text)):
         for codes, pattern in patterns.STATUSES:
-            if code in codes and pattern.text.match(line.text):
-                return Finding(pattern.kind, line.text)
+            if code in codes and pattern.text.match(line):
+                return Finding(pattern.kind, line)
     return None
+
+
+def last_lines(text: str) -> list[str]:
+    """Those that may still have to do with how it ended, without what loggers put before them."""
+    return [line.text for line in lines_of(text)[-TRAILER:]]
 
 
 def _child(lines: Sequence[Line]) -> int | None:

@@ -152,6 +152,15 @@ def test_what_is_not_recognised_is_told_with_its_last_line(scene: Scene) -> None
     failure = scene.told[0].failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("exit", "no such residue: X")
+    assert failure.advice == ""
+
+
+def test_what_follows_where_modules_are_missing_gets_advice_on_them(scene: Scene) -> None:
+    scene.end(Exited(1), "sh: line 1: module: command not found\nnot set up\n")
+    failure = scene.told[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.evidence) == ("exit", "not set up")
+    assert "BASH_ENV" in failure.advice
 
 
 @pytest.mark.parametrize("log", ["", "\n\n"])

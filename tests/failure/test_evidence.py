@@ -27,6 +27,7 @@ from gpulaunch.failure import (
     Evidence,
     Room,
     advice_for,
+    advice_on_modules,
     advice_on_signal,
     diagnose,
     hint,
@@ -35,6 +36,7 @@ from gpulaunch.failure import (
 from gpulaunch.failure.classes import NO_MODULES, NOT_BASH
 
 GIB = 1 << 30
+NO_MODULE = "run.sh: line 3: module: command not found\n"
 OOM = (
     'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    f()\n'
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
@@ -172,6 +174,33 @@ def test_where_modules_are_not_found_the_advice_is_for_that_shell(log: str, advi
     failure = diagnose(Evidence(Exited(127), log + "\n"))
     assert failure is not None
     assert (failure.kind, failure.advice) == ("not_installed", advice)
+
+
+@pytest.mark.parametrize(
+    ("code", "then"),
+    [
+        (1, "ModuleNotFoundError: No module named 'a'"),
+        (127, "run.sh: line 4: gmx: command not found"),
+    ],
+)
+def test_what_is_missing_where_modules_were_not_found_gets_that_advice(
+    code: int, then: str
+) -> None:
+    failure = diagnose(Evidence(Exited(code), f"{NO_MODULE}{then}\n"))
+    assert failure is not None
+    assert (failure.kind, failure.evidence) == ("not_installed", then)
+    assert failure.advice == NO_MODULES
+
+
+def test_whatever_fails_soon_after_modules_were_not_found_gets_that_advice() -> None:
+    for code in (1, 2, 127):
+        evidence = Evidence(Exited(code), f"{NO_MODULE}it is not set up\n")
+        assert advice_on_modules(evidence) == NO_MODULES
+    assert advice_on_modules(Evidence(Exited(1), NO_MODULE + "step\n" * 100)) == ""
+    assert advice_on_modules(Evidence(Signaled(9), NO_MODULE)) == ""
+    oom = diagnose(Evidence(Exited(1), NO_MODULE + OOM))
+    assert oom is not None
+    assert oom.advice != NO_MODULES
 
 
 @pytest.mark.parametrize("code", [1, 2, 128, 130, 143, 255])
