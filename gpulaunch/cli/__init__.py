@@ -141,6 +141,8 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption) and context:
         return f"there is no option {error.option_name}{_other_option(error.option_name, context)}"
     text = error.format_message()
+    if isinstance(error, click.MissingParameter):
+        text = " ".join(text.split())  # what there is to choose from would have a line each
     return f"{text} (see: {context.command_path} -h)" if context else text
 
 

@@ -125,12 +125,13 @@ def test_bad_calls_are_one_clear_line(launcher: Launcher) -> None:
         (("--to", "slurm", "-o", "-"), "--to slurm writes a directory"),
         (("--to", "hyperqueue", "--gpus", "2"), "--gpus goes with --to shell"),
         (("--to", "make"), "'make' is not one of"),
-        ((), "Missing option '--to'"),
+        ((), "gpulaunch: Missing option '--to'. Choose from: hyperqueue, slurm, shell (see:"),
         (("--to", "shell"), "no job of it can be exported to shell"),
     ):
         done = launcher("export", "jobs.yaml", *argv)
         assert done.status == 2
         assert words in done.err
+        assert done.err.count("\n") == 1 or argv == ("--to", "shell")  # what it cannot do, too
         assert done.out == ""
     launcher.file("jobs.yaml", "jobs: [{run: a}]")
     done = launcher("export", "jobs.yaml", "--to", "shell", "-o", "no/such/place")
