@@ -63,10 +63,10 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
         return resuming.resume(last, opts)
     look = looking_for(opts.engine)
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
+    beside = []
     if not (new or opts.dry_run or opts.run_dir):
-        running.refuse_unfinished(jobs, opts)
-        running.say_alive_elsewhere(jobs, opts)
-    return running.start(plan, jobs, opts)
+        beside = [running.refuse_unfinished(jobs), running.alive_elsewhere(jobs)]
+    return running.start(plan, jobs, opts, beside)
 
 
 def _last(jobs: Path, options: Options) -> RunDir | None:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -69,8 +69,11 @@ Begun: TypeAlias = Callable[[], None]
 # ── A new run ───────────────────────────────────────────────────────────────────────────────────
 
 
-def start(plan: Plan, job_file: Path | None, options: Options) -> int:
-    """Run a plan for the first time; returns the exit status."""
+def start(plan: Plan, job_file: Path | None, options: Options, beside: Sequence[str] = ()) -> int:
+    """Run a plan for the first time; returns the exit status.
+
+    `beside`: what is to be said of other runs of the file, once it is certain that this one starts.
+    """
     options = with_engine(options)
     plan = as_chosen(plan, options.choices.explain, options.choices.preload)
     digests = {job.name: job.digest for job in plan.jobs}
@@ -92,6 +95,8 @@ def start(plan: Plan, job_file: Path | None, options: Options) -> int:
     require_programs(pool)
     with Served(options, earlier) as served, held_signals():
         run = RunDir.create(working_directory(), plan.name, when, options.run_dir)
+        for text in filter(None, beside):
+            say(text, options)
         say(f"{pool.echo}; run directory {short(run.path)}", options)
         say_left_out(plan.jobs, names, Ledger(), options, run)
         submitted = Submitted(tuple(jobs))
@@ -135,19 +140,17 @@ def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choi
     manifests.write(session.run.manifest, manifest)
 
 
-def refuse_unfinished(job_file: Path, options: Options) -> None:
+def refuse_unfinished(job_file: Path) -> str:
     """Raise UnfinishedRunError where the newest run of this file has more to do.
 
-    Says what stands in the newest one where it is over and some jobs failed.
+    What stands in the newest one, to be said, where it is over and some jobs failed.
     """
     newest = newest_of(job_file, working_directory())
     if newest is None:
-        return
+        return ""
     state = state_of(newest)
-    if state == "failed":
-        _say_what_stands(newest, job_file, options)
     if state in ("succeeded", "failed"):
-        return
+        return _what_stands(newest, job_file) if state == "failed" else ""
     where, again = short(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
     if state == "running":
         text = f"a run of this file is alive: {where}\n  watch it:     gpulaunch status {where}"
@@ -157,28 +160,30 @@ def refuse_unfinished(job_file: Path, options: Options) -> None:
     raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
 
 
-def say_alive_elsewhere(job_file: Path, options: Options) -> None:
-    """Say which runs of this file are alive, begun in other directories or kept in them.
+def alive_elsewhere(job_file: Path) -> str:
+    """Which runs of this file are alive, begun in other directories or kept in them, to be said.
 
     They hold nothing up: a run is looked for where one works, and the same list may be meant twice.
     """
-    if alive := [shlex.quote(short(run.path)) for run in alive_of(job_file)]:
-        many = "a run of this file is" if len(alive) == 1 else f"{len(alive)} runs of this file are"
-        say(f"{many} alive already: {', '.join(alive)}; another one starts beside", options)
+    alive = [shlex.quote(short(run.path)) for run in alive_of(job_file)]
+    if not alive:
+        return ""
+    many = "a run of this file is" if len(alive) == 1 else f"{len(alive)} runs of this file are"
+    return f"{many} alive already: {', '.join(alive)}; another one starts beside"
 
 
-def _say_what_stands(run: RunDir, job_file: Path, options: Options) -> None:
-    """Say, before all is run anew, what that run came to, and how to go on with it instead."""
+def _what_stands(run: RunDir, job_file: Path) -> str:
+    """What that run came to, and how to go on with it instead of running all anew."""
     try:
         counts = replay(run.events, faults=[]).counts
     except UsageError:
-        return  # what it came to cannot be read, which is no reason against another run
+        return ""  # what it came to cannot be read, which is no reason against another run
     where = short(run.path)
     text = f"starting all jobs anew; in the last run of this file ({where}): {_told(counts)}"
     if counts["failed"]:
         text += f"\n  only what failed:       gpulaunch retry {shlex.quote(where)}"
     text += "\n  what has not succeeded: gpulaunch run --continue "
-    say(text + shlex.quote(str(job_file)), options)
+    return text + shlex.quote(str(job_file))
 
 
 def stands(ledger: Ledger, names: Collection[str]) -> str:

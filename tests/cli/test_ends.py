@@ -94,6 +94,16 @@ def test_run_says_what_stands_before_it_starts_all_anew(launcher: Launcher) -> N
     assert "anew" not in launcher("run", "-q", "jobs.yaml", "--simulate", "1").err
 
 
+def test_what_stands_is_not_said_of_a_start_that_is_refused(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: exit 1}]")
+    launcher("run", "jobs.yaml", "--simulate", "1")
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: exit 1, gpus: 2}]")
+    refused = launcher("run", "jobs.yaml", "--simulate", "1")
+    assert refused.status == 2
+    assert "needs 2 cards" in refused.err
+    assert "anew" not in refused.err
+
+
 def test_run_starts_though_the_last_journal_is_damaged(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{name: a, run: exit 1}]")
     launcher("run", "jobs.yaml", "--simulate", "1")
