@@ -38,7 +38,7 @@ COMMANDS = {
     "doctor": ("gpulaunch.cli.doctor", "Say what is wrong with this machine."),
     "init": ("gpulaunch.cli.init", "Write a starter job file, or translate a shell script."),
     "export": ("gpulaunch.cli.export", "Write a job list for HyperQueue, Slurm or a shell."),
-    "schema": ("gpulaunch.cli.schema", "Print the job file's JSON Schema."),
+    "schema": ("gpulaunch.cli.schema", "Print the job file's JSON Schema, or explain a field."),
 }
 
 

@@ -1,4 +1,4 @@
-"""`gpulaunch schema`: the job file's JSON Schema."""
+"""`gpulaunch schema`: the job file's JSON Schema, or one of its fields in words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ import click
 
 
 @click.command("schema")
-def command() -> None:
+@click.argument("field", required=False)
+def command(field: str | None) -> None:
     """Print the job file's JSON Schema, so that editors complete and check it.
+
+    With FIELD: what that field means, in words, with an example.
 
     \b
     gpulaunch schema > jobs.schema.json
+    gpulaunch schema retries
     """
     from gpulaunch.cli.output import print_json
     from gpulaunch.spec import schema
+    from gpulaunch.spec.explained import explained
 
-    print_json(schema())
+    if field is None:
+        print_json(schema())
+    else:
+        click.echo(explained(field), nl=False)

@@ -122,7 +122,8 @@ DESCRIPTIONS = {
     "idle_timeout": "Longest silence in the log.",
     "grace": "Time between SIGTERM and SIGKILL (10s).",
     "retries": "How often to try again (0), or {times: 2, on: [gpu_oom], delay: 30s}.",
-    "outputs": "Files that must exist, be non-empty and be new for success; relative to cwd.",
+    "outputs": "Files that must exist, be non-empty and be new for success (of a pattern, one);"
+    " relative to cwd.",
     "success_codes": "Exit codes of success ([0]).",
     "priority": "Higher first (0).",
     "cost": "Expected cost, larger first: a number or {{length}}.",

@@ -44,6 +44,18 @@ def test_a_wrong_card_in_the_file_is_shown_at_its_line(launcher: Launcher) -> No
         assert "jobs.yaml:1:7: gpus:" in result.err
 
 
+def test_schema_explains_a_field(launcher: Launcher) -> None:
+    told = launcher("schema", "gpus")
+    assert told.status == 0
+    assert "gpus, of the file: Which cards" in told.out
+    assert "gpus, of a job, or of all in defaults: Cards this job needs at once (1)." in told.out
+    other = launcher("schema", "walltime")
+    assert (other.status, other.err) == (
+        2,
+        "gpulaunch: a job file has no field 'walltime'; did you mean timeout?\n",
+    )
+
+
 def test_the_schema_accepts_what_check_accepts(launcher: Launcher) -> None:
     schema = json.loads(launcher("schema").out)
     good = {"jobs": [{"name": "a", "run": "true", "gpus": 2, "timeout": "2h"}]}

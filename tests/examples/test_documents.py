@@ -17,9 +17,12 @@ import pytest
 import yaml
 
 from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.core.model import address_variable
 from gpulaunch.lint.absent import looking
 from gpulaunch.spec import load_text
 from gpulaunch.spec.commands import commands_in
+from gpulaunch.spec.fields import FIELDS
+from gpulaunch.spec.placeholders import RESERVED
 from tests.examples.documents import Block, blocks, commands
 from tests.examples.helpers import ROOT
 from tests.examples.stage import environ_of, laid
@@ -108,6 +111,40 @@ def test_a_job_file_loads_with_all_that_it_runs(block: Block, stage: Path) -> No
         text, name=block.where, base=stage, environ=environ, look=looking(environ, False)
     )
     assert plan.jobs
+
+
+def test_every_field_form_and_placeholder_is_explained() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("| field of a job |")[2].partition("\n\n")[0]
+    assert [name for name in FIELDS if f"`{name}`" not in table] == []
+    assert [name for name in RESERVED if f"{{{{{name}}}}}" not in text] == []
+    plans = [yaml.safe_load(whole(block.text)) for block in of_kind("yaml")]
+    used = [job["foreach"] for plan in plans for job in plan["jobs"] if "foreach" in job]
+    forms = {key for form in used if isinstance(form, dict) for key in form}
+    assert forms == {"values", "lines", "csv", "fasta"}
+    assert any("exclude" in job.get("matrix", {}) for plan in plans for job in plan["jobs"])
+    assert address_variable("llm") in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "every combination, less what its key `exclude` names",
+        "`{{gpu}}` is the first card as the job sees it, always 0; `{{gpu_index}}` is its number on"
+        " the machine",
+        "`shell: zsh`, or `[zsh, -c]`",
+        "`.tsv` files go under `csv:` as well",
+        "is past the import after 0.01 s",
+        "`sys.exit(n)` gives the item that status and ends the process, so that the next item loads"
+        " anew",
+        "`gpulaunch init` reads them and `submit.sh` back, under the same names",
+        "again, at most so often: a number",
+        "non-empty and younger than the attempt (a directory: non-empty)",
+        "to YAML 1.1 it is true. gpulaunch takes it either way",
+    ],
+)
+def test_what_is_easily_misread_is_said(words: str) -> None:
+    assert words in " ".join((ROOT / "README.md").read_text().split())
 
 
 # ── commands ────────────────────────────────────────────────────────────────────────────────────

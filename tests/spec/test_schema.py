@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from gpulaunch.errors import JobFileError
+from gpulaunch.errors import JobFileError, UsageError
 from gpulaunch.spec import load_text, schema
+from gpulaunch.spec.explained import OF_FILE, OF_JOB, explained
 from gpulaunch.spec.fields import FIELDS
 
 HERE = Path(__file__).parent
@@ -199,6 +200,27 @@ def keys_of(value: Any) -> Iterator[object]:
     for item in value.values() if isinstance(value, dict) else value:
         if isinstance(item, dict | list):
             yield from keys_of(item)
+
+
+def test_every_field_is_explained_with_an_example_that_the_schema_accepts() -> None:
+    whole = schema()["properties"]
+    assert set(OF_JOB) == set(FIELDS)
+    assert set(OF_FILE) == set(whole)
+    for name in {*OF_JOB, *OF_FILE}:
+        told = explained(name).split("\n\n")
+        for words, example in zip(told[::2], told[1::2], strict=True):
+            assert words.startswith(f"{name}, of ")
+            assert words.endswith(".")
+            read = yaml.safe_load(example)
+            jsonschema.validate(read, schema())
+            assert name in (read if ", of the file:" in words else read["jobs"][0])
+
+
+def test_what_is_no_field_is_told_the_one_that_may_be_meant() -> None:
+    with pytest.raises(UsageError, match=r"no field 'output'; did you mean outputs\?"):
+        explained("output")
+    with pytest.raises(UsageError, match=r"no field 'zzz'; there are after, batch, "):
+        explained("zzz")
 
 
 def test_every_field_is_described() -> None:
