@@ -260,18 +260,19 @@ def run_to_its_end(
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:
         raise NotRecordedError(
-            f"the run could not be recorded ({unrecorded}) and was stopped; {_what_now(session)}"
+            f"the run could not be recorded ({unrecorded}) and was stopped; {_what_now(session, journal)}"
         )
     return ledger.exit_status
 
 
-def _what_now(session: Session) -> str:
+def _what_now(session: Session, journal: Journal) -> str:
     """How to go on where a run could not be recorded: what is gone cannot be resumed."""
     where = shlex.quote(short(session.run.path))
-    if session.run.holds_run:
+    if not journal.gone:
         return f"make room there (df -h {where}), then: gpulaunch resume {where}"
     again = f": gpulaunch run {shlex.quote(short(session.filed.file))}" if session.filed else ""
-    return f"its directory {where} is gone, and nothing of it can be resumed; start again{again}"
+    gone = "" if session.run.path.is_dir() else f"its directory {where} is gone, and "
+    return f"{gone}nothing of it can be resumed; start again{again}"
 
 
 def _watched(options: Options) -> bool:

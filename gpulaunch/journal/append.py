@@ -134,6 +134,11 @@ class Journal:
             return False  # it cannot be asked after: the next write will tell
         return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino)
 
+    def _what_is_gone(self) -> str:
+        if self.path.parent.is_dir():
+            return f"{self.path} was deleted or replaced"
+        return f"{self.path.parent} was deleted or moved"
+
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
         """Record the facts, in order. False: some lines wait in memory, see `failure`."""
         for fact, at in facts:
@@ -150,7 +155,7 @@ class Journal:
         """Write what is pending. True when every line so far is on file and the file is there."""
         try:
             if self.gone:
-                raise FileNotFoundError(errno.ENOENT, f"{self.path.parent} was deleted or moved")
+                raise FileNotFoundError(errno.ENOENT, self._what_is_gone())
             self._mend()
             while self._pending:
                 self._write_batch()

@@ -45,10 +45,21 @@ def test_a_log_that_cannot_be_read_is_one_line_and_the_others_are_shown(launcher
     assert launcher("report").status == 0
 
 
-def test_a_journal_that_is_replaced_ends_the_run_with_status_4(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", REPLACE.format(what="events.jsonl"))
+@pytest.mark.parametrize("how", ["mkfifo {}", "cp jobs.yaml copy; ln -s $PWD/copy {}"])
+def test_a_journal_that_is_replaced_ends_the_run_with_status_4(
+    launcher: Launcher, how: str
+) -> None:
+    """What to do is no matter of room, though some regular file be there."""
+    events = "$GPULAUNCH_RUN_DIR/events.jsonl"
+    run = f"rm {events}; {how.format(events)}"
+    launcher.file(
+        "jobs.yaml", f"jobs: [{{name: a, run: {run!r}}}, {{name: b, needs: [a], run: 'true'}}]"
+    )
     done = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet")
     assert done.status == 4
+    (told,) = done.err.splitlines()[-1:]
+    assert "events.jsonl was deleted or replaced) and was stopped" in told
+    assert "nothing of it can be resumed; start again: gpulaunch run jobs.yaml" in told
     assert "Traceback" not in done.err
 
 
