@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,17 @@ import pytest
 from tests.cli.launcher import Launcher
 from tests.faults.test_stopping import alive
 
-# The command, but a full disk is waited for 2 seconds instead of 60.
-IMPATIENT = """
+
+def waiting(seconds: float) -> list[str]:
+    """The command, but so long is waited for a full disk, instead of a minute."""
+    script = f"""
 import sys
 import gpulaunch.supervisor
-gpulaunch.supervisor.RECORD_PATIENCE = 2.0
+gpulaunch.supervisor.RECORD_PATIENCE = {seconds}
 from gpulaunch.cli import main
 raise SystemExit(main())
 """
+    return [sys.executable, "-c", script]
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_status_4(
         """,
     )
     run = small_disk / "run"
-    impatient = Launcher(launcher.path, command=[sys.executable, "-c", IMPATIENT])
+    impatient = Launcher(launcher.path, command=waiting(2.0))
     result = impatient("run", "jobs.yaml", "--simulate", "2", "--run-dir", run, timeout=60)
     assert result.status == 4, result.err
     assert "No space left" in result.err
@@ -65,6 +70,51 @@ def test_a_disk_that_stays_full_stops_the_run_with_status_4(
     assert result.status == 0, result.err
     first = launcher.jobs(run)["fill"]["attempts"][0]
     assert first["exit_code"] == 7, "the laid-out file took the end that the journal could not"
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first noticed then", "known before"])
+def test_ctrl_c_while_the_disk_is_full_ends_the_run_as_soon_as_its_jobs_have(
+    launcher: Launcher, small_disk: Path, known: bool
+) -> None:
+    launcher.file(
+        "jobs.yaml",
+        """
+        jobs:
+          - {name: 'long-{{item}}', foreach: {values: [1, 2, 3]}, run: exec sleep 1000, grace: 1}
+          - {name: short, run: 'until [ -e full ]; do sleep 0.02; done'}
+          - {name: later, needs: [short], run: 'true'}
+        """,
+    )
+    run, big = small_disk / "run", small_disk / "big"
+    patient = Launcher(launcher.path, command=waiting(3600.0))
+    with patient.begun("run", "jobs.yaml", "--simulate", "4", "--run-dir", run) as process:
+        launcher.wait_for("attempt_started", 4, run)
+        run_id = launcher.events("run_opened", run)[0]["run"]
+        with suppress(OSError), big.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        if known:
+            launcher.file("full", "")
+            assert process.stderr
+            assert any("No space left" in line for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "the run could not be recorded (No space left on device) and was stopped" in err
+    assert not alive(run_id)
+    big.unlink()
+    launcher.file("full", "")
+    text = (launcher.path / "jobs.yaml").read_text()
+    launcher.file("jobs.yaml", text.replace("exec sleep 1000", "'true'"))
+    result = launcher("resume", run)
+    assert result.status == 0, result.err
+    attempts = {name: job["attempts"] for name, job in launcher.jobs(run).items()}
+    again = ["interrupted", "succeeded"]
+    assert {name: [each["state"] for each in some] for name, some in attempts.items()} == {
+        **dict.fromkeys(["long-1", "long-2", "long-3"], again),
+        "short": ["succeeded"] if known else again,
+        "later": ["succeeded"],
+    }
 
 
 def test_a_disk_that_has_room_again_costs_nothing(launcher: Launcher, small_disk: Path) -> None:
