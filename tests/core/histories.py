@@ -85,9 +85,13 @@ def play(seed: int, sides: int = 1) -> World:
         jobs = random_jobs(rng, cards)
         world.add(jobs, name="ABC"[number], **random_options(rng, cards))  # type: ignore[arg-type]
     nervous = rng.choice([0.0, 0.05, 0.2])
+    sleepy = rng.choice([0.0, 0.05, 0.2])
     for _ in range(rng.randint(0, 150)):
         if rng.random() < nervous:
             world.disturb(rng.choice(world.sides))
+        elif rng.random() < sleepy:
+            side = rng.choice(world.sides)
+            (world.wake if side.asleep else world.suspend)(side)
         elif rng.random() < nervous / 20:
             side = rng.choice(world.sides)
             world.crash(side, edited(rng, side))

@@ -65,10 +65,12 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen.update(_named(world.log))
         seen["crash"] += sum(side.crashes for side in world.sides)
         seen["continued"] += world.continued
+        seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
         "Acquire Release Launch Drain StopAttempt SetTimer Gather Granted Refused Freed Wanted "
         "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
-        "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued"
+        "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
+        "LeaseLost HolderChanged robbed"
     )
     for name in expected.split(" "):
         assert seen[name], f"no history has {name}: {seen}"
@@ -215,6 +217,18 @@ def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cards.Cards, "look_later", lambda self, card, demand: None)
 
 
+def _ignore_a_lost_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cards.Cards, "withdrawn", lambda self, card, why: None)
+
+
+def _lose_a_lease_under_what_is_recorded_there(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cards.Cards, "withdrawn", cards.Cards.refused)
+
+
+def _ignore_a_new_holder(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cards.Cards, "described", lambda self, card, holder: None)
+
+
 @pytest.mark.parametrize(
     "breakage",
     [
@@ -232,6 +246,9 @@ def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
         _keep_workers_idle,
         _forget_that_workers_hold_memory,
         _take_a_worker_that_is_ending,
+        _ignore_a_lost_lease,
+        _lose_a_lease_under_what_is_recorded_there,
+        _ignore_a_new_holder,
     ],
 )
 def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A strict pretend outside world for the core: it fails on any instruction that is not legal now.
 
 Time is pretended; every answer comes in an order that the history's seed chooses. Several runs may
-share one world: leases are exclusive, a wanted card is handed over, one run gathers.
+share one world: leases are exclusive, a wanted card is handed over, one run gathers. A supervisor
+may be stopped and go on: meanwhile its leases are let go, but where something of it runs.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ from gpulaunch.core.events import (
     GoOn,
     GpuEvent,
     Granted,
+    HolderChanged,
     Instruction,
     Launch,
+    LeaseLost,
     Misplaced,
     Occupied,
     Pause,
@@ -150,6 +153,12 @@ class Side:
     lost: set[str] = field(default_factory=set)
     facts: list[Fact] = field(default_factory=list)
     crashes: int = 0
+    asleep: bool = False
+    gathered: bool = False  # it had the right to gather when it was stopped
+    away: dict[str, bool] = field(default_factory=dict)  # let go meanwhile; to be drained
+    unleased: set[str] = field(default_factory=set)  # by LeaseLost, and not asked for since
+    held: dict[AttemptId, Process] = field(default_factory=dict)  # until their cards are there
+    words: dict[str, str] = field(default_factory=dict)  # who has a card, as last told
 
 
 class World:
@@ -234,6 +243,7 @@ class World:
                 place.holder = None
                 self._freed(place)
         self.pending = [(who, act) for who, act in self.pending if who != side.name]
+        left, side.held = side.held, {}
         ledger = copy.deepcopy(side.replayed)
         recorded = [event for event in side.inbox if isinstance(event, Ended)]
         side.inbox.clear()
@@ -242,6 +252,10 @@ class World:
         side.told_wanted.clear()
         side.drained.clear()
         side.lost.clear()
+        side.away.clear()
+        side.unleased.clear()
+        side.words.clear()
+        side.asleep = side.gathered = False
         side.stopped = side.paused = False
         side.crashes += 1
         side.jobs = tuple(jobs)
@@ -261,6 +275,8 @@ class World:
             key = f"{side.name}:{name}"
             assert self.launches[key] == before.get(key, 0), f"{name} was done and runs again"
         side.inbox.extend(recorded)
+        for attempt in left:
+            self._later(side.name, partial(side.inbox.append, Ended(attempt, Lost("gone"))))
         for process in list(self.processes.values()):
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
@@ -280,8 +296,14 @@ class World:
 
     def tell(self, side: Side, event: Event) -> None:
         """Hand one event in, and carry out what comes back, strictly."""
+        assert not side.asleep
         self.log.append(f"{self.now:9.3f} {side.name} <- {event!r}"[:300])
         before = len(side.facts)
+        match event:
+            case Refused(gpu, Elsewhere(holder)) | LeaseLost(gpu, Elsewhere(holder)):
+                side.words[gpu] = holder
+            case HolderChanged(gpu, holder):
+                side.words[gpu] = holder
         results = side.run.handle(event, self.instant)
         for result in results:
             self.log.append(f"                {side.name} -> {result!r}"[:300])
@@ -294,6 +316,16 @@ class World:
             if isinstance(result, Instruction):
                 self._carry_out(side, result)
         side.run.check()
+        self._check_elsewhere(side)
+
+    def _check_elsewhere(self, side: Side) -> None:
+        """What is said of a card that is elsewhere is what was told last, and its end is too."""
+        for uuid, record in side.run.ledger.gpus.items():
+            if record.state == "elsewhere" and f"gpu/{uuid}" not in side.timers:
+                told = side.words.get(uuid)
+                assert record.why == told, f"{uuid} is held by {told}, recorded {record.why}"
+                waits = side in self.cards[uuid].waiters or Freed(uuid) in side.inbox
+                assert waits, f"{uuid} is elsewhere, and nobody will tell of its end"
 
     # ── Instructions ────────────────────────────────────────────────────────────────────────────
 
@@ -307,6 +339,8 @@ class World:
                 assert not self._closed(side), f"Acquire({gpu}) while nothing may start"
                 state = side.run.ledger.gpus[gpu].state
                 assert state != "aside", f"Acquire({gpu}), which was set aside"
+                assert gpu not in side.away, f"Acquire({gpu}), which is taken anew"
+                side.unleased.discard(gpu)
                 side.asking.add(gpu)
                 # Like the engine, the lease is taken at once; the look takes its time.
                 if place.handed is side:
@@ -316,6 +350,10 @@ class World:
                 place = self.cards[gpu]
                 if any(isinstance(e, Refused) and e.gpu == gpu for e in side.inbox):
                     return  # the two have crossed
+                if gpu in side.away or gpu in side.unleased:
+                    side.away.pop(gpu, None)
+                    side.unleased.discard(gpu)
+                    return
                 assert self._has(side, place), f"Release({gpu}), not held"
                 assert not place.draining or side.stopped, f"Release({gpu}) while it drains"
                 assert not self._on(gpu), f"Release({gpu}) with {self._on(gpu)} on it"
@@ -325,6 +363,12 @@ class World:
                 self._hand_over(place)
             case Drain(gpu):
                 place = self.cards[gpu]
+                if gpu in side.away or gpu in side.unleased:
+                    assert not side.away.get(gpu), f"Drain({gpu}) twice"
+                    side.away[gpu] = True
+                    side.unleased.discard(gpu)
+                    self._later(side.name, partial(self._regain, side, place))
+                    return
                 assert self._has(side, place), f"Drain({gpu}), not held"
                 assert not place.draining, f"Drain({gpu}) twice"
                 assert not self._on(gpu), f"Drain({gpu}) with {self._on(gpu)} on it"
@@ -333,6 +377,9 @@ class World:
                 self._later(side.name, lambda: self._drained(side, place))
             case Launch():
                 self._launch(side, instruction)
+            case StopAttempt(attempt, _, by, _) if attempt in side.held:
+                del side.held[attempt]
+                side.inbox.append(Ended(attempt, Interrupted(by)))
             case StopAttempt(attempt, reason, by, _):
                 process = self.processes.get((side.name, attempt))
                 if process is None:
@@ -369,18 +416,25 @@ class World:
         uuids = [gpu.uuid for gpu in launch.gpus]
         assert not self._closed(side), f"Launch({attempt}) while nothing may start"
         assert (side.name, attempt) not in self.processes, f"Launch({attempt}) twice"
-        mine = [p for p in self.processes.values() if p.side is side]
+        mine = [p for p in self.processes.values() if p.side is side] + [*side.held.values()]
         assert attempt.job not in {p.attempt.job for p in mine}, f"{attempt.job} runs already"
         assert len(uuids) == len(set(uuids)) == demand.gpus, f"Launch({attempt}) on {uuids}"
         for uuid in uuids:
+            assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
+            assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
+            assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"
             place = self.cards[uuid]
+            if uuid in side.unleased:
+                coming = any(isinstance(e, LeaseLost) and e.gpu == uuid for e in side.inbox)
+                assert coming, f"Launch({attempt}) on {uuid}, whose lease was lost"
+                continue
+            if uuid in side.away:
+                assert not side.away[uuid], f"Launch({attempt}) on {uuid}, which drains"
+                continue
             assert self._has(side, place), f"Launch({attempt}) on {uuid}, not held"
             assert not place.draining, f"Launch({attempt}) on {uuid}, which drains"
             clean = place.carried or not place.dirty or launch.worker
             assert clean, f"Launch({attempt}) on {uuid}, which was not drained"
-            assert uuid not in side.drained, f"Launch({attempt}) on {uuid}, given back"
-            assert uuid not in demand.avoid, f"Launch({attempt}) on {uuid}, to be avoided"
-            assert uuid not in side.lost, f"Launch({attempt}) on {uuid}, which is lost"
             beside = [p.job.demand for p in self._on(uuid)]
             beside += [idle.job.demand for idle in self._idle_on(uuid, launch.worker)]
             shares = {other.per_gpu for other in beside} | {demand.per_gpu}
@@ -419,14 +473,26 @@ class World:
         if not uuids and not job.service:
             total = sum(cpus) + (demand.cpus or 1)
             assert total <= side.cpus or not cpus, f"{attempt}: {total} CPUs"
-        for uuid in uuids:
-            if launch.worker is not None:
-                self.cards[uuid].carried.discard(launch.worker)
+        self._begin(Process(side, attempt, job, tuple(uuids), worker=launch.worker))
+
+    def _begin(self, process: Process) -> None:
+        """Once it is known of each of its cards whether it is ours."""
+        side, attempt = process.side, process.attempt
+        if any(uuid in side.away for uuid in process.gpus):
+            side.held[attempt] = process
+            return
+        side.held.pop(attempt, None)
+        if any(uuid in side.unleased for uuid in process.gpus):
+            side.inbox.append(Ended(attempt, Interrupted("its card was given back")))
+            return
+        for uuid in process.gpus:
+            assert self._has(side, self.cards[uuid])
+            if process.worker is not None:
+                self.cards[uuid].carried.discard(process.worker)
             self.cards[uuid].carried.add(attempt)
-        process = Process(side, attempt, job, tuple(uuids), worker=launch.worker)
         process.until = self.now + self.lasting(attempt)
         self.processes[side.name, attempt] = process
-        self.launches[f"{side.name}:{job.name}"] += 1
+        self.launches[f"{side.name}:{attempt.job}"] += 1
         self._later(side.name, lambda: self._start(process))
 
     # ── Answers ─────────────────────────────────────────────────────────────────────────────────
@@ -441,7 +507,7 @@ class World:
         if taken or place.dead_hold:
             if side not in place.waiters:
                 place.waiters.append(side)
-            side.inbox.append(Refused(uuid, Elsewhere("another launcher")))
+            side.inbox.append(Refused(uuid, self._elsewhere(place)))
             return
         if place.sick or place.stranger:
             place.holder = place.handed = None
@@ -449,11 +515,7 @@ class World:
             self._hand_over(place)
             side.inbox.append(Refused(uuid, why))
             return
-        place.holder, place.granted, place.dirty = side, True, False
-        place.carried.clear()
-        place.handed = None
-        place.waiters = [waiter for waiter in place.waiters if waiter is not side]
-        side.told_wanted.pop(uuid, None)
+        self._take(side, place)
         side.inbox.append(Granted(uuid, self._free(place)))
 
     def _drained(self, side: Side, place: Place) -> None:
@@ -513,6 +575,8 @@ class World:
         )
         if not self.calm and self.rng.random() < 0.05:
             process.side.inbox.append(Ended(process.attempt, outcome, leftovers))
+        for uuid in process.gpus if process.side.asleep else ():
+            self._let_go(process.side, self.cards[uuid])
 
     def _failure(self, process: Process) -> Failure | None:
         """What was recognised of the end: mostly nothing."""
@@ -571,7 +635,7 @@ class World:
 
     def _hand_over(self, place: Place) -> None:
         """To a waiter that wants it, where there is one; else everybody hears of it."""
-        wanting = [waiter for waiter in place.waiters if self._wants(waiter)]
+        wanting = [w for w in place.waiters if self._wants(w) and not w.asleep]
         if wanting and not place.dead_hold:
             side = wanting[0]
             place.waiters.remove(side)
@@ -586,6 +650,93 @@ class World:
         waiters, place.waiters = place.waiters, []
         for side in waiters:
             side.inbox.append(Freed(place.gpu.uuid))
+
+    # ── A supervisor that is stopped ────────────────────────────────────────────────────────────
+
+    def suspend(self, side: Side) -> None:
+        """SIGSTOP, for so long that jobs of it end, and its idle leases are let go."""
+        side.asleep = True
+        for process in list(self.processes.values()):
+            if process.side is side and self._may_end(process) and self.rng.random() < 0.5:
+                self._end(process, self._outcome(process), self.rng.randrange(3))
+        if self.gatherer is side:
+            side.gathered = True
+            self._give_up_gathering(side)
+        for place in self.cards.values():
+            self._let_go(side, place)
+        self._describe(side)
+
+    def wake(self, side: Side) -> None:
+        """SIGCONT: what was let go is taken anew, where it is to be had."""
+        side.asleep = False
+        self._describe(side)
+        for uuid in list(side.away):
+            again = partial(self._regain, side, self.cards[uuid])
+            again() if self.rng.random() < 0.5 else self._later(side.name, again)
+        if side.gathered:
+            side.gathered = False
+            self.gather_queue.append(side)
+            self._grant_gathering()
+
+    def _describe(self, holder: Side) -> None:
+        """Those who wait for its cards learn whether it is stopped."""
+        for uuid, place in self.cards.items():
+            for waiter in place.waiters if place.holder is holder else ():
+                waiter.inbox.append(HolderChanged(uuid, self._elsewhere(place).holder))
+
+    def _elsewhere(self, place: Place) -> Elsewhere:
+        stopped = place.holder is not None and place.holder.asleep
+        return Elsewhere("another launcher" + ", stopped" * stopped)
+
+    def _let_go(self, side: Side, place: Place) -> None:
+        """But where something of it runs: its keepers hold the lease as well."""
+        uuid = place.gpu.uuid
+        mine = [p for p in self._on(uuid) if p.side is side]
+        if place.holder is not side or mine or self._idle_on(uuid):
+            return
+        if place.granted:
+            side.away[uuid] = place.draining
+        place.granted = place.draining = False
+        place.holder = None
+        self._freed(place)
+
+    def _regain(self, side: Side, place: Place) -> None:
+        uuid = place.gpu.uuid
+        if uuid not in side.away:
+            return
+        draining = side.away.pop(uuid)
+        why: Elsewhere | Sick | Occupied | None = None
+        if place.holder is not None or place.handed not in (None, side) or place.dead_hold:
+            why = self._elsewhere(place)
+            if side not in place.waiters:
+                place.waiters.append(side)
+        elif place.sick or place.stranger:
+            place.handed = None
+            self._hand_over(place)
+            why = Sick("fell off the bus") if place.sick else Occupied("user bob (pid 123)")
+        else:
+            self._take(side, place)
+            if draining:
+                place.draining = True
+                self._later(side.name, lambda: self._drained(side, place))
+        if why is not None and draining:
+            side.inbox.append(Refused(uuid, why))
+        elif why is not None:
+            side.unleased.add(uuid)
+            # What comes of attempts and what comes of leases is read in any order.
+            told = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
+            first = not told and self.rng.random() < 0.7
+            (side.inbox.appendleft if first else side.inbox.append)(LeaseLost(uuid, why))
+        for process in list(side.held.values()):
+            self._begin(process)
+
+    def _take(self, side: Side, place: Place) -> None:
+        """The lease is its own, and the card was looked at."""
+        place.holder, place.granted, place.dirty = side, True, False
+        place.carried.clear()
+        place.handed = None
+        place.waiters = [waiter for waiter in place.waiters if waiter is not side]
+        side.told_wanted.pop(place.gpu.uuid, None)
 
     def _grant_gathering(self) -> None:
         if self.gatherer is None and self.gather_queue:
@@ -619,12 +770,14 @@ class World:
         self.steps += 1
         self.now += 0.001
         self.say_wanted()
-        ready = [side for side in self.sides if side.inbox]
+        ready = [side for side in self.sides if side.inbox and not side.asleep]
         if ready and self.rng.random() < 0.6:
             self._deliver(self.rng.choice(ready))
             return True
-        if self.pending and (self.rng.random() < 0.6 or not self.processes):
-            _, act = self.pending.pop(self.rng.randrange(len(self.pending)))
+        asleep = {side.name for side in self.sides if side.asleep}
+        acts = [n for n, (who, _) in enumerate(self.pending) if who not in asleep]
+        if acts and (self.rng.random() < 0.6 or not self.processes):
+            _, act = self.pending.pop(self.rng.choice(acts))
             act()
             return True
         if ready:
@@ -635,8 +788,8 @@ class World:
             process = self.rng.choice(mortal)
             self._end(process, self._outcome(process), self.rng.randrange(3))
             return True
-        if self.pending:
-            _, act = self.pending.pop(0)
+        if acts:
+            _, act = self.pending.pop(acts[0])
             act()
             return True
         return self._fire_timer()
@@ -668,7 +821,8 @@ class World:
 
     def _fire_timer(self) -> bool:
         """Nothing else happens: the time comes for the next timer, or for a job's end."""
-        timers = [(at, side.name, key) for side in self.sides for key, at in side.timers.items()]
+        awake = [side for side in self.sides if not side.asleep]
+        timers = [(at, side.name, key) for side in awake for key, at in side.timers.items()]
         ends = [p.until for p in self.processes.values() if self._lasts(p)]
         if ends and (not timers or min(ends) <= min(timers)[0]):
             self.now = max(self.now, min(ends))
@@ -690,7 +844,10 @@ class World:
         rng, uuids = self.rng, list(self.cards)
         names = [job.name for job in side.jobs]
         roll = rng.randrange(19)
-        if roll == 0:
+        if side.asleep:
+            if rng.random() < 0.3:
+                self.wake(side)
+        elif roll == 0:
             self._ask(side, Cancel((rng.choice(names),)))
         elif roll == 1 and rng.random() < 0.3:
             self._ask(side, Cancel(None))
@@ -710,7 +867,7 @@ class World:
             self.cards[rng.choice(uuids)].stranger ^= True
         elif roll in (12, 13):
             place = self.cards[rng.choice(uuids)]
-            if place.holder is None:
+            if place.holder is None and not any(place.gpu.uuid in s.away for s in self.sides):
                 place.taken = rng.choice([0, 30, 60]) * GIB
         elif roll == 14 and rng.random() < 0.2:
             self.cards[rng.choice(uuids)].sick = True
@@ -720,7 +877,7 @@ class World:
             self._ask(side, GoOn())
         elif roll == 16 and self.processes:
             process = rng.choice(list(self.processes.values()))
-            if process.asked != "old":
+            if process.asked != "old" and not process.side.asleep:
                 place = rng.choice(uuids)
                 self.tell(process.side, Misplaced(process.attempt, place, 7, "not its own"))
         elif roll == 18 and rng.random() < 0.5:
@@ -742,10 +899,14 @@ class World:
             WorkerEnded(attempt),
             BecameReady(attempt),
             Granted("GPU-99", 1),
+            HolderChanged(uuid, "somebody else"),
         ]
         answered = any(getattr(event, "gpu", None) == uuid for event in side.inbox)
-        if self.cards[uuid].holder is not side and uuid not in side.asking and not answered:
-            events += [Granted(uuid, 1), Drained(uuid, 1), Refused(uuid, Sick("not asked"))]
+        known = uuid in side.asking or uuid in side.away or uuid in side.unleased
+        if self.cards[uuid].holder is not side and not known and not answered:
+            sick = Sick("not asked")
+            events += [Granted(uuid, 1), Drained(uuid, 1), Refused(uuid, sick)]
+            events += [LeaseLost(uuid, sick)]
         return self.rng.choice(events)
 
     def _ask(self, side: Side, request: Cancel | Retry | DrainGpus | Pause | Stop) -> None:
@@ -772,6 +933,8 @@ class World:
         for place in self.cards.values():
             place.stranger, place.taken = False, 0
         for side in self.sides:
+            if side.asleep:
+                self.wake(side)
             if side.paused:
                 self._ask(side, Pause("", off=True))
             if side.drained:
