@@ -259,8 +259,9 @@ def run_to_its_end(
     if ledger.exit_status == errors.NO_CARDS:
         raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
     if unrecorded:
+        what_now = _what_now(session, journal)
         raise NotRecordedError(
-            f"the run could not be recorded ({unrecorded}) and was stopped; {_what_now(session, journal)}"
+            f"the run could not be recorded ({unrecorded}) and was stopped; {what_now}"
         )
     return ledger.exit_status
 
