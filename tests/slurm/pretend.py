@@ -132,8 +132,9 @@ class Truth:
 
 
 class PretendCluster:
-    """`plans` by the job's name; others take 5 s and exit with 0. Each has a card, of which the
-    node's driver speaks after `driver_takes` seconds; None: never."""
+    """`plans` by the job's name; others take 5 s and exit with 0. Of the attempts `full` no
+    record could be laid out, as the run's disk was full. Each has a card, of which the node's
+    driver speaks after `driver_takes` seconds; None: never."""
 
     def __init__(self, loop: PretendLoop, run: RunDir) -> None:
         self.loop = loop
@@ -143,6 +144,7 @@ class PretendCluster:
         self.plans: dict[str, Plan] = {}
         self.oom: set[str] = set()
         self.counted: set[str] = set()
+        self.full: set[str] = set()
         self.driver_takes: float | None = 0.0
         self._numbers = 1000
         self.submissions = 0
@@ -261,6 +263,8 @@ class PretendCluster:
         task.attempt = json.loads(listed.read_bytes())["attempts"][task.index or 0]
         if not self._claim(task):
             self._over(task, "FAILED", status=75 << 8)
+        elif task.attempt in self.full:
+            self._over(task, "FAILED", status=73 << 8)
         elif self.driver_takes:
             self.loop.call_after(self._key(task), self.driver_takes, lambda: self._goes_on(task))
         elif self.driver_takes is not None:

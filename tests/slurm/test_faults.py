@@ -261,6 +261,25 @@ def test_few_are_asked_of_and_only_where_something_would_be_ended(history: Histo
     assert not [call for call in history.programs.calls if "job" in call[2]]
 
 
+# ── A full disk ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_found_the_run_s_disk_full_is_said_to_be_over_and_goes_again(history: History) -> None:
+    history.cluster.full.add("a.1")
+    history.add("a", Plan(5.0, 3))
+    history.until(lambda: history.warned)
+    (said,) = history.warned
+    assert said == "is over on n1, where the run's disk is full: a record of its end is awaited"
+    assert not history.told
+    history.until(lambda: history.over)
+    first, second = (ended.outcome for ended in history.told)
+    assert isinstance(first, Interrupted)
+    assert "the run directory's disk is full" in first.by
+    assert second == Exited(3)
+    assert history.warned == [said]
+    history.finish()
+
+
 # ── Memory ──────────────────────────────────────────────────────────────────────────────────────
 
 
