@@ -7,7 +7,7 @@ line is wider than it is, elsewhere none is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.views import words
@@ -25,11 +25,15 @@ LEAST = 6
 
 @dataclass(frozen=True, slots=True)
 class OverviewItem:
-    """Lines that belong together: of `jobs` jobs, the first one behind `label`."""
+    """Lines that belong together: of `jobs` jobs, the first one behind `label`.
+
+    `names` of the jobs end the first line, or are the second where that one is too narrow.
+    """
 
     label: str
     jobs: int
     lines: tuple[str, ...]
+    names: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,11 @@ def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
     for group in groups:
         text = words.visible(group.text)
         names = words.listing([words.visible(name) for name in group.names], NAMES)
-        lines = [f"{text}: {names}" if text else names]
+        lines = [text] if text else []
         if group.evidence:
             lines.append(words.visible(group.evidence))
         label = f"{words.count(len(group.names))} {state}"
-        items.append(OverviewItem(label, len(group.names), tuple(lines)))
+        items.append(OverviewItem(label, len(group.names), tuple(lines), names))
     return Section(state, style, tuple(items))
 
 
@@ -60,6 +64,18 @@ def listed(state: str, style: str, lines: Sequence[str]) -> Section:
     first = f"{words.count(len(lines))} {state}"
     items = tuple(OverviewItem("" if n else first, 1, (line,)) for n, line in enumerate(lines))
     return Section(state, style, items)
+
+
+def fitted(item: OverviewItem, columns: int) -> OverviewItem:
+    """The item with its names in its lines: a reason however long hides none of them."""
+    from rich.cells import cell_len
+
+    if not item.names:
+        return item
+    first, rest = item.lines[:1], item.lines[1:]
+    ended = ": ".join([*first, item.names])
+    lines = (ended, *rest) if cell_len(ended) <= columns else (*first, item.names, *rest)
+    return replace(item, lines=lines, names="")
 
 
 def chosen(sections: Sequence[Section], room: int) -> list[int]:
@@ -88,6 +104,10 @@ def print_sections(console: Console, sections: Sequence[Section], room: int) -> 
     from rich.text import Text
 
     width = max((len(item.label) for one in sections for item in one.items), default=0)
+    columns = console.width - width - 2
+    sections = [
+        replace(one, items=tuple(fitted(item, columns) for item in one.items)) for one in sections
+    ]
     for section, number in zip(sections, chosen(sections, room), strict=True):
         for item in section.items[:number]:
             for at, line in enumerate(item.lines):

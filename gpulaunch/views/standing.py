@@ -67,12 +67,12 @@ def print_status(console: Console, run: Standing, everything: bool = False) -> N
         console.print(text, soft_wrap=True)
     if everything:
         _print_jobs(console, run)
-    elif run.ledger.jobs:
+    elif sections := _sections(run):
         screen = console.height if console.is_terminal else SCREEN
         # A blank line, and the shell's prompt below.
         taken = sum(height_of(console, text) for text in (*head, *foot)) + 3
         console.print()
-        print_sections(console, _sections(run), screen - taken)
+        print_sections(console, sections, screen - taken)
     if foot:
         console.print()
     for text in foot:

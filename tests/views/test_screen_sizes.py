@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -162,3 +163,24 @@ def test_values_of_one_letter_make_no_kinds_of_failures() -> None:
         fails(run, f"fold-{item}", Exited(1), "exit", f"ValueError: a bad residue in chain {item}")
     (group,) = failures(job for job in run.ledger.jobs.values() if job.name != "fold-a")
     assert group.names == ("fold-b", "fold-c")
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_a_reason_longer_than_the_line_hides_no_names(columns: int) -> None:
+    run = History(1).open().jobs("fold-a", "fold-b")
+    reason = "waits for a card: GPU 0 is held by " + "some" * 9
+    told = Standing(run.ledger, Paths(), "running", dict.fromkeys(run.ledger.jobs, reason), run.now)
+    lines = on_screen(lambda console: print_status(console, told), columns, 24)
+    (at,) = (n for n, line in enumerate(lines) if "2 waiting  waits for" in line)
+    if columns == 60:
+        assert lines[at].endswith("…")
+        assert lines[at + 1].strip() == "fold-a, fold-b"
+    else:
+        assert lines[at].endswith("some: fold-a, fold-b"), lines[at]
+
+
+def test_what_has_no_job_to_name_leaves_no_gap() -> None:
+    run = History(1).open().jobs("a").start("a", 0).pass_(3).succeed("a")
+    told = Standing(run.ledger, Paths(), "succeeded", {}, run.now)
+    lines = on_screen(lambda console: print_status(console, told), 80, 24)
+    assert not any(one == other == "" for one, other in itertools.pairwise(lines)), lines
