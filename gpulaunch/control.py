@@ -100,8 +100,8 @@ class AlreadySupervisedError(UnfinishedRunError):
     def __init__(self, run: str, holder: Holder) -> None:
         pid = holder.pid
         where = f"pid {pid}" if pid else "in another container"
-        text = f"run {run} is alive ({where}): follow it with gpulaunch wait, or end it with"
-        text += " gpulaunch cancel --all"
+        text = f"run {run} is alive ({where}): follow it with gpulaunch wait {run}, or end it"
+        text += f" with gpulaunch cancel -r {run} --all"
         if holder.uid not in (os.geteuid(), 0) and os.geteuid():
             text = f"the name of run {run} is taken by a process of {holder}: nothing goes on with"
             text += " the run before that process ends"

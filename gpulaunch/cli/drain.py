@@ -32,6 +32,7 @@ def command(run: str | None, gpus: str, now: bool, off: bool) -> None:
     from gpulaunch.core.selection import ALL, choose, describe
     from gpulaunch.engines.pool import parse
     from gpulaunch.errors import UsageError
+    from gpulaunch.views import words
 
     one = alive(run)
     if one.ledger.queueing:
@@ -47,7 +48,7 @@ def command(run: str | None, gpus: str, now: bool, off: bool) -> None:
         raise UsageError(f"--gpus: {error}") from None
     which = None if selection == ALL else tuple(gpu.uuid for gpu in chosen)
     call(one.id, DrainGpus(which, now, off))
-    cards = "every card" if which is None else f"GPU {', '.join(str(g.index) for g in chosen)}"
+    cards = "every card" if which is None else words.cards(chosen)
     if selection.count is not None:
         cards = f"{describe(selection, every)}, {cards},"
     what = "used again" if off else "no new starts there"

@@ -41,11 +41,14 @@ def told_apart(
     is_job = here is not None and _names_jobs(here, words[0])
     if named is not None and not is_job:
         return named, words[1:]
-    if here is not None and named is None and is_job:
-        return directory(None, options), words
-    if here is None or named is None:
-        where = f", nor a job of {typed(here.path)}" if here else ", and there is no run here"
-        raise UsageError(f"{words[0]} is not a run{where}: gpulaunch status --all lists the jobs")
+    if named is None and (here is None or is_job):
+        return directory(None, options), words  # without a run here it names those elsewhere
+    assert here is not None  # a run without one here has returned, as has no run at all
+    if named is None:
+        raise UsageError(
+            f"{words[0]} is not a run, nor a job of {typed(here.path)}: gpulaunch status --all"
+            " lists the jobs"
+        )
     raise UsageError(
         f"{words[0]} is a run and a job of {typed(here.path)}: say which with -r {words[0]}, or"
         f" -r {typed(here.path)} {words[0]}"

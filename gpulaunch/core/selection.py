@@ -80,15 +80,15 @@ def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
     """What was understood, for people: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8`."""
     kind = "simulated cards" if any(gpu.simulated for gpu in gpus) else "cards"
     if selection.which is not None:
-        names = ", ".join(str(gpu.index) for gpu in choose(selection, gpus))
-        return f"GPU {names} of {len(gpus)} {kind}"
+        names = [str(gpu.index) for gpu in choose(selection, gpus)]
+        return f"GPU{'s' * (len(names) > 1)} {', '.join(names)} of {len(gpus)} {kind}"
     if selection.count is None or selection.count == len(gpus):
         return f"all {len(gpus)} {kind}" if len(gpus) != 1 else f"1 {kind[:-1]}"
     return f"{selection.count} of {len(gpus)} {kind}, any"
 
 
 def describe_taken(count: int, selection: Selection, gpus: Sequence[Gpu]) -> str:
-    """The same of one command that takes `count` of them: `1 of 8 cards, any`, `1 of GPU 0, 2`."""
+    """The same of one command that takes `count` of them: `1 of 8 cards, any`, `1 of GPUs 0, 2`."""
     if selection.which is None:
         return describe(Selection(count), gpus)
     if count == len(selection.which):

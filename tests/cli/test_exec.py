@@ -90,7 +90,7 @@ def test_a_bare_number_of_cards_is_how_many_and_what_was_understood_is_said(
     said = "gpulaunch exec: "
     assert on("--gpus", "3") == (0, "SIM-0,SIM-1,SIM-2", f"{said}3 of 4 simulated cards, any")
     assert on("--gpus", "3,") == (0, "SIM-3", f"{said}GPU 3 of 4 simulated cards")
-    assert on("--gpus", "2,3") == (0, "SIM-2", f"{said}1 of GPU 2, 3 of 4 simulated cards")
+    assert on("--gpus", "2,3") == (0, "SIM-2", f"{said}1 of GPUs 2, 3 of 4 simulated cards")
     assert on("--gpus", "3", "-g", "1") == (0, "SIM-0", f"{said}1 of 4 simulated cards, any")
     assert on("--gpus", "2", "-g", "3")[0] == 125
     assert on("--gpus", "9")[0] == 125

@@ -266,7 +266,7 @@ def test_gpus_a_number_is_how_many_and_a_list_is_which(launcher: Launcher) -> No
         """,
     )
     result = launcher("run", "jobs.yaml", "--simulate", "4", "--gpus", "[1,3]")
-    assert "GPU 1, 3 of 4 simulated cards" in result.err
+    assert "GPUs 1, 3 of 4 simulated cards" in result.err
     assert {launcher.log(f"j-{n}").strip() for n in range(1, 5)} == {"1", "3"}
     result = launcher("run", "jobs.yaml", "--simulate", "4", "--gpus", "1", "--new")
     assert "1 of 4 simulated cards, any" in result.err

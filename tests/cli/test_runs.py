@@ -65,6 +65,34 @@ def test_what_ends_something_never_reaches_another_directory_s_run(
         assert mine(*words, "-r", other.run).status == 0
 
 
+def test_what_is_advised_of_a_live_run_does_it_from_anywhere(launcher: Launcher) -> None:
+    mine, other = at(launcher, "mine"), at(launcher, "other")
+    other.file("jobs.yaml", LONG)
+    with other.begun("run", "jobs.yaml", "--simulate", "1"):
+        begun(other)
+        refused = mine("resume", other.run)
+        assert refused.status == 5
+        follow, end = re.findall(r"gpulaunch ([^,\n]+)", refused.err)
+        follow = follow.split(" ")
+        assert follow[0] == "wait"
+        assert mine("status", *follow[1:]).status == 0
+        assert mine(*end.split()).status == 0
+
+
+@pytest.mark.parametrize("word", ["jobs.yaml", "long", "jobs"])
+def test_retry_without_a_run_here_names_those_elsewhere_and_leaves_them(
+    launcher: Launcher, word: str
+) -> None:
+    mine, other = at(launcher, "mine"), at(launcher, "other")
+    for one in (mine, other):
+        one.file("jobs.yaml", LONG)
+    with other.begun("run", "jobs.yaml", "--simulate", "1"):
+        begun(other)
+        refused = mine("retry", word)
+        assert (refused.status, str(other.run) in refused.err) == (2, True), refused.err
+        assert "status --all" not in refused.err
+
+
 def test_a_run_of_a_parent_is_reached_from_below_and_named(launcher: Launcher) -> None:
     below = at(launcher, "a/b")
     launcher.file("jobs.yaml", LONG)
@@ -240,7 +268,7 @@ def test_a_number_of_cards_to_drain_is_how_many_idle_ones_first(launcher: Launch
         begun(launcher)
         done = launcher("drain", "--gpus", "2")
         assert done.status == 0, done.err
-        assert "2 of 3 simulated cards, any, GPU 1, 2, of " in done.err
+        assert "2 of 3 simulated cards, any, simulated GPUs 1, 2, of " in done.err
         assert launcher("drain", "--gpus", "2").status == 2, "one alone is left"
         assert "GPU 1" in launcher("drain", "--gpus", "1", "--off").err
         assert "GPU 2" in launcher("drain", "--gpus", "2,", "--off").err

@@ -73,8 +73,8 @@ def test_a_short_uuid_may_fit_only_one_card() -> None:
         (1, "3", "1 of 4 simulated cards, any"),
         (4, "all", "all 4 simulated cards"),
         (1, "3,", "GPU 3 of 4 simulated cards"),
-        (1, "0,2", "1 of GPU 0, 2 of 4 simulated cards"),
-        (2, "0,2", "GPU 0, 2 of 4 simulated cards"),
+        (1, "0,2", "1 of GPUs 0, 2 of 4 simulated cards"),
+        (2, "0,2", "GPUs 0, 2 of 4 simulated cards"),
     ],
 )
 def test_what_a_command_takes_is_said_as_it_was_understood(
