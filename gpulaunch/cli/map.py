@@ -151,7 +151,7 @@ def _expand(item: str) -> list[str]:
         return [item]
     found = natsorted(glob.glob(item, recursive=True))
     if not found:
-        raise UsageError(f"{item} matches no file; --literal takes items as they stand")
+        raise UsageError(f"{item} matches no file; map --literal takes items as they stand")
     return found
 
 

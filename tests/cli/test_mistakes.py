@@ -139,7 +139,7 @@ def test_braces_that_are_not_gnu_parallels_stay(launcher: Launcher, words: list[
 def test_an_item_that_looks_like_a_glob_can_be_itself(launcher: Launcher) -> None:
     result = launcher("map", "--simulate", "1", "echo", ":::", "[0,10]")
     assert result.status == 2
-    assert "[0,10] matches no file; --literal takes items as they stand" in result.err
+    assert "[0,10] matches no file; map --literal takes items as they stand" in result.err
     launcher.file("a.txt", "")
     result = launcher("map", "--simulate", "1", "--literal", "echo", ":::", "[0,10]", "*.txt")
     assert result.status == 0, result.err
