@@ -42,6 +42,7 @@ _SHARE = 8  # of the descriptors that this process may have: the others are for 
 _AT_ONCE = 32  # clients admitted before anything else has its turn
 _NAME_CHARS = 255
 _PATH_BYTES = 4096
+_ASKED_AT_ONCE = 32  # runs whose answer is waited for
 _ASKING_ALL = 10.0  # seconds; each of very many runs may keep us waiting
 _READ_BYTES = 1 << 16
 
@@ -418,9 +419,16 @@ def live_runs(timeout: float = 2.0) -> list[RunInfo]:
 
     `timeout` in seconds, for each.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     until = time.monotonic() + _ASKING_ALL
     names = sorted(name.removeprefix("run/") for name in listening("run/"))
-    found = [_look(run, timeout, until) for run in names if RUN_ID.fullmatch(run)]
+    runs = [run for run in names if RUN_ID.fullmatch(run)]
+    if not runs:
+        return []
+    # At once: those that are stopped would use up the time in which others answer.
+    with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(runs))) as asking:
+        found = list(asking.map(lambda run: _look(run, timeout, until), runs))
     return [info for info in found if info is not None]
 
 

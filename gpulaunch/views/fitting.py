@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpulaunch.views.terminal import UNBOUNDED
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -15,6 +17,8 @@ def fits(console: Console, table: Table, last: int | None = None) -> bool:
     """Whether no cell need be cut or folded; of the last column, `last` columns are enough."""
     from rich.measure import Measurement
 
+    if console.width >= UNBOUNDED:
+        return True
     end = table.columns[-1]
     end.max_width, before = last, end.max_width
     options = console.options.update(max_width=_ENDLESS)

@@ -204,6 +204,12 @@ def test_runs_on_a_screen_too_narrow_for_columns_have_lines_of_their_own(columns
     )
 
 
+def test_a_pipe_gets_columns_however_long_one_of_them_is() -> None:
+    rows = [RunRow("r", 7, "ann", "x", f"/{'d' * 4000}", "running", START)]
+    text = rendered(lambda c: print_runs(c, rows, Instant(0, START)))
+    assert text.startswith("run  user  pid  time  jobs  cards  directory\nx    ann ")
+
+
 def test_no_run_is_said_plainly() -> None:
     text = rendered(lambda c: print_runs(c, [], Instant(0, START)))
     assert text == "no run is alive on this machine"
