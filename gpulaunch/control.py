@@ -29,7 +29,7 @@ from gpulaunch import __version__
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UnfinishedRunError, UsageError
-from gpulaunch.gpus.names import RUN_ID, Held, Holder, bind_name, listening, user_name
+from gpulaunch.gpus.names import RUN_ID, Holder, NameHeldError, bind_name, listening, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
 from gpulaunch.journal.shapes import Coder, coder_of
@@ -39,7 +39,7 @@ REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some 
 REPLY_BYTES = 64 << 20
 CONNECTIONS = 256
 _SHARE = 8  # of the descriptors that this process may have: the others are for jobs and leases
-_AT_ONCE = 32  # clients admitted before anything else has its turn
+_MAX_ADMITTED_PER_TURN = 32  # clients admitted before anything else has its turn
 _NAME_CHARS = 255
 _PATH_BYTES = 4096
 _ASKED_AT_ONCE = 32  # runs whose answer is waited for
@@ -233,7 +233,7 @@ class ControlServer:
     def __init__(self, run: str) -> None:
         try:
             self._listener = bind_name(control_name(run).removeprefix("\0gpulaunch/1/"))
-        except Held as held:
+        except NameHeldError as held:
             raise AlreadySupervisedError(run, held.holder) from None
         self.run = run
         self._uid = os.geteuid()
@@ -285,7 +285,7 @@ class ControlServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ADMITTED_PER_TURN):
             try:
                 link, _ = self._listener.accept()
             except BlockingIOError:

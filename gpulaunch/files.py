@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-LARGEST = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Bytes of a file that is read as a whole; a job file has at most a quarter of them."""
 
 
@@ -34,9 +34,12 @@ def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """All of a regular file. Raises OSError, also where it has more than LARGEST bytes."""
     with open(path, "rb", opener=regular) as file:
-        if os.fstat(file.fileno()).st_size <= LARGEST and len(data := file.read(LARGEST)) < LARGEST:
+        if (
+            os.fstat(file.fileno()).st_size <= MAX_FILE_BYTES
+            and len(data := file.read(MAX_FILE_BYTES)) < MAX_FILE_BYTES
+        ):
             return data
-    raise OSError(errno.EFBIG, f"it has more than {LARGEST >> 20} MiB", os.fspath(path))
+    raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES >> 20} MiB", os.fspath(path))
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:

@@ -18,11 +18,11 @@ from gpulaunch.core.events import RetriedAnew
 from gpulaunch.core.model import Job
 from gpulaunch.core.run import Run
 from gpulaunch.engines import fitting
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError, JobFileError
+from gpulaunch.jobfile import Plan, load
+from gpulaunch.jobfile.overrides import as_chosen
 from gpulaunch.journal.choices import Choices
-from gpulaunch.spec import Plan, load
-from gpulaunch.spec.chosen import as_chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Reading:
             os.close(self._write)
 
 
-def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: Pool) -> Refiled:
+def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool) -> Refiled:
     """What a retry of these jobs (None: all that failed) comes to. Changes nothing.
 
     Raises RefusedError where a job can never run as it is now, or stands elsewhere among the

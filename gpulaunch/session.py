@@ -22,12 +22,14 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
-from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.attempts import RunContext
 from gpulaunch.engines.local import Local
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
+from gpulaunch.jobfile import Plan
+from gpulaunch.jobfile.notify_spec import Target
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import now
@@ -37,8 +39,6 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
 from gpulaunch.rereading import Filed, Reading, RefusedError, refiled
-from gpulaunch.spec import Plan
-from gpulaunch.spec.tell import Target
 from gpulaunch.supervisor import STOPPING, Supervisor, View
 
 EXPLAINED = 1000
@@ -62,7 +62,7 @@ class Session:
     run: RunDir
     run_id: str
     name: str
-    pool: Pool
+    pool: CardPool
     limits: Mapping[str, int]
     submitted: Submitted
     ledger: Ledger
@@ -123,9 +123,9 @@ def supervise(
         begun()
         teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
         stack.callback(teller.close)
-        shown = _Told(view, teller) if session.notify else view
+        shown = _TeeView(view, teller) if session.notify else view
         supervisor = Supervisor(run, recorder, shown, loop, now, session.wait)
-        loop.on_signals(_signals(session.detached), _hearer(supervisor, teller))
+        loop.on_signals(_signals(session.detached), _signal_handler(supervisor, teller))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
         stack.callback(engine.close)
@@ -151,7 +151,7 @@ def _run(session: Session, ledger: Ledger) -> Run:
     )
 
 
-def _engine(session: Session, context: Context, loop: Loop, post: Post) -> Engine:
+def _engine(session: Session, context: RunContext, loop: Loop, post: Post) -> Engine:
     if session.engine == "slurm":
         from gpulaunch.engines.slurm.engine import SlurmEngine
         from gpulaunch.engines.slurm.settings import Settings
@@ -181,7 +181,7 @@ def _command(run: Run, name: str) -> str:
     return "" if job is None else command_line(what_runs(job))
 
 
-class _Told:
+class _TeeView:
     """A view, and beside it who else is told."""
 
     def __init__(self, view: View, teller: Notifier) -> None:
@@ -208,7 +208,7 @@ def _teller(session: Session, ledger: Ledger, loop: Loop, note: Callable[[str], 
     )
 
 
-def _hearer(supervisor: Supervisor, teller: Notifier) -> Callable[[int], None]:
+def _signal_handler(supervisor: Supervisor, teller: Notifier) -> Callable[[int], None]:
     def hear(number: int) -> None:
         if teller.waiting:
             teller.give_up(f"{STOPPING[signal.Signals(number)]} came first")
@@ -218,8 +218,8 @@ def _hearer(supervisor: Supervisor, teller: Notifier) -> Callable[[int], None]:
     return hear
 
 
-def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> Context:
-    return Context(
+def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> RunContext:
+    return RunContext(
         run=session.run,
         run_id=session.run_id,
         epoch=ledger.epoch,

@@ -42,7 +42,7 @@ from gpulaunch.loop import Loop
 
 RECORD_PATIENCE = 60.0
 RECORD_RETRY = 1.0
-AT_ONCE = 4096
+MAX_FACTS_PER_WRITE = 4096
 """Facts handed over to be recorded together."""
 
 STOPPING = {
@@ -60,7 +60,7 @@ class View(Protocol):
     def next_tick(self, now: Instant) -> float | None: ...
 
 
-class Record(Protocol):
+class FactWriter(Protocol):
     """Writes facts down. `append` says whether all that it was ever given is written."""
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
@@ -68,13 +68,13 @@ class Record(Protocol):
     def sync(self) -> bool: ...
 
     @property
-    def trouble(self) -> str: ...
+    def failure(self) -> str: ...
 
     @property
-    def hopeless(self) -> bool: ...
+    def unrecoverable(self) -> bool: ...
 
 
-Farewell: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
+BeforeClose: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
 """Called when a run is at its end, before that is recorded, with how it ends and the loop's turn:
 it may take turns for a while. Called again where something came up in them."""
 
@@ -90,7 +90,7 @@ class Supervisor:
     def __init__(
         self,
         run: Run,
-        record: Record,
+        record: FactWriter,
         view: View,
         loop: Loop,
         clock: Callable[[], Instant],
@@ -154,7 +154,7 @@ class Supervisor:
         engine: Engine,
         submitted: Submitted,
         left: Sequence[AttemptId] = (),
-        farewell: Farewell = lambda closed, turn: None,
+        farewell: BeforeClose = lambda closed, turn: None,
     ) -> None:
         """Run to the end. `left`: attempts of an earlier supervisor whose end is not known."""
         self._engine = engine
@@ -163,9 +163,9 @@ class Supervisor:
         self._engine.adopt(left)
         self._add(self._to_the_end(farewell))
         if not (self._record.sync() and self._recording):
-            self.unrecorded = self.unrecorded or self._record.trouble
+            self.unrecorded = self.unrecorded or self._record.failure
 
-    def _to_the_end(self, farewell: Farewell) -> RunClosed:
+    def _to_the_end(self, farewell: BeforeClose) -> RunClosed:
         while True:
             self._drain_inbox()
             while not self._finished():
@@ -245,8 +245,10 @@ class Supervisor:
         if not facts:
             return
         whole = True
-        for start in range(0, len(facts), AT_ONCE):  # of a hundred thousand jobs, not all pairs
-            some = facts[start : start + AT_ONCE]
+        for start in range(
+            0, len(facts), MAX_FACTS_PER_WRITE
+        ):  # of a hundred thousand jobs, not all pairs
+            some = facts[start : start + MAX_FACTS_PER_WRITE]
             whole = self._record.append([(fact, now) for fact in some])
         if not whole and self._recording:
             self._recording_failed(now)
@@ -276,10 +278,10 @@ class Supervisor:
 
     def _recording_failed(self, now: Instant) -> None:
         self._recording = False
-        trouble = self._record.trouble
+        trouble = self._record.failure
         self.post(Asked(Pause(f"the run cannot be recorded: {trouble}")))
         self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
-        patience = 0.0 if self._record.hopeless else RECORD_PATIENCE
+        patience = 0.0 if self._record.unrecoverable else RECORD_PATIENCE
         self._loop.call_at("record:over", now.mono + patience, self._give_up_recording)
 
     def _retry_recording(self) -> None:
@@ -295,8 +297,8 @@ class Supervisor:
             self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
 
     def _give_up_recording(self) -> None:
-        if not self._record.trouble:
+        if not self._record.failure:
             self._retry_recording()
             return
-        self.unrecorded = self._record.trouble
+        self.unrecorded = self._record.failure
         self.post(Asked(Stop(f"the run could not be recorded: {self.unrecorded}")))

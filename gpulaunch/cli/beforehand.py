@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import say
 from gpulaunch.core.model import Job
 from gpulaunch.engines import fitting, strict
 from gpulaunch.engines.descriptors import require_descriptors
-from gpulaunch.engines.pool import Pool, SelectionError, open_pool, require, slurm_pool
+from gpulaunch.engines.pool import CardPool, SelectionError, open_pool, require, slurm_pool
 from gpulaunch.errors import JobFileError, Mistake, NoCardsError, UsageError
+from gpulaunch.jobfile import Look, Plan
+from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS
 from gpulaunch.journal.finding import runs_of, working_directory
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.notify.looking import Looking
-from gpulaunch.spec import Look, Plan
-from gpulaunch.spec.mistakes import Mistakes
+from gpulaunch.notify.preflight import Looking
 
 if TYPE_CHECKING:
     from gpulaunch.lint import Finding
@@ -43,7 +43,7 @@ def runs_before(job_file: Path | None) -> list[RunDir]:
     return [] if job_file is None else list(islice(runs_of(job_file, working_directory()), RUNS))
 
 
-def warn_of(plan: Plan, options: Options, most: int = WARNINGS) -> list[Finding]:
+def warn_of(plan: Plan, options: RunOptions, most: int = WARNINGS) -> list[Finding]:
     """Say what in jobs and their scripts does not suit the cards they get; returns all of it."""
     from gpulaunch.lint import report
 
@@ -66,7 +66,7 @@ def looking_for(engine: str | None) -> Look:
     return looking(os.environ, cluster=engine == "slurm")
 
 
-def refuse_absent(plan: Plan, jobs: Sequence[Job], options: Options) -> None:
+def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
     """Raises JobFileError for what these jobs of a run that goes on would run and is not there."""
     mistakes = Mistakes(plan.source, plan.root)
     first = [job for job in jobs if not (job.needs or job.after)]
@@ -93,7 +93,7 @@ def looking_at(plan: Plan) -> Looking:
     return Looking(plan.notify, os.environ, plan.base)
 
 
-def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
+def warn_of_telling(plan: Plan, looking: Looking, options: RunOptions) -> None:
     """Say what would keep people from being told. Raises JobFileError for addresses that are wrong.
 
     Shows no line of the file: an address may be on it.
@@ -108,13 +108,15 @@ def warn_of_telling(plan: Plan, looking: Looking, options: Options) -> None:
         click.echo(f"warning: {concern.text}", err=True)
 
 
-def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = ()) -> Options:
+def with_engine(
+    options: RunOptions, engine: str = "local", slurm: Sequence[str] = ()
+) -> RunOptions:
     """The options with the engine that they mean, and each word for sbatch checked.
 
     `engine` and `slurm` hold where the command line is silent: a run goes on as it was begun.
     Raises UsageError for what does not go with the engine.
     """
-    from gpulaunch.spec import sbatch
+    from gpulaunch.jobfile import sbatch
 
     chosen = options.engine or engine
     if chosen != "slurm":
@@ -133,7 +135,7 @@ def with_engine(options: Options, engine: str = "local", slurm: Sequence[str] = 
     return replace(options, engine=chosen, slurm=tuple(words))
 
 
-def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> Pool:
+def pool_for(plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str) -> CardPool:
     """The cards, and whether each of these jobs could run on them."""
     pool = _asked_for(plan, options, run_id)
     if pool.engine == "local" and not pool.gpus:
@@ -145,19 +147,19 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: Options, run_id: str) -> 
     return pool
 
 
-def _notes(jobs: Sequence[Job], pool: Pool) -> Iterator[str]:
+def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     """What a person should know of these jobs on these cards."""
     if pool.engine == "slurm":
-        from gpulaunch.spec import elsewhere
+        from gpulaunch.jobfile import scheduler_support
 
-        yield from elsewhere.notes(jobs)
+        yield from scheduler_support.notes(jobs)
         return
     yield from pool.notes if pool.gpus else ()
     if os.geteuid() == 0 and any(job.isolation == "strict" for job in jobs):
         yield strict.AS_ROOT
 
 
-def require_programs(pool: Pool) -> None:
+def require_programs(pool: CardPool) -> None:
     """Raises NoCardsError where the engine's own programs are not to be found, or know of no
     cluster, and UsageError where the environment sets it wrongly or allows too few descriptors."""
     if pool.engine != "slurm":
@@ -178,7 +180,7 @@ def require_programs(pool: Pool) -> None:
         )
 
 
-def _asked_for(plan: Plan, options: Options, run_id: str) -> Pool:
+def _asked_for(plan: Plan, options: RunOptions, run_id: str) -> CardPool:
     """The cards that `--gpus` or the file asks for."""
     choices = options.choices
     asked = choices.gpus if choices.gpus is not None else plan.selection

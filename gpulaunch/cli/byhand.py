@@ -18,25 +18,25 @@ from gpulaunch.cli.beforehand import pool_for
 from gpulaunch.cli.damage import remembered
 from gpulaunch.cli.kept import as_before
 from gpulaunch.cli.lookup import directory
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import typed
 from gpulaunch.cli.resuming import plan_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.engines.byhand import ByHand, SourceRun
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.prepare import NotPreparedError, require_surroundings
 from gpulaunch.errors import UsageError
+from gpulaunch.jobfile import Plan, load
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RUNS, RunDir
-from gpulaunch.spec import Plan, load
 from gpulaunch.views.words import clip, listing, visible
 
-SHOWN = 10
+MAX_JOBS_NAMED = 10
 """So many jobs that a pattern fits are named."""
-LENGTH = 300
+MAX_COMMAND_LENGTH = 300
 """Letters of a command that are shown."""
 
 
@@ -50,7 +50,7 @@ class ChosenJob:
     job: Job
     whose: str
     origin: SourceRun
-    pool: Pool
+    pool: CardPool
     notes: tuple[str, ...] = ()
 
 
@@ -60,12 +60,12 @@ class _Source:
 
     plan: Plan
     directory: RunDir
-    options: Options
+    options: RunOptions
     run: str = ""
     ledger: Ledger = field(default_factory=Ledger)
 
 
-def wanted(name: str, run: str | None, options: Options) -> ChosenJob:
+def wanted(name: str, run: str | None, options: RunOptions) -> ChosenJob:
     """The job of that name, ready to be given cards. Raises UsageError where it cannot be run."""
     source = _source(run, options)
     job = _picked(name, source)
@@ -92,7 +92,7 @@ def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
     serves = f", serving at {made.address}" if made.address else ""
     return (
         f"{asked.job.name} of {asked.whose}, on {cards}{serves}, in {typed(Path(made.cwd))}, with"
-        f" {typed(Path(made.out))} as its out: {clip(visible(command), LENGTH)}"
+        f" {typed(Path(made.out))} as its out: {clip(visible(command), MAX_COMMAND_LENGTH)}"
     )
 
 
@@ -100,7 +100,7 @@ def _whose(source: _Source) -> str:
     return typed(source.directory.path) if source.run else f"{_where(source)}, without a run"
 
 
-def _source(run: str | None, options: Options) -> _Source:
+def _source(run: str | None, options: RunOptions) -> _Source:
     try:
         found = directory(run, options)
     except NoSuchRunError:
@@ -111,7 +111,7 @@ def _source(run: str | None, options: Options) -> _Source:
     return _of_run(found, options)
 
 
-def _of_run(run: RunDir, options: Options) -> _Source:
+def _of_run(run: RunDir, options: RunOptions) -> _Source:
     manifest = run.read_manifest()
     if manifest.engine != "local":
         raise UsageError(
@@ -142,7 +142,9 @@ def _picked(name: str, source: _Source) -> Job:
     if len(fits) == 1:
         return jobs[fits[0]]
     if fits:
-        raise UsageError(f"{name} fits {len(fits):,} jobs, name one: {listing(fits, SHOWN)}")
+        raise UsageError(
+            f"{name} fits {len(fits):,} jobs, name one: {listing(fits, MAX_JOBS_NAMED)}"
+        )
     if name in source.ledger.jobs:
         raise UsageError(
             f"{name} is no longer in {_where(source)}; --recorded takes the run's own copy of it"
@@ -156,7 +158,11 @@ def _where(source: _Source) -> str:
 
 def _near(name: str, jobs: Collection[str]) -> str:
     near = difflib.get_close_matches(name, jobs, 3)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; it has {listing(jobs, SHOWN)}"
+    return (
+        f"; did you mean {' or '.join(near)}?"
+        if near
+        else f"; it has {listing(jobs, MAX_JOBS_NAMED)}"
+    )
 
 
 def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.cli.options import Options, as_json, engine_options, job_file
+from gpulaunch.cli.options import RunOptions, as_json, engine_options, job_file
 
 
 @click.command("check")
@@ -51,12 +51,12 @@ def command(
     from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.core.expected import expect
     from gpulaunch.engines.pool import open_pool
-    from gpulaunch.engines.preload_words import told
+    from gpulaunch.engines.preload_preview import told
+    from gpulaunch.jobfile import load
     from gpulaunch.journal.choices import Choices
     from gpulaunch.journal.earlier import durations_of
-    from gpulaunch.spec import load
 
-    options = with_engine(Options(Choices(gpus=gpus, simulate=simulate), engine, slurm))
+    options = with_engine(RunOptions(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
     plan = load(jobs, environ=os.environ, look=looking_for(engine))
     digests = {job.name: job.digest for job in plan.jobs}

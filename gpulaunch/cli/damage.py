@@ -17,7 +17,7 @@ from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.ends import read_end
 
-SHOWN = 3
+MAX_FAULTS_TOLD = 3
 """Faults of one journal that are told one by one."""
 
 
@@ -51,10 +51,10 @@ def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
 def tell(run: RunDir, faults: Sequence[Fault], state: RunState) -> None:
     """Say what the history lacks; not of a live run's last line, which may be being written."""
     told = [fault for fault in faults if not (_torn(fault) and state == "running")]
-    for fault in told[:SHOWN]:
+    for fault in told[:MAX_FAULTS_TOLD]:
         say(f"{_where(run)}: {_sentence(fault)}")
-    if len(told) > SHOWN:
-        say(f"{_where(run)}: and {len(told) - SHOWN:,} more such places")
+    if len(told) > MAX_FAULTS_TOLD:
+        say(f"{_where(run)}: and {len(told) - MAX_FAULTS_TOLD:,} more such places")
     if any(not _torn(fault) for fault in told):
         say("all else is shown as it was recorded; resume runs again what has no recorded end")
 

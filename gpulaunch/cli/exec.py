@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gpulaunch.cli.options import DURATION, Options, pool_options, refuse_option_as_command
+from gpulaunch.cli.options import DURATION, RunOptions, pool_options, refuse_option_as_command
 from gpulaunch.errors import (
     EXEC_CANNOT_EXECUTE,
     EXEC_NOT_FOUND,
@@ -121,7 +121,7 @@ def _the_job(
         raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
     if count is not None:
         raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
-    asked = wanted(job, run, Options.of(options))
+    asked = wanted(job, run, RunOptions.of(options))
     for note in asked.notes:
         _tell(note)
     gpus = take_for_good(asked.pool, demand_of(asked.job), wait, os.environ, _tell)

@@ -15,8 +15,8 @@ from gpulaunch.cli.options import job_file
 from gpulaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpulaunch.export import Chosen, Note, Target
-    from gpulaunch.spec import Plan
+    from gpulaunch.export import ExportSelection, Note, Target
+    from gpulaunch.jobfile import Plan
 
 NEXT = {
     "hyperqueue": "hq job submit-file {}",
@@ -48,7 +48,7 @@ def command(jobs: Path, target: Target, output: str | None, gpus: int | None, fo
     gpulaunch export jobs.yaml --to slurm -o cluster/
     """
     from gpulaunch.cli.output import say
-    from gpulaunch.spec import load
+    from gpulaunch.jobfile import load
 
     if gpus is not None and target != "shell":
         raise UsageError(f"--gpus goes with --to shell; {target} has cards of its own")
@@ -69,7 +69,9 @@ def command(jobs: Path, target: Target, output: str | None, gpus: int | None, fo
     say(f"wrote {output} ({what}); next: {NEXT[target].format(output)}")
 
 
-def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None, gpus: int) -> Chosen:
+def _chosen(
+    plan: Plan, jobs: Path, target: Target, output: str | None, gpus: int
+) -> ExportSelection:
     from dataclasses import replace
 
     from gpulaunch.cli.beforehand import runs_before
@@ -85,7 +87,7 @@ def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None, gpus: in
     return choose(plan, target, str(directory), gpus)
 
 
-def _files(chosen: Chosen, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
+def _files(chosen: ExportSelection, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
     """Text by name, a single file has none; and what only now is known not to be as in a run."""
     from gpulaunch.export import to_hyperqueue, to_shell, to_slurm
 

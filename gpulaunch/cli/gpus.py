@@ -10,7 +10,7 @@ import click
 from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gpulaunch.gpus.inventory import Row
+    from gpulaunch.gpus.inventory import InventoryRow
     from gpulaunch.views.gpus import GpuRow
 
 
@@ -48,7 +48,7 @@ def command(as_json: bool) -> None:
         print_gpus(stdout_console(), rows)
 
 
-def _row(row: Row) -> GpuRow:
+def _row(row: InventoryRow) -> GpuRow:
     from gpulaunch.views.gpus import GpuRow, GpuUser
 
     users = [GpuUser(p.pid, p.user, p.command, p.memory) for p in row.processes]

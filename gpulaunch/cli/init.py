@@ -9,7 +9,7 @@ import click
 
 from gpulaunch.errors import UsageError
 
-LARGEST = 16 << 20
+MAX_SCRIPT_CHARACTERS = 16 << 20
 """Characters of a script."""
 
 
@@ -56,21 +56,23 @@ def _beside(directory: Path, name: str) -> str | None:
 
     try:
         with open(directory / name, encoding="utf-8", opener=regular) as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(MAX_SCRIPT_CHARACTERS + 1)
     except (OSError, ValueError):
         return None
-    return text if len(text) <= LARGEST else None
+    return text if len(text) <= MAX_SCRIPT_CHARACTERS else None
 
 
 def _read(script: Path) -> str:
     """The script's text; it may come through a pipe, as from `<(...)`."""
     try:
         with open(script, encoding="utf-8") as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(MAX_SCRIPT_CHARACTERS + 1)
     except OSError as error:
         raise UsageError(f"{script} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{script} is no text in UTF-8: a shell script is expected") from None
-    if len(text) > LARGEST:
-        raise UsageError(f"{script}: a script may have at most {LARGEST:,} characters")
+    if len(text) > MAX_SCRIPT_CHARACTERS:
+        raise UsageError(
+            f"{script}: a script may have at most {MAX_SCRIPT_CHARACTERS:,} characters"
+        )
     return text

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpulaunch.cli.beforehand import with_engine
 from gpulaunch.cli.lookup import with_needs
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import say, typed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
@@ -18,7 +18,7 @@ from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
 
 
-def as_before(options: Options, manifest: Manifest, ledger: Ledger) -> Options:
+def as_before(options: RunOptions, manifest: Manifest, ledger: Ledger) -> RunOptions:
     """The options of this start, and where they are silent, what the run was begun with.
 
     Says what is kept. Raises UsageError where the run's engine still has attempts, and another one
@@ -42,7 +42,7 @@ def as_before(options: Options, manifest: Manifest, ledger: Ledger) -> Options:
     return options
 
 
-def among(jobs: Sequence[Job], options: Options, ledger: Ledger) -> set[str] | None:
+def among(jobs: Sequence[Job], options: RunOptions, ledger: Ledger) -> set[str] | None:
     """Names of the jobs that `--only` picks, and of what they need; None: all.
 
     Raises UsageError where it picks none.
@@ -59,7 +59,7 @@ def say_left_out(
     jobs: Sequence[Job],
     names: Collection[str] | None,
     ledger: Ledger,
-    options: Options,
+    options: RunOptions,
     run: RunDir,
 ) -> None:
     """Say how many jobs of the file, yet to succeed, `--only` leaves out, and what runs them.
@@ -75,7 +75,7 @@ def say_left_out(
         say(f"{words} leaves out {several}; to run all: {again}", options)
 
 
-def say_not_taken(options: Options) -> None:
+def say_not_taken(options: RunOptions) -> None:
     """For a command that only speaks to a run which is alive: what does not reach it."""
     if words := options.choices.words():
         say(f"{' '.join(words)}: not for a run that is alive already, as it was begun it goes on")

@@ -43,7 +43,7 @@ def command(
         if not names:
             say(f"{typed(one.run.path)}: nothing failed{' so far' * (one.state == 'running')}")
             return
-    wanted = reading.Wanted(one.run, one.id, names, attempt, raw)
+    wanted = reading.LogSelection(one.run, one.id, names, attempt, raw)
     if follow:
         reading.follow(wanted, lines)
     else:

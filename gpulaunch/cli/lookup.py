@@ -11,7 +11,7 @@ from pathlib import Path
 from socket import socket
 
 from gpulaunch.cli.damage import remembered
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import say, typed
 from gpulaunch.control import NoAnswerError, live_runs, reasons, watch
 from gpulaunch.core.ledger import CUT_OFF, Ledger
@@ -33,12 +33,12 @@ from gpulaunch.lifesigns import mark_last_seen
 from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
-PATIENCE = 2.0
+SUPERVISOR_ANSWER_TIMEOUT = 2.0
 KNOWN = frozenset({CUT_OFF, UNRECORDED})
 """Reasons to wait that hold whether the run is alive or not."""
 
 
-class Found:
+class FoundRun:
     """A run as it stands now. `here`: it is this machine's, and its state is known for sure."""
 
     def __init__(self, run: RunDir) -> None:
@@ -69,7 +69,7 @@ class Found:
             known = {name: self.ledger.jobs[name] for name in waiting}
             return {name: self.ledger.reason_of(job) for name, job in known.items()}
         try:
-            told = reasons(self.id, PATIENCE)
+            told = reasons(self.id, SUPERVISOR_ANSWER_TIMEOUT)
         except NoAnswerError as error:
             return dict.fromkeys(waiting, str(error))
         if len(told) < EXPLAINED:
@@ -77,12 +77,12 @@ class Found:
         return {name: told.get(name, behind(told)) for name in waiting}
 
 
-def found(run: str | None) -> Found:
+def found(run: str | None) -> FoundRun:
     """The run that `directory` finds, as it stands now."""
-    return Found(directory(run))
+    return FoundRun(directory(run))
 
 
-def directory(run: str | None, options: Options | None = None) -> RunDir:
+def directory(run: str | None, options: RunOptions | None = None) -> RunDir:
     """The run of that directory, name, id or job file: here, else among the live ones.
 
     Left out, it is the newest one here, and a line says which, unless there is no other. Raises
@@ -104,7 +104,7 @@ def directory(run: str | None, options: Options | None = None) -> RunDir:
     return fits[0]
 
 
-def alive(run: str | None) -> Found:
+def alive(run: str | None) -> FoundRun:
     """The live run that is named, or the only one of the runs here. Raises UsageError."""
     if run is not None:
         one = found(run)
@@ -120,7 +120,7 @@ def alive(run: str | None) -> Found:
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
-    return Found(living[0])
+    return FoundRun(living[0])
 
 
 def alive_of(job_file: Path) -> list[RunDir]:
@@ -232,7 +232,7 @@ def _near(name: str, ledger: Ledger) -> str:
     return f"; did you mean {near[0]}?" if near else "; `gpulaunch status --all` lists them"
 
 
-def _was(one: Found) -> str:
+def _was(one: FoundRun) -> str:
     if one.state != "interrupted":
         return f"ended ({one.state})"
     goes_on = one.ledger.queueing and one.ledger.open_attempts()

@@ -14,7 +14,7 @@ import click
 from natsort import natsorted
 
 from gpulaunch.cli.options import (
-    Options,
+    RunOptions,
     engine_options,
     pool_options,
     refuse_option_as_command,
@@ -78,8 +78,8 @@ def command(
     """
     from gpulaunch.cli import running
     from gpulaunch.cli.beforehand import looking_for
+    from gpulaunch.jobfile import load_text
     from gpulaunch.journal.finding import working_directory
-    from gpulaunch.spec import load_text
 
     items = _items(words, literal)
     run = list(words[: words.index(SEPARATOR)] if SEPARATOR in words else words)
@@ -95,7 +95,7 @@ def command(
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
     text = _yaml({"name": name, **shared, "jobs": [job]})
-    asked = Options.of(options)
+    asked = RunOptions.of(options)
     look, base = looking_for(asked.engine), working_directory()
     try:
         plan = load_text(text, name="map", base=base, environ=os.environ, look=look)

@@ -38,7 +38,7 @@ class Duration(click.ParamType[float]):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """What the command line said. `wait` in seconds.
 
     `choices`, `engine` and `slurm` are the run's own, and hold for the starts that follow; where
@@ -61,7 +61,7 @@ class Options:
     metrics_port: int | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
+    def of(cls, given: Mapping[str, Any]) -> RunOptions:
         """The options from what click parsed, by name."""
         chosen = {name: given[name] for name in _CHOICES & given.keys()}
         rest = {name: value for name, value in given.items() if name not in chosen}
@@ -138,7 +138,7 @@ def instead_of_option(option: str, context: click.Context) -> str:
 
 def _fields() -> Collection[str]:
     """The names of a job's fields."""
-    from gpulaunch.spec.fields import FIELDS
+    from gpulaunch.jobfile.fields import FIELDS
 
     return FIELDS
 

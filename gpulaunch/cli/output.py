@@ -15,7 +15,7 @@ import click
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Job
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.journal import codec
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, console_for
@@ -24,8 +24,8 @@ from gpulaunch.views.words import visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpulaunch.jobfile import Plan
     from gpulaunch.lint import Finding
-    from gpulaunch.spec import Plan
 
 
 def say(text: str, options: Any = None) -> None:
@@ -111,10 +111,10 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 
 
 def echo_plan(
-    plan: Plan, jobs: Sequence[Job], pool: Pool, as_json: bool, found: Sequence[Finding] = ()
+    plan: Plan, jobs: Sequence[Job], pool: CardPool, as_json: bool, found: Sequence[Finding] = ()
 ) -> None:
     """What a run would do; for machines, also what was found in its commands and scripts."""
-    from gpulaunch.notify.looking import describe
+    from gpulaunch.notify.preflight import describe
     from gpulaunch.views.plan import plan_json, print_plan
 
     if as_json:

@@ -27,12 +27,12 @@ from gpulaunch.journal.watch import Watch
 from gpulaunch.views.tail import Folder, fold
 from gpulaunch.views.words import visible
 
-CHUNK = 1 << 16
-LAST = 10
+READ_BYTES = 1 << 16
+LAST_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LogSelection:
     """Which logs: of the jobs named (None: of all), and of which attempt (None: the newest)."""
 
     run: RunDir
@@ -46,7 +46,7 @@ class Wanted:
         return named and self.attempt in (None, attempt.number)
 
 
-def show(wanted: Wanted, ledger: Ledger, lines: int | None) -> None:
+def show(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
     """Print what is there now. Raises UsageError where the jobs have no log."""
     attempts = _attempts(wanted, ledger)
     if len(attempts) == 1:
@@ -64,7 +64,7 @@ def show(wanted: Wanted, ledger: Ledger, lines: int | None) -> None:
         _write(f"==> {visible(attempt.id.job)} ({state}) <==\n".encode())
         path = wanted.run.log(attempt.id)
         try:
-            _print(path, wanted.raw, LAST if lines is None else lines)
+            _print(path, wanted.raw, LAST_LINES if lines is None else lines)
         except OSError as error:
             say(_unreadable(path, error))
 
@@ -75,7 +75,7 @@ def _unreadable(path: Path, error: OSError) -> str:
     return f"{path} cannot be read: {error.strerror}"
 
 
-def _attempts(wanted: Wanted, ledger: Ledger) -> list[AttemptRecord]:
+def _attempts(wanted: LogSelection, ledger: Ledger) -> list[AttemptRecord]:
     jobs = ledger.jobs.values() if wanted.names is None else map(ledger.jobs.get, wanted.names)
     chosen = [_attempt(job, wanted.attempt) for job in jobs if job and job.attempts]
     have = [attempt for attempt in chosen if attempt and wanted.run.log(attempt.id).exists()]
@@ -96,7 +96,7 @@ def _print(path: Path, raw: bool, lines: int | None) -> None:
     with open(path, "rb", opener=regular) as file:
         if lines is not None:
             file.seek(_start_of_last(file.fileno(), lines))
-        chunks = iter(lambda: file.read(CHUNK), b"")
+        chunks = iter(lambda: file.read(READ_BYTES), b"")
         if raw:
             for chunk in chunks:
                 _write(chunk)
@@ -148,7 +148,7 @@ class _Stream:
         """Print what has come since the last time."""
         if self._fd < 0 and not self._open():
             return
-        while data := os.pread(self._fd, CHUNK, self._at):
+        while data := os.pread(self._fd, READ_BYTES, self._at):
             self._at += len(data)
             self._say(data if self._folder is None else self._folder.feed(data).encode())
 
@@ -181,10 +181,10 @@ class _Stream:
         _write(data)
 
 
-def follow(wanted: Wanted, lines: int | None) -> None:
+def follow(wanted: LogSelection, lines: int | None) -> None:
     """Print logs as they grow, until the run, or every job wanted, has ended."""
     several = wanted.names is None or len(wanted.names) > 1
-    lines = LAST if several and lines is None else lines
+    lines = LAST_LINES if several and lines is None else lines
     streams: dict[AttemptId, _Stream] = {}
     ledger = Ledger()
     with ExitStack() as stack:
@@ -220,13 +220,13 @@ def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
         stream.close()
 
 
-def _is_news(wanted: Wanted, ledger: Ledger, attempt: AttemptId) -> bool:
+def _is_news(wanted: LogSelection, ledger: Ledger, attempt: AttemptId) -> bool:
     """Of what ended before, only the newest attempt of a job that was named is worth showing."""
     newest = ledger.jobs[attempt.job].attempts[-1].id == attempt
     return ledger.attempt(attempt).ended is None or (wanted.names is not None and newest)
 
 
-def _all_settled(wanted: Wanted, ledger: Ledger) -> bool:
+def _all_settled(wanted: LogSelection, ledger: Ledger) -> bool:
     if wanted.names is None:
         return False
     return all(ledger.jobs[name].settled for name in wanted.names if name in ledger.jobs)

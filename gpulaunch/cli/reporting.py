@@ -15,7 +15,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.supervisor import STOPPING
 
 
-class Asked(Protocol):
+class ReportRequest(Protocol):
     @property
     def quiet(self) -> bool: ...
     @property
@@ -23,7 +23,7 @@ class Asked(Protocol):
 
 
 @contextmanager
-def reported(ledger: Ledger, run: RunDir, options: Asked) -> Iterator[None]:
+def reported(ledger: Ledger, run: RunDir, options: ReportRequest) -> Iterator[None]:
     """Have the report written meanwhile, then say where it is, or in one line why it is not.
 
     A run that started nothing gets none, nor one whose directory is gone.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gpulaunch.cli.options import (
-    Options,
+    RunOptions,
     engine_options,
     only,
     per_gpu,
@@ -43,5 +43,5 @@ def command(run: str | None, **options: Any) -> int:
     from gpulaunch.cli import resuming
     from gpulaunch.cli.lookup import directory
 
-    opts = Options.of(options)
+    opts = RunOptions.of(options)
     return resuming.resume(directory(run, opts), opts)

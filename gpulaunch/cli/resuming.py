@@ -26,20 +26,22 @@ from gpulaunch.cli.beforehand import (
 )
 from gpulaunch.cli.damage import remembered_to_go_on
 from gpulaunch.cli.kept import among, as_before, say_left_out, say_not_taken
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import echo_plan, say
 from gpulaunch.cli.running import Begun, here_or_detached, run_to_its_end, short, stands
 from gpulaunch.cli.serving import Served, say_unserved
 from gpulaunch.control import ControlServer, call
-from gpulaunch.core import again
-from gpulaunch.core.again import Again
+from gpulaunch.core import resume_plan
 from gpulaunch.core.events import GoOn, Submitted
 from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
+from gpulaunch.core.resume_plan import ResumePlan
 from gpulaunch.errors import UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
+from gpulaunch.jobfile import Plan, load, load_text
+from gpulaunch.jobfile.overrides import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now
@@ -55,14 +57,12 @@ from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session
-from gpulaunch.spec import Plan, load, load_text
-from gpulaunch.spec.chosen import as_chosen
 from gpulaunch.views.words import listing
 
-Choose: TypeAlias = Callable[[Ledger, Sequence[Job], Options], Again]
+Choose: TypeAlias = Callable[[Ledger, Sequence[Job], RunOptions], ResumePlan]
 
 
-def resume(run: RunDir, options: Options) -> int:
+def resume(run: RunDir, options: RunOptions) -> int:
     """Everything not yet succeeded, and what the job file has gained since.
 
     A live run that paused because so many jobs failed alike starts jobs again.
@@ -79,15 +79,15 @@ def resume(run: RunDir, options: Options) -> int:
         say(f"goes on: {short(run.path)}", options)
         return errors.OK
 
-    def everything(ledger: Ledger, jobs: Sequence[Job], options: Options) -> Again:
+    def everything(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
         names = among(jobs, options, ledger)
         say_left_out(jobs, names, ledger, options, run)
-        return again.resume(ledger, jobs, names, options.changed)
+        return resume_plan.resume(ledger, jobs, names, options.changed)
 
     return go_on(run, options, everything)
 
 
-def go_on(run: RunDir, options: Options, choose: Choose) -> int:
+def go_on(run: RunDir, options: RunOptions, choose: Choose) -> int:
     """Take a run up again with what `choose` picks; returns the exit status."""
 
     def supervised(begun: Begun) -> int:
@@ -101,7 +101,7 @@ def go_on(run: RunDir, options: Options, choose: Choose) -> int:
 
 def _go_on(
     run: RunDir,
-    options: Options,
+    options: RunOptions,
     choose: Choose,
     server: ControlServer,
     begun: Begun,
@@ -122,7 +122,7 @@ def _go_on(
     if lost := [job.name for job in chosen.to_do if job.name in endless]:
         say(f"again because no end of theirs can be read, be it a success: {listing(lost, 10)}")
     if options.dry_run:
-        echo_plan(plan, again.starts(ledger, chosen), pool, options.as_json)
+        echo_plan(plan, resume_plan.starts(ledger, chosen), pool, options.as_json)
         return errors.OK
     _mend(run, ledger)
     if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
@@ -156,14 +156,14 @@ def _go_on(
         return run_to_its_end(session, server, journal, options, begun, served)
 
 
-def plan_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
+def plan_again(run: RunDir, manifest: manifests.Manifest, options: RunOptions) -> Plan:
     """The job file as it is now, under the run's choices; the run's own copy where that is asked
     for, or where there is no file."""
     plan = _read_again(run, manifest, options)
     return as_chosen(plan, options.choices.explain, options.choices.preload)
 
 
-def _read_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> Plan:
+def _read_again(run: RunDir, manifest: manifests.Manifest, options: RunOptions) -> Plan:
     file = Path(manifest.job_file)
     if manifest.job_file and not options.recorded:
         if file.exists():
@@ -184,7 +184,7 @@ def _read_again(run: RunDir, manifest: manifests.Manifest, options: Options) -> 
     )
 
 
-def _filed(manifest: manifests.Manifest, options: Options) -> Filed | None:
+def _filed(manifest: manifests.Manifest, options: RunOptions) -> Filed | None:
     """Where the run's jobs are read again while it lives; None: nowhere."""
     if not manifest.job_file or options.recorded:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gpulaunch.cli.options import (
-    Options,
+    RunOptions,
     engine_options,
     per_gpu,
     pool_options_again,
@@ -37,6 +37,6 @@ def command(run: str | None, words: tuple[str, ...], **options: Any) -> int:
     """
     from gpulaunch.cli.retrying import retry, told_apart
 
-    opts = Options.of(options)
+    opts = RunOptions.of(options)
     one, jobs = told_apart(run, words, opts)
     return retry(one, jobs, opts)

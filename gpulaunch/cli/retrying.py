@@ -9,15 +9,15 @@ from gpulaunch.cli import resuming
 from gpulaunch.cli.beforehand import pool_for
 from gpulaunch.cli.kept import as_before, say_not_taken
 from gpulaunch.cli.lookup import directory, jobs_of, runs_here
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import echo_plan, say, typed
 from gpulaunch.cli.serving import say_unserved
 from gpulaunch.control import call
-from gpulaunch.core import again
-from gpulaunch.core.again import Again
+from gpulaunch.core import resume_plan
 from gpulaunch.core.events import Retry
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job
+from gpulaunch.core.resume_plan import ResumePlan
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import find, working_directory
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
@@ -29,7 +29,7 @@ READING = 600.0
 
 
 def told_apart(
-    run: str | None, words: Sequence[str], options: Options
+    run: str | None, words: Sequence[str], options: RunOptions
 ) -> tuple[RunDir, Sequence[str]]:
     """The run, and the names or patterns of jobs: `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
 
@@ -55,21 +55,21 @@ def told_apart(
     )
 
 
-def retry(run: RunDir, patterns: Sequence[str], options: Options) -> int:
+def retry(run: RunDir, patterns: Sequence[str], options: RunOptions) -> int:
     """Run again what failed, or these jobs; on a live run they are put back into it."""
     refuse_elsewhere(run)
     names = tuple(jobs_of(replay(run.events), patterns)) if patterns else None
     if state_of(run) == "running":
         return _retry_alive(run, names, options)
 
-    def failed(ledger: Ledger, jobs: Sequence[Job], options: Options) -> Again:
-        _say_untouched(ledger, names, again.retried(ledger, jobs, names), options)
-        return again.retry(ledger, jobs, names)
+    def failed(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
+        _say_untouched(ledger, names, resume_plan.retried(ledger, jobs, names), options)
+        return resume_plan.retry(ledger, jobs, names)
 
     return resuming.go_on(run, options, failed)
 
 
-def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: Options) -> int:
+def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: RunOptions) -> int:
     if options.dry_run:
         return _dry(run, names, options)
     say_unserved(options)
@@ -85,12 +85,12 @@ def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: Options) -
     return errors.OK
 
 
-def _dry(run: RunDir, names: tuple[str, ...] | None, options: Options) -> int:
+def _dry(run: RunDir, names: tuple[str, ...] | None, options: RunOptions) -> int:
     """What a retry of the live run would put back into it, by the job file as it is now."""
     ledger, manifest = replay(run.events), run.read_manifest()
     options = as_before(options, manifest, ledger)
     plan = resuming.plan_again(run, manifest, options)
-    asked = again.retried(ledger, plan.jobs, names)
+    asked = resume_plan.retried(ledger, plan.jobs, names)
     jobs = [job for job in plan.jobs if job.name in asked]
     echo_plan(plan, jobs, pool_for(plan, jobs, options, manifest.run), options.as_json)
     return errors.OK
@@ -100,7 +100,7 @@ def _say_untouched(
     ledger: Ledger,
     names: tuple[str, ...] | None,
     taken: frozenset[str] | set[str],
-    options: Options,
+    options: RunOptions,
 ) -> None:
     """Say of jobs that were named and are not retried why that is."""
     for name in names or ():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpulaunch.cli.options import (
-    Options,
+    RunOptions,
     engine_options,
     job_file,
     only,
@@ -49,14 +49,14 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     from gpulaunch.cli import resuming, running
     from gpulaunch.cli.beforehand import looking_for
     from gpulaunch.errors import UsageError
-    from gpulaunch.spec import load
+    from gpulaunch.jobfile import load
 
     if more:
         raise UsageError(
             f"run takes one job file, and {jobs} {' '.join(more)} is more: a run for each, or one"
             " file with all jobs; one command: gpulaunch exec -- CMD"
         )
-    opts = Options.of(options)
+    opts = RunOptions.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
     if go_on and (last := _last(jobs, opts)) is not None and last.holds_run:
@@ -69,7 +69,7 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     return running.start(plan, jobs, opts, beside)
 
 
-def _last(jobs: Path, options: Options) -> RunDir | None:
+def _last(jobs: Path, options: RunOptions) -> RunDir | None:
     """The run that `--continue` goes on with: cron and Makefiles start elsewhere than people do,
     so it is looked for where `resume JOBS` would find it; one that is not begun here is named."""
     from gpulaunch.cli.output import say, typed

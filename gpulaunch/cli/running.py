@@ -34,7 +34,7 @@ from gpulaunch.cli.beforehand import (
 from gpulaunch.cli.detach import Detached, detach
 from gpulaunch.cli.kept import say_left_out
 from gpulaunch.cli.lookup import alive_of, with_needs
-from gpulaunch.cli.options import Options
+from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import JsonView, echo_plan, say, show_summary, typed
 from gpulaunch.cli.reporting import reported
 from gpulaunch.cli.serving import Served
@@ -44,6 +44,8 @@ from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError, UsageError
+from gpulaunch.jobfile import Plan
+from gpulaunch.jobfile.overrides import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices
@@ -55,8 +57,6 @@ from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, held_signals, supervise
-from gpulaunch.spec import Plan
-from gpulaunch.spec.chosen import as_chosen
 from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
 
@@ -69,7 +69,9 @@ Begun: TypeAlias = Callable[[], None]
 # ── A new run ───────────────────────────────────────────────────────────────────────────────────
 
 
-def start(plan: Plan, job_file: Path | None, options: Options, beside: Sequence[str] = ()) -> int:
+def start(
+    plan: Plan, job_file: Path | None, options: RunOptions, beside: Sequence[str] = ()
+) -> int:
     """Run a plan for the first time; returns the exit status.
 
     `beside`: what is to be said of other runs of the file, once it is certain that this one starts.
@@ -198,7 +200,7 @@ def _told(counts: Mapping[JobState, int]) -> str:
 # ── Both ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def here_or_detached(run: RunDir, options: Options, work: Callable[[Begun], int]) -> int:
+def here_or_detached(run: RunDir, options: RunOptions, work: Callable[[Begun], int]) -> int:
     """Supervise in this process, or in one of its own that outlives the terminal."""
     if not options.detach or options.dry_run:
         return work(lambda: None)
@@ -213,7 +215,7 @@ def run_to_its_end(
     session: Session,
     server: ControlServer,
     journal: Journal,
-    options: Options,
+    options: RunOptions,
     begun: Begun,
     served: Served,
     earlier: Mapping[str, float] | None = None,
@@ -276,7 +278,7 @@ def _what_now(session: Session, journal: Journal) -> str:
     return f"{gone}nothing of it can be resumed; start again{again}"
 
 
-def _watched(options: Options) -> bool:
+def _watched(options: RunOptions) -> bool:
     return not options.detach and sys.stdin.isatty() and sys.stderr.isatty()
 
 

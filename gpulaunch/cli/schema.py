@@ -17,8 +17,8 @@ def command(field: str | None) -> None:
     gpulaunch schema retries
     """
     from gpulaunch.cli.output import print_json
-    from gpulaunch.spec import schema
-    from gpulaunch.spec.explained import explained
+    from gpulaunch.jobfile import schema
+    from gpulaunch.jobfile.explained import explained
 
     if field is None:
         print_json(schema())

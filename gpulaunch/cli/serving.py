@@ -11,7 +11,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.prometheus.port import Exporter
 
 
-class Asked(Protocol):
+class MetricsRequest(Protocol):
     @property
     def metrics_port(self) -> int | None: ...
     @property
@@ -25,7 +25,7 @@ class Served:
     where the port cannot be had.
     """
 
-    def __init__(self, options: Asked, earlier: Mapping[str, float] | None = None) -> None:
+    def __init__(self, options: MetricsRequest, earlier: Mapping[str, float] | None = None) -> None:
         self._options = options
         self._earlier = earlier
         port = None if options.dry_run else options.metrics_port
@@ -57,7 +57,7 @@ class Served:
         self.close()
 
 
-def say_unserved(options: Asked) -> None:
+def say_unserved(options: MetricsRequest) -> None:
     """For a command that only speaks to a run which is alive."""
     if options.metrics_port is not None:
         say("--metrics-port changes nothing for a run that is alive already", options)

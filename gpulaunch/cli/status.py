@@ -9,7 +9,7 @@ import click
 from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gpulaunch.cli.lookup import Found
+    from gpulaunch.cli.lookup import FoundRun
 
 
 @click.command("status")
@@ -60,7 +60,7 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
         print_job(console, standing, one.ledger.jobs[name], commands.get(name, ""))
 
 
-def _asked_for(what: str | None, run: str | None) -> tuple[Found, list[str]]:
+def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     """The run, and which of its jobs; none: all of it. Raises UsageError."""
     from gpulaunch.cli.lookup import found, jobs_of
     from gpulaunch.errors import UsageError
@@ -79,7 +79,7 @@ def _asked_for(what: str | None, run: str | None) -> tuple[Found, list[str]]:
         raise no_run from None
 
 
-def _commands(one: Found) -> dict[str, str]:
+def _commands(one: FoundRun) -> dict[str, str]:
     """What each job of the run's own copy of its file runs, by name; nothing where it is lost."""
     import os
     from contextlib import suppress
@@ -87,8 +87,8 @@ def _commands(one: Found) -> dict[str, str]:
 
     from gpulaunch.errors import GpulaunchError
     from gpulaunch.files import read_bytes
+    from gpulaunch.jobfile import load_text
     from gpulaunch.journal.joblog import command_line, what_runs
-    from gpulaunch.spec import load_text
 
     with suppress(OSError, GpulaunchError):
         manifest = one.run.read_manifest()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpulaunch.core.model import AttemptId, RunState
     from gpulaunch.journal.lines import Fault
     from gpulaunch.journal.rundir import RunDir
-    from gpulaunch.views.top.link import Dated, Samples, Why
+    from gpulaunch.views.top.link import Dated, SampleStore, Why
 
 
 @click.command("top")
@@ -97,7 +97,7 @@ class Attached:
         self._here = origin_of(run).here
         self._follower = Follower(run.events)
         self._pulse: socket.socket | None = None
-        self._samples: Samples | None = None
+        self._samples: SampleStore | None = None
         self.root = TypedPaths(run).root
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Attached:
 
         return now().utc
 
-    def samples(self) -> Samples | None:
+    def samples(self) -> SampleStore | None:
         """Opened once there is something: the sampler begins after the run does."""
         from gpulaunch.metrics.read import open_metrics
 
@@ -162,11 +162,11 @@ class Attached:
     # ── The supervisor ──────────────────────────────────────────────────────────────────────────
 
     def reasons(self) -> Why:
-        from gpulaunch.cli.lookup import PATIENCE, behind
+        from gpulaunch.cli.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
         from gpulaunch.control import Reasons, call
         from gpulaunch.session import EXPLAINED
 
-        told: dict[str, str] = call(self._id(), Reasons(), PATIENCE)["reasons"]
+        told: dict[str, str] = call(self._id(), Reasons(), SUPERVISOR_ANSWER_TIMEOUT)["reasons"]
         others = behind(told) if len(told) >= EXPLAINED else ""
         return lambda name: told.get(name, others)
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gpulaunch.core.attempts import Attempts, Live, cpus_of
+from gpulaunch.core.active import ActiveAttempt, ActiveAttempts, cpus_of
 from gpulaunch.core.cards import Card, Cards
-from gpulaunch.core.desk import Desk
-from gpulaunch.core.gathering import Gathering
+from gpulaunch.core.effects import Effects
+from gpulaunch.core.gang import GangReservation
+from gpulaunch.core.idle_workers import IdleWorker, IdleWorkers
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import AttemptId, Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
-from gpulaunch.core.residents import Resident, Residents
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 FOCUSED = ("ready", "asking")
@@ -35,20 +35,20 @@ class Admission:
 
     def __init__(
         self,
-        desk: Desk,
+        effects: Effects,
         cards: Cards,
         jobs: Jobs,
-        attempts: Attempts,
-        residents: Residents,
+        attempts: ActiveAttempts,
+        idle_workers: IdleWorkers,
         limits: Mapping[str, int],
         cpus: int,
         closed: Callable[[], str],
     ) -> None:
-        self._desk = desk
+        self._effects = effects
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
-        self._residents = residents
+        self._idle_workers = idle_workers
         self._limits = limits
         self._cpus = cpus
         self._closed = closed
@@ -60,7 +60,7 @@ class Admission:
         self.blocked: list[Node] = []
         self.reserving: Node | None = None
         self.focus: Node | None = None
-        self.gathering = Gathering(desk)
+        self.gang = GangReservation(effects)
 
     def admit(self) -> None:
         """Start what can start. Ends: each round gives cards back or starts something."""
@@ -76,7 +76,7 @@ class Admission:
         self.blocked, self.reserving = [], None
         self._forget_claims()
         self._let_go()
-        self.gathering.give_up()
+        self.gang.give_up()
 
     def _pass(self) -> bool:
         """One round; True if another may find more."""
@@ -84,7 +84,7 @@ class Admission:
         self._kept_tokens.clear()
         self._cpus_kept = self._settled = self._reserved = False
         self._forget_claims()
-        if self.focus is not None and self.focus.place not in FOCUSED:
+        if self.focus is not None and self.focus.state not in FOCUSED:
             self.focus = None
         self._reserve()
         self._yield()
@@ -96,16 +96,16 @@ class Admission:
         again = self._let_go() and bool(self.blocked)
         again = self._choose_reserving() or again or self._settled
         for node in self.blocked:
-            if node.lacking in ("cards", "room"):
+            if node.blocked_on in ("cards", "room"):
                 self._look_again(node)
-        if self.focus is not None and self.focus.place not in FOCUSED:
+        if self.focus is not None and self.focus.state not in FOCUSED:
             self.focus, again = None, True
         return again
 
     def _focused(self) -> list[Node]:
         """The only ones that may start while one job is given room."""
         assert self.focus is not None
-        return [node for node in (*closure(self.focus), self.focus) if node.place == "ready"]
+        return [node for node in (*closure(self.focus), self.focus) if node.state == "ready"]
 
     def _park(self, node: Node) -> None:
         if self.focus is None:
@@ -125,24 +125,24 @@ class Admission:
             self._settled = True
             return
         if node is self.reserving and self._reserved:
-            node.lacking = "cards"
+            node.blocked_on = "cards"
             self.blocked.append(node)
             return
-        node.lacking = self.obstacle(node)
-        resident = None if node.lacking else self._residents.fit(demand)
+        node.blocked_on = self.obstacle(node)
+        resident = None if node.blocked_on else self._idle_workers.fit(demand)
         if resident is not None:
             self._start_in(resident, node)
-        elif not node.lacking and not demand.gpus:
+        elif not node.blocked_on and not demand.gpus:
             self._start(node, [])
-        elif not node.lacking:
+        elif not node.blocked_on:
             self._place(node, demand)
-        if node.place == "ready" and node.lacking:
+        if node.state == "ready" and node.blocked_on:
             self.blocked.append(node)
-            if node.lacking == "room":
+            if node.blocked_on == "room":
                 self._park(node)
-            if node.overtaken >= self._patient_for and self._fits_beside_services(demand):
+            if node.skipped >= self._patient_for and self._fits_beside_services(demand):
                 self._kept_tokens.update(demand.uses)
-                self._cpus_kept = self._cpus_kept or node.lacking == "cpus"
+                self._cpus_kept = self._cpus_kept or node.blocked_on == "cpus"
 
     def obstacle(self, node: Node) -> str:
         """What, other than cards, keeps a ready job from starting; empty for nothing."""
@@ -168,7 +168,7 @@ class Admission:
         there = [card for card in self._attainable(demand) if not self._is_spoken_for(card, node)]
         missing = demand.gpus - len(here)
         if len(there) < missing:
-            node.lacking = "cards"
+            node.blocked_on = "cards"
             return
         self._claim(here + there[:missing], demand)
         self._park(node)
@@ -178,7 +178,7 @@ class Admission:
 
         Ours that give back their memory come last: another may be had sooner.
         """
-        now = self._desk.now.mono
+        now = self._effects.now.mono
         room = max(0, self._cards.limit - self._cards.held())
         suited = [card for card in self._cards if suits_soon(card, demand, now)]
         asked = [card for card in suited if card.state == "asking"]
@@ -195,7 +195,7 @@ class Admission:
         wanted = [card for card in cards if card.state in ("free", "occupied")]
         doubtful = [card for card in wanted if _doubtful(card, demand)]
         for card in cards:
-            card.claims.append(demand)
+            card.reservations.append(demand)
         for card in doubtful or wanted:
             self._cards.acquire(card)
 
@@ -203,10 +203,10 @@ class Admission:
         """An idle worker there will go on with a job that is not less urgent than this one."""
         return any(
             card in resident.cards and self._has_next(resident, node)
-            for resident in self._residents
+            for resident in self._idle_workers
         )
 
-    def _has_next(self, resident: Resident, node: Node) -> bool:
+    def _has_next(self, resident: IdleWorker, node: Node) -> bool:
         if self.focus is not None:
             return False
         following = self._jobs.waiting.first_like(resident.demand)
@@ -218,14 +218,14 @@ class Admission:
             for other in following
         )
 
-    def _start_in(self, resident: Resident, node: Node) -> None:
+    def _start_in(self, resident: IdleWorker, node: Node) -> None:
         """In the worker's process, on the cards that it has."""
-        self._residents.take(resident)
+        self._idle_workers.take(resident)
         self._start(node, list(resident.cards), resident)
 
-    def _start(self, node: Node, cards: list[Card], resident: Resident | None = None) -> None:
+    def _start(self, node: Node, cards: list[Card], resident: IdleWorker | None = None) -> None:
         for other in self.blocked:
-            other.overtaken += _took_what_it_lacks(node.job.demand, other)
+            other.skipped += _took_what_it_lacks(node.job.demand, other)
         self._jobs.leave(node)
         ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
         worker = None if resident is None else resident.id
@@ -233,42 +233,46 @@ class Admission:
         for card in cards:
             self._cards.occupy(card, live.id, live.demand)
 
-    def _launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None) -> Live:
+    def _launch(
+        self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None
+    ) -> ActiveAttempt:
         return self._attempts.launch(node, cards, worker)
 
     # ── Cards back ──────────────────────────────────────────────────────────────────────────────
 
     def _forget_claims(self) -> None:
         for card in self._cards:
-            card.claims.clear()
-            card.closed = card.withdrawn or (card.wanted and bool(card.attempts or card.residents))
+            card.reservations.clear()
+            card.reserved = card.withdrawn or (
+                card.requested and bool(card.attempts or card.idle_workers)
+            )
 
     def _yield(self) -> None:
         for card in self._cards:
-            if card.idle and card.wanted and not card.claims:
+            if card.idle and card.requested and not card.reservations:
                 self._cards.release(card)
 
     def _look_again(self, node: Node) -> None:
         """Strangers' processes announce no end: see from time to time whether they are gone."""
         for card in self._cards:
             self._cards.look_later(card, node.job.demand)
-            due = card.state == "occupied" and card.not_before <= self._desk.now.mono
-            if node.lacking != "room" or not due or card.drained:
+            due = card.state == "occupied" and card.not_before <= self._effects.now.mono
+            if node.blocked_on != "room" or not due or card.drained:
                 continue
             if self._cards.held() < self._cards.limit:
                 self._claim([card], node.job.demand)
 
     def _let_go(self) -> bool:
-        idle = [card for card in self._cards if card.idle and not card.claims]
+        idle = [card for card in self._cards if card.idle and not card.reservations]
         for card in idle:
             self._cards.release(card)
-        return self._residents.end_idle(self._are_to_come) or bool(idle)
+        return self._idle_workers.end_idle(self._are_to_come) or bool(idle)
 
     def _are_to_come(self, demand: Demand) -> bool:
         """Jobs for the same worker are waiting for something else, and no job waits for cards."""
         if self._closed() or self.focus is not None or self.reserving is not None:
             return False
-        if any(node.lacking in ("cards", "room") for node in self.blocked):
+        if any(node.blocked_on in ("cards", "room") for node in self.blocked):
             return False
         alike = [known for known in self._jobs.demands if known.same_seat(demand)]
         running = sum(live.demand.same_seat(demand) for live in self._attempts)
@@ -282,59 +286,61 @@ class Admission:
         if node is None:
             return
         demand = node.job.demand
-        if node.place != "ready" or not self._fits_beside_services(demand):
+        if node.state != "ready" or not self._fits_beside_services(demand):
             self.reserving = None
             return
         if self.obstacle(node):
             return
-        resident = self._residents.fit(demand)
+        resident = self._idle_workers.fit(demand)
         here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
         if resident is not None:
             self._start_in(resident, node)
-            self.gathering.succeed()
+            self.gang.succeed()
         elif len(here) == demand.gpus:
             self._start(node, here)
-            self.gathering.succeed()
-        elif demand.gpus == 1 or self.gathering.granted:
+            self.gang.succeed()
+        elif demand.gpus == 1 or self.gang.granted:
             chosen = (here + self._attainable(demand))[: demand.gpus]
             self._claim(chosen, demand)
             self._close_shared(demand.gpus - len(chosen), demand)
             self._reserved = True
             if demand.gpus > 1:
-                self.gathering.keep(here)
+                self.gang.keep(here)
 
     def _close_shared(self, count: int, demand: Demand) -> None:
         """Nothing new on so many shared cards, the emptiest first, that they come free."""
-        shared = [c for c in self._cards if c.state == "leased" and c.attempts and not c.claims]
+        shared = [
+            c for c in self._cards if c.state == "leased" and c.attempts and not c.reservations
+        ]
         shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
         shared = [c for c in shared if c.gpu.uuid not in demand.avoid]
         for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
-            card.closed = True
+            card.reserved = True
 
     def _choose_reserving(self) -> bool:
         """Whom to reserve for next; True if another round has now more to start."""
         node = self.reserving
-        done = node is not None and node.place != "ready"
+        done = node is not None and node.state != "ready"
         if node is None or done or (node.job.demand.gpus > 1 and not self._in_reach()):
             node = next((n for n in self.blocked if self._should_reserve(n)), None)
         chosen, self.reserving = node is not self.reserving, node
         if node is None or node.job.demand.gpus == 1:
-            self.gathering.give_up()
+            self.gang.give_up()
             return done
-        self.gathering.ask()
-        return done or (chosen and self.gathering.granted)
+        self.gang.ask()
+        return done or (chosen and self.gang.granted)
 
     def _should_reserve(self, node: Node) -> bool:
         demand = node.job.demand
-        if node.lacking != "cards" or not self._fits_beside_services(demand):
+        if node.blocked_on != "cards" or not self._fits_beside_services(demand):
             return False
-        if demand.gpus > 1 and (self.gathering.pausing or not self._in_reach()):
+        if demand.gpus > 1 and (self.gang.pausing or not self._in_reach()):
             return False
-        if node.overtaken >= self._patient_for:
+        if node.skipped >= self._patient_for:
             return True
         # Its cards are elsewhere while others lie idle: only the one who may gather can keep
         # those until the rest comes.
-        usable = [card for card in self._cards if not card.drained and not card.claims]
+        usable = [card for card in self._cards if not card.drained and not card.reservations]
         elsewhere = any(card.state == "elsewhere" for card in usable)
         spare = any(card.state == "free" for card in usable)
         return demand.gpus > 1 and elsewhere and spare
@@ -345,19 +351,19 @@ class Admission:
 
     def gather_timer(self) -> None:
         """No card has come for long: let go, unless one of ours is certain to come."""
-        if not self.gathering.overdue:
+        if not self.gang.overdue:
             return
         if any(self._comes_free(card) for card in self._cards):
-            self.gathering.wait_on()
+            self.gang.wait_on()
         else:
             self.reserving = None
-            self.gathering.pause()
+            self.gang.pause()
 
     def hold_out_timer(self, name: str) -> None:
         """No other card has come for long: one that the job avoids is better than none."""
         node = self._jobs.nodes.get(name)
         avoid = node.job.demand.avoid if node is not None else frozenset()
-        if node is None or node.place != "ready" or not avoid:
+        if node is None or node.state != "ready" or not avoid:
             return
         if any(card.gpu.uuid in avoid and card.state == "free" for card in self._cards):
             self._jobs.forget_avoided(node)
@@ -369,7 +375,7 @@ class Admission:
         lives = [self._attempts.get(attempt) for attempt in card.attempts]
         if any(live is None or (live.service and not live.wish) for live in lives):
             return False
-        return bool(lives or card.residents) or card.state in ("asking", "draining")
+        return bool(lives or card.idle_workers) or card.state in ("asking", "draining")
 
     def _fits_beside_services(self, demand: Demand) -> bool:
         """Could it run while all services go on? Else reserving for it would starve them all."""
@@ -396,7 +402,7 @@ class Admission:
             beside = {self.focus.job.demand}
             services = running | {service, *closure(self.focus)} - {self.focus}
         else:
-            companions = {s for s in service.companions if s.place in WAITING}
+            companions = {s for s in service.companions if s.state in WAITING}
             services = running | companions | {service}
             beside = demands_beside(services)
             if is_extra(service):
@@ -416,7 +422,7 @@ def _doubtful(card: Card, demand: Demand) -> bool:
 
 def _took_what_it_lacks(demand: Demand, other: Node) -> bool:
     """A later job that starts with this demand overtakes the other."""
-    match other.lacking:
+    match other.blocked_on:
         case "cards":
             return demand.gpus > 0
         case "tokens":

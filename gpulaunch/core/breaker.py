@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from gpulaunch.core.words import duration
 
-FAST = 60.0
+FAST_FAILURE_SECONDS = 60.0
 """An attempt that fails within so many seconds has hardly begun its work."""
 
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+")
-SHORTEST = 3
+MIN_BREAKER = 3
 
 
 class Breaker:
@@ -45,7 +45,7 @@ class Breaker:
     ) -> None:
         """`status` is how it ended, in words; `evidence` what shows why; `params` what varies from
         job to job."""
-        if seconds >= FAST:
+        if seconds >= FAST_FAILURE_SECONDS:
             self._jobs.clear()
             return
         alike = f"{status}: {without_own(evidence, (job, *params))}"
@@ -55,8 +55,9 @@ class Breaker:
         self._jobs.add(job)
         if self._limit and len(self._jobs) >= self._limit and not self.tripped:
             self.tripped = (
-                f"{len(self._jobs)} jobs in a row failed within {duration(FAST)} of their start,"
-                f" all in the same way: {status}" + (f": {evidence}" if evidence else "")
+                f"{len(self._jobs)} jobs in a row failed within {duration(FAST_FAILURE_SECONDS)}"
+                f" of their start, all in the same way: {status}"
+                + (f": {evidence}" if evidence else "")
             )
 
     def reset(self) -> None:
@@ -67,6 +68,6 @@ class Breaker:
 def without_own(text: str, params: Iterable[str]) -> str:
     """The text without what is the job's own: its name and values, and all numbers."""
     for value in sorted(params, key=len, reverse=True):
-        if len(value) >= SHORTEST:
+        if len(value) >= MIN_BREAKER:
             text = text.replace(value, "*")
     return _VARIES.sub("0", text)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.desk import Desk
+from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import (
     Acquire,
     Drain,
@@ -42,11 +42,12 @@ _HELD = ("asking", "leased", "draining")
 class Card:
     """One card as this run knows it. Times are monotonic seconds, memory is in bytes.
 
-    `lost_at`: since when another launcher has it; `turn`: how long one had it before we got it.
-    `claims` and `closed` hold for one placement pass: demands that wait for this card, and
-    whether it is kept from anything new. `doomed`: why it is to be set aside once nothing is on it.
-    `residents`: workers there without an attempt. `withdrawn`: its lease is gone, and attempts that
-    are recorded there have ended: once those ends are known, a Drain finds out if it can be had.
+    `lost_at`: since when another launcher has it; `last_tenure`: how long the last other one had
+    it. `reservations` and `reserved` hold for one placement pass: demands that wait for this card,
+    and whether it is kept from anything new. `failing`: why it is to be set aside once nothing is
+    on it. `idle_workers`: workers there without an attempt. `withdrawn`: its lease is gone, and
+    attempts that are recorded there have ended: once those ends are known, a Drain finds out if it
+    can be had.
     """
 
     gpu: Gpu
@@ -57,26 +58,26 @@ class Card:
     not_before: float = 0.0
     backoff: float = FIRST_LOOK
     timer: float | None = None
-    wanted: bool = False
+    requested: bool = False
     drained: bool = False
     withdrawn: bool = False
     used: bool = False
     lost_at: float | None = None
-    turn: float = 0.0
+    last_tenure: float = 0.0
     attempts: dict[AttemptId, Demand] = field(default_factory=dict)
-    residents: dict[AttemptId, Demand] = field(default_factory=dict)
-    claims: list[Demand] = field(default_factory=list)
-    closed: bool = False
-    doomed: str = ""
+    idle_workers: dict[AttemptId, Demand] = field(default_factory=dict)
+    reservations: list[Demand] = field(default_factory=list)
+    reserved: bool = False
+    failing: str = ""
 
     @property
-    def aside(self) -> str:
+    def quarantined(self) -> str:
         """Why the run does not use it any more; empty for one that serves."""
-        return self.doomed or (self.why if self.state == "aside" else "")
+        return self.failing or (self.why if self.state == "aside" else "")
 
     @property
     def serves(self) -> bool:
-        return not self.doomed and self.state != "aside"
+        return not self.failing and self.state != "aside"
 
     @property
     def held(self) -> bool:
@@ -85,7 +86,7 @@ class Card:
 
     @property
     def idle(self) -> bool:
-        return self.state == "leased" and not self.attempts and not self.residents
+        return self.state == "leased" and not self.attempts and not self.idle_workers
 
     @property
     def away(self) -> bool:
@@ -105,8 +106,8 @@ class Card:
 class Cards:
     """All cards of the run, by UUID, at most `limit` of them held at once."""
 
-    def __init__(self, gpus: Sequence[Gpu], limit: int | None, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, gpus: Sequence[Gpu], limit: int | None, effects: Effects) -> None:
+        self._effects = effects
         self._by_uuid = {gpu.uuid: Card(gpu) for gpu in gpus}
         self.all = tuple(self._by_uuid.values())
         self.limit = len(self.all) if limit is None else min(limit, len(self.all))
@@ -126,59 +127,59 @@ class Cards:
     # ── What the run does with a card ───────────────────────────────────────────────────────────
 
     def acquire(self, card: Card) -> None:
-        card.state, card.used, card.wanted, card.withdrawn = "asking", False, False, False
-        self._desk.tell(Acquire(card.gpu.uuid))
+        card.state, card.used, card.requested, card.withdrawn = "asking", False, False, False
+        self._effects.emit(Acquire(card.gpu.uuid))
 
     def release(self, card: Card) -> None:
         """Give it back. One that was looked at in vain is not looked at again at once."""
         card.withdrawn = False
-        now = self._desk.now.mono
+        now = self._effects.now.mono
         card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
         if not card.used:
             card.backoff = min(card.backoff * 2, LAST_LOOK)
-        if card.doomed:
-            self._change(card, "aside", card.doomed)
-        elif card.wanted:
+        if card.failing:
+            self._change(card, "aside", card.failing)
+        elif card.requested:
             self._hand_over(card)
         else:
             self._change(card, "free")
-        self._desk.tell(Release(card.gpu.uuid))
+        self._effects.emit(Release(card.gpu.uuid))
 
     def drain(self, card: Card) -> None:
         self._change(card, "draining")
-        self._desk.tell(Drain(card.gpu.uuid))
+        self._effects.emit(Drain(card.gpu.uuid))
 
     def doom(self, card: Card, why: str) -> None:
         """Set the card aside for the run: now, or as soon as nothing is on it."""
         if not card.serves:
             return
-        card.doomed = why
-        if card.state != "asking" and not card.attempts and not card.residents:
+        card.failing = why
+        if card.state != "asking" and not card.attempts and not card.idle_workers:
             self.retire(card)
 
     def retire(self, card: Card) -> None:
         """A doomed card on which nothing is any more."""
         held = card.state == "leased"
         if card.state != "draining":  # its answer comes, and then its lease is given back
-            self._change(card, "aside", card.doomed)
+            self._change(card, "aside", card.failing)
         if held:
-            self._desk.tell(Release(card.gpu.uuid))
+            self._effects.emit(Release(card.gpu.uuid))
 
     def occupy(self, card: Card, attempt: AttemptId, demand: Demand) -> None:
         card.attempts[attempt] = demand
-        card.used, card.backoff, card.turn = True, FIRST_LOOK, 0.0
+        card.used, card.backoff, card.last_tenure = True, FIRST_LOOK, 0.0
 
     def look_later(self, card: Card, demand: Demand) -> None:
         """A job would have this card, were it not for strangers: have it looked at again."""
         if card.state not in ("free", "occupied") or card.drained:
             return
-        now = self._desk.now.mono
+        now = self._effects.now.mono
         at = card.not_before
         if demand.gpu_memory > card.memory_expected(now):
             at = max(at, card.memory_until)
         if at > now and card.timer != at:
             card.timer = at
-            self._desk.tell(SetTimer(TIMER + card.gpu.uuid, at))
+            self._effects.emit(SetTimer(TIMER + card.gpu.uuid, at))
 
     # ── What happened to a card ─────────────────────────────────────────────────────────────────
 
@@ -187,21 +188,21 @@ class Cards:
         card.withdrawn = False
         self._end_turn(card)
         self._change(card, "leased")
-        if card.doomed:
+        if card.failing:
             self.retire(card)
 
     def refused(self, card: Card, why: Refusal) -> None:
-        card.wanted = card.withdrawn = False
-        if card.doomed:
-            self._change(card, "aside", card.doomed)
+        card.requested = card.withdrawn = False
+        if card.failing:
+            self._change(card, "aside", card.failing)
             return
         match why:
             case Elsewhere(holder):
                 if card.lost_at is None:
-                    card.lost_at = self._desk.now.mono
+                    card.lost_at = self._effects.now.mono
                 self._change(card, "elsewhere", holder)
             case Occupied(by):
-                card.not_before = self._desk.now.mono + card.backoff
+                card.not_before = self._effects.now.mono + card.backoff
                 card.backoff = min(card.backoff * 2, LAST_LOOK)
                 self._change(card, "occupied", by)
             case Sick(text):
@@ -227,7 +228,7 @@ class Cards:
     def timer(self, card: Card) -> None:
         """Time to look again: what was known of the card counts no more."""
         card.timer = None
-        now = self._desk.now.mono
+        now = self._effects.now.mono
         card.not_before = min(card.not_before, now)
         card.memory_until = min(card.memory_until, now)
         if card.state == "elsewhere" and card.why == _HANDED:
@@ -235,19 +236,19 @@ class Cards:
 
     def _end_turn(self, card: Card) -> None:
         if card.lost_at is not None:
-            card.turn, card.lost_at = self._desk.now.mono - card.lost_at, None
+            card.last_tenure, card.lost_at = self._effects.now.mono - card.lost_at, None
 
     def _hand_over(self, card: Card) -> None:
         # The lease passes to the launcher that waits. Nothing tells when that one lets go unless
         # we ask for the card again: soon, but not before the other had its chance.
-        card.wanted, card.lost_at = False, self._desk.now.mono
+        card.requested, card.lost_at = False, self._effects.now.mono
         self._change(card, "elsewhere", _HANDED)
-        card.timer = self._desk.now.mono + HANDED_OVER
-        self._desk.tell(SetTimer(TIMER + card.gpu.uuid, card.timer))
+        card.timer = self._effects.now.mono + HANDED_OVER
+        self._effects.emit(SetTimer(TIMER + card.gpu.uuid, card.timer))
 
     def _change(self, card: Card, state: GpuState, why: str = "") -> None:
         card.state, card.why = state, why
-        self._desk.fact(GpuChanged(card.gpu.uuid, state, why))
+        self._effects.fact(GpuChanged(card.gpu.uuid, state, why))
 
 
 _HANDED = "one that waited for it"

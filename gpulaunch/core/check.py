@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from gpulaunch.core.active import ActiveAttempts
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts
 from gpulaunch.core.cards import Cards
+from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.queueing import Queueing
-from gpulaunch.core.residents import Residents
 from gpulaunch.core.waiting import WAITING
 
 
-def check_jobs(ledger: Ledger, jobs: Jobs, attempts: Attempts) -> None:
+def check_jobs(ledger: Ledger, jobs: Jobs, attempts: ActiveAttempts) -> None:
     """Every job is in exactly one state, and the ledger says the same."""
     states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
@@ -25,35 +25,35 @@ def check_jobs(ledger: Ledger, jobs: Jobs, attempts: Attempts) -> None:
     assert len(running) == len(attempts), "a job has two attempts running"
     for node in jobs:
         record = jobs.record(node)
-        expected = node.place if node.place not in WAITING else "waiting"
-        if node.place == "running" and record.in_queue:
+        expected = node.state if node.state not in WAITING else "waiting"
+        if node.state == "running" and record.in_queue:
             expected = "waiting"
-        if expected == "settled" and not node.left:
+        if expected == "settled" and not node.excluded:
             assert record.state in SETTLED, f"{node.name} is settled, recorded {record.state}"
-        elif not node.left:
+        elif not node.excluded:
             assert record.state == expected, f"{node.name} is {expected}, recorded {record.state}"
         open_attempts = [a.id for a in record.attempts if a.outcome is None]
         mine = [running[node.name]] if node.name in running else []
         assert open_attempts == mine, f"{node.name}: open {open_attempts}, running {mine}"
         assert record.charged <= node.job.retry.times + 1, f"{node.name} tried too often"
-        if node.place in WAITING:
+        if node.state in WAITING:
             blockers = sum(jobs.record(need).state != "succeeded" for need in node.needs)
-            blockers += sum(other.place != "settled" for other in node.after)
+            blockers += sum(other.state != "settled" for other in node.after)
             assert node.blockers == blockers, f"{node.name}: {node.blockers} blockers counted"
-            assert bool(blockers) == (node.place == "blocked"), f"{node.name} is {node.place}"
-        if node.place == "ready":
+            assert bool(blockers) == (node.state == "blocked"), f"{node.name} is {node.state}"
+        if node.state == "ready":
             missing = [service.name for service in node.services if not service.ready]
             assert not missing, f"{node.name} is ready without {missing}"
-        open_dependants = sum(other.place != "settled" for other in node.dependants)
+        open_dependants = sum(other.state != "settled" for other in node.dependants)
         assert not node.job.service or node.open == open_dependants, f"{node.name}: open count"
         assert min(node.demands.values(), default=0) >= 0, f"{node.name}: demands count"
-    unsettled = sum(node.place != "settled" for node in jobs)
+    unsettled = sum(node.state != "settled" for node in jobs)
     assert jobs.unsettled == unsettled, f"{jobs.unsettled} unsettled counted, {unsettled} found"
-    delayed = sum(node.place == "delayed" for node in jobs)
+    delayed = sum(node.state == "delayed" for node in jobs)
     assert jobs.delayed == delayed, f"{jobs.delayed} delayed counted, {delayed} found"
 
 
-def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
+def check_cards(ledger: Ledger, cards: Cards, attempts: ActiveAttempts) -> None:
     """No card carries what it must not, and none is held beyond the limit."""
     on_cards = {(card.gpu.uuid, attempt) for card in cards for attempt in card.attempts}
     by_attempts = {(card.gpu.uuid, live.id) for live in attempts for card in live.cards}
@@ -65,11 +65,11 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
         assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
         at_rest = card.state not in ("asking", "draining", "aside")
-        at_rest = at_rest and not card.attempts and not card.residents
-        assert not (card.doomed and at_rest), f"{name} is to be set aside, and is {card.state}"
+        at_rest = at_rest and not card.attempts and not card.idle_workers
+        assert not (card.failing and at_rest), f"{name} is to be set aside, and is {card.state}"
         demands = list(card.attempts.values())
         assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
-        demands += card.residents.values()
+        demands += card.idle_workers.values()
         if len(demands) > 1:
             shares = {demand.per_gpu for demand in demands}
             assert len(shares) == 1, f"{name} is shared by unlike jobs: {shares}"
@@ -78,13 +78,13 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: Attempts) -> None:
         assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
 
 
-def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
+def check_workers(ledger: Ledger, cards: Cards, idle_workers: IdleWorkers) -> None:
     """A worker without an attempt is on cards that are ours, and is being ended; or it waits, with
     a timer set, while nobody wants them."""
-    on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.residents}
-    by_workers = {(uuid, resident.id) for resident in residents for uuid in resident.gpus}
+    on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.idle_workers}
+    by_workers = {(uuid, resident.id) for resident in idle_workers for uuid in resident.gpus}
     assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
-    for resident in residents:
+    for resident in idle_workers:
         waits = resident.lingers and resident.may_stay
         assert resident.ending or waits, f"the worker of {resident.id} is idle"
         states = {card.state for card in resident.cards}
@@ -94,7 +94,7 @@ def check_workers(ledger: Ledger, cards: Cards, residents: Residents) -> None:
             assert resident.id in recorded, f"GPU {card.gpu.index}: recorded {recorded}"
 
 
-def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> None:
+def check_counters(attempts: ActiveAttempts, limits: Mapping[str, int], cpus: int) -> None:
     """Tokens and CPUs taken are those of the running attempts, and within the limits."""
     used = Counter(token for live in attempts if not live.share for token in live.demand.uses)
     shares = {id(live.share): live.share for live in attempts if live.share}
@@ -114,7 +114,7 @@ def check_counters(attempts: Attempts, limits: Mapping[str, int], cpus: int) -> 
 
 
 def check_queue(
-    jobs: Jobs, attempts: Attempts, admission: Queueing, limits: Mapping[str, int]
+    jobs: Jobs, attempts: ActiveAttempts, admission: Queueing, limits: Mapping[str, int]
 ) -> None:
     """No more is handed over than may be, and no ready job waits that could be."""
     gpus = sum(live.demand.gpus for live in attempts)
@@ -126,7 +126,7 @@ def check_queue(
     for live in attempts:
         assert not live.cards, f"{live.id} has cards of the run's own"
         assert not live.inherited, f"{live.id} is left to its keeper"
-    kept = any(node.overtaken >= admission.patience for node in admission.blocked)
+    kept = any(node.skipped >= admission.patience for node in admission.blocked)
     for node in jobs.waiting.heads():
         demand = node.job.demand
         fits = limit is None or not demand.gpus or gpus + demand.gpus <= limit
@@ -136,27 +136,27 @@ def check_queue(
         assert kept or not fits, f"{node.name} waits, and nothing keeps it"
 
 
-def check_idle(cards: Cards, jobs: Jobs, residents: Residents, admission: Admission) -> None:
+def check_idle(cards: Cards, jobs: Jobs, idle_workers: IdleWorkers, admission: Admission) -> None:
     """No leased card is idle but for one that waits with a claim; none beside a job that fits."""
     for card in cards:
         if not card.idle:
             continue
         name = f"GPU {card.gpu.index}"
-        assert card.claims, f"{name} is leased and idle, and nobody's claim is on it"
+        assert card.reservations, f"{name} is leased and idle, and nobody's claim is on it"
         pending = any(
-            (c.state in ("asking", "draining") or c.residents) and c.claims for c in cards
+            (c.state in ("asking", "draining") or c.idle_workers) and c.reservations for c in cards
         )
-        gathering = admission.gathering.granted and admission.reserving is not None
-        assert pending or gathering, f"{name} is kept idle without the right to gather"
+        gang = admission.gang.granted and admission.reserving is not None
+        assert pending or gang, f"{name} is kept idle without the right to gather"
     if admission.focus is not None:
         return
     for node in jobs.waiting.heads():
         demand = node.job.demand
         if not demand.gpus or node is admission.reserving or admission.obstacle(node):
             continue
-        assert residents.fit(demand) is None, f"{node.name} waits beside a worker of its key"
+        assert idle_workers.fit(demand) is None, f"{node.name} waits beside a worker of its key"
         fits = sum(suits_now(card, demand) for card in cards)
-        idle = any(not resident.ending for resident in residents)
-        waits = node in admission.blocked and node.lacking == "cards"
+        idle = any(not resident.ending for resident in idle_workers)
+        waits = node in admission.blocked and node.blocked_on == "cards"
         assert not (idle and waits), f"{node.name} waits for cards beside an idle worker"
         assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"

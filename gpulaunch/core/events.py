@@ -115,7 +115,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class GatherGranted:
+class GangGranted:
     """This run alone, of all on the machine, may now hold cards idle to make up a wide job."""
 
 
@@ -300,7 +300,7 @@ Event: TypeAlias = (
     Submitted
     | RetriedAnew
     | LeaseEvent
-    | GatherGranted
+    | GangGranted
     | GpuEvent
     | Misplaced
     | Queued
@@ -331,8 +331,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
-    """Ask for (answered by GatherGranted), or with `on` false give up, the right to gather."""
+class ReserveGang:
+    """Ask for (answered by GangGranted), or with `on` false give up, the right to gather."""
 
     on: bool
 
@@ -410,5 +410,13 @@ class SetTimer:
 
 
 Instruction: TypeAlias = (
-    Acquire | Release | Gather | Launch | HoldQueue | StopAttempt | EndWorker | Drain | SetTimer
+    Acquire
+    | Release
+    | ReserveGang
+    | Launch
+    | HoldQueue
+    | StopAttempt
+    | EndWorker
+    | Drain
+    | SetTimer
 )

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpulaunch.core.desk import Desk
+from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import SetTimer
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
-from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, Waiting
+from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, WaitingJobs
 
 TIMER = "job/"
 ELSEWHERE = "elsewhere/"
@@ -27,11 +27,11 @@ _BAD = frozenset({"failed", "cancelled", "skipped"})
 class Jobs:
     """The graph of a run's jobs. `retire` is called with a running service nobody needs."""
 
-    def __init__(self, desk: Desk, retire: Callable[[Node], None]) -> None:
-        self._desk = desk
+    def __init__(self, effects: Effects, retire: Callable[[Node], None]) -> None:
+        self._effects = effects
         self._retire_running = retire
         self.nodes: dict[str, Node] = {}
-        self.waiting = Waiting()
+        self.waiting = WaitingJobs()
         self.unsettled = 0
         self.delayed = 0
         self.failed: dict[Node, None] = {}
@@ -39,7 +39,7 @@ class Jobs:
         self.on_blocked: Callable[[Node], None] = lambda node: None
 
     def record(self, node: Node) -> JobRecord:
-        return self._desk.ledger.jobs[node.name]
+        return self._effects.ledger.jobs[node.name]
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
@@ -50,20 +50,20 @@ class Jobs:
         self, jobs: Sequence[Job], again: frozenset[str], left: frozenset[str] = frozenset()
     ) -> list[AttemptId]:
         """Take the jobs in; returns the attempts whose end is not recorded."""
-        ledger = self._desk.ledger
+        ledger = self._effects.ledger
         open_attempts = [record.id for record in ledger.open_attempts()]
         self._record(jobs)
         self.nodes = {
-            job.name: Node(job, order, asked=job.demand) for order, job in enumerate(jobs)
+            job.name: Node(job, order, demand_asked=job.demand) for order, job in enumerate(jobs)
         }
         self._link()
         for name in left & self.nodes.keys() - again:
-            self.nodes[name].left = True
+            self.nodes[name].excluded = True
         running = {attempt.job for attempt in open_attempts}
         waiting = [node for node in self if self._resume(node, node.name in running, again)]
         self._know_services()
         for node in waiting:
-            if node.place in WAITING:
+            if node.state in WAITING:
                 self.enqueue(node)
         return open_attempts
 
@@ -77,10 +77,10 @@ class Jobs:
         """Settled and delayed jobs are from now on as in `jobs`; those in `gone` are no more."""
         for job in jobs:
             node = self.nodes.get(job.name)
-            if node is None or node.place not in ("settled", "delayed"):
+            if node is None or node.state not in ("settled", "delayed"):
                 continue
-            node.asked = job.demand
-            if node.place == "delayed":
+            node.demand_asked = job.demand
+            if node.state == "delayed":
                 self.redemand(node, job.demand)
             links = node.job
             node.job = replace(job, needs=links.needs, after=links.after, service=links.service)
@@ -88,16 +88,16 @@ class Jobs:
         for name in sorted(gone & self.nodes.keys()):
             if self.is_bad(self.nodes[name]) and not self.record(self.nodes[name]).vanished:
                 self.failed.pop(self.nodes[name], None)
-                self._desk.fact(JobVanished(name))
+                self._effects.fact(JobVanished(name))
 
     def _record(self, jobs: Sequence[Job]) -> None:
-        ledger = self._desk.ledger
+        ledger = self._effects.ledger
         for job in jobs:
             self._add(job)
         names = {job.name for job in jobs}
         for record in list(ledger.jobs.values()):
             if record.name not in names and not record.vanished:
-                self._desk.fact(JobVanished(record.name))
+                self._effects.fact(JobVanished(record.name))
 
     def _add(self, job: Job) -> None:
         fact = JobAdded(
@@ -111,8 +111,8 @@ class Jobs:
             job.expected,
             job.demand.gpu_memory,
         )
-        if not _same(self._desk.ledger.jobs.get(job.name), fact):
-            self._desk.fact(fact)
+        if not _same(self._effects.ledger.jobs.get(job.name), fact):
+            self._effects.fact(fact)
 
     def _link(self) -> None:
         dependants: defaultdict[Node, list[Node]] = defaultdict(list)
@@ -136,7 +136,7 @@ class Jobs:
     def _need(self, node: Node, name: str) -> Node | None:
         need = self.nodes.get(name)
         if need is None:
-            record = self._desk.ledger.jobs.get(name)
+            record = self._effects.ledger.jobs.get(name)
             if record is None or record.state != "succeeded":
                 node.unknown = name
         return need
@@ -148,19 +148,19 @@ class Jobs:
         if record.state == "running" and not running:
             self._settle_recorded(node, record)
         if record.state in SETTLED and node.name not in again:
-            node.place = "settled"
+            node.state = "settled"
             return False
-        if node.left and not running:
-            node.place = "settled"
+        if node.excluded and not running:
+            node.state = "settled"
             if record.state == "running":
-                self._desk.fact(JobRequeued(node.name, "its attempt was cut short"))
+                self._effects.fact(JobRequeued(node.name, "its attempt was cut short"))
             return False
         self.unsettled += 1
         if running:
-            node.place = "running"
+            node.state = "running"
             return False
         if record.state != "waiting" or record.charged or record.not_before is not None:
-            self._desk.fact(JobRequeued(node.name, "taken up again"))
+            self._effects.fact(JobRequeued(node.name, "taken up again"))
         return True
 
     def _settle_recorded(self, node: Node, record: JobRecord) -> None:
@@ -168,9 +168,9 @@ class Jobs:
         # success or a wish of the user's is not run again.
         last = record.attempts[-1]
         if last.state == "succeeded":
-            self._desk.fact(JobSettled(node.name, "succeeded"))
+            self._effects.fact(JobSettled(node.name, "succeeded"))
         elif last.state == "cancelled":
-            self._desk.fact(JobSettled(node.name, "cancelled", "cancelled"))
+            self._effects.fact(JobSettled(node.name, "cancelled", "cancelled"))
 
     def _know_services(self) -> None:
         """For each service: the demands that it will have to run beside."""
@@ -180,7 +180,7 @@ class Jobs:
                 known[node.services] = frozenset(closure(node))
                 for service in known[node.services]:
                     service.companions |= known[node.services] - {service}
-            if node.place != "settled":
+            if node.state != "settled":
                 self._count(node, +1)
 
     def _count(self, node: Node, step: int) -> None:
@@ -200,7 +200,7 @@ class Jobs:
             state = self.record(need).state
             if state in _BAD:
                 bad = bad or _because(need, state)
-            elif need.left and state != "succeeded":
+            elif need.excluded and state != "succeeded":
                 bad = bad or f"needs {need.name}, which is left as it is this time"
             elif state == "succeeded" and need.job.service:
                 self.requeue([need], f"{node.name} needs it")
@@ -211,8 +211,8 @@ class Jobs:
             self._retire(node)
             return
         node.blockers = sum(self.record(need).state != "succeeded" for need in node.needs)
-        node.blockers += sum(other.place != "settled" for other in node.after)
-        node.place = "blocked"
+        node.blockers += sum(other.state != "settled" for other in node.after)
+        node.state = "blocked"
         if not node.blockers:
             self._advance(node)
         else:
@@ -221,58 +221,58 @@ class Jobs:
     def _advance(self, node: Node) -> None:
         """Nothing that it needs or comes after is missing: delayed, asking for services, ready."""
         not_before = self.record(node).not_before
-        if not_before is not None and not_before > self._desk.now.mono:
-            node.place = "delayed"
+        if not_before is not None and not_before > self._effects.now.mono:
+            node.state = "delayed"
             self.delayed += 1
-            self._desk.tell(SetTimer(TIMER + node.name, not_before))
+            self._effects.emit(SetTimer(TIMER + node.name, not_before))
             return
-        if node.job.service and node.dependants and not node.askers:
-            node.place = "idle"
+        if node.job.service and node.dependants and not node.waiters:
+            node.state = "idle"
             return
         missing = [service for service in node.services if not service.ready]
         if missing:
-            node.place = "asking"
+            node.state = "asking"
             for service in missing:
-                service.askers.add(node)
+                service.waiters.add(node)
                 self._ask(service, node)
             return
-        node.place = "ready"
+        node.state = "ready"
         self.waiting.push(node)
 
     def _ask(self, service: Node, asker: Node) -> None:
         # A service starts when the turn of the first job that asks for it has come.
-        better = asker.key < service.key or len(service.askers) == 1
+        better = asker.key < service.key or len(service.waiters) == 1
         if better:
-            service.lent = asker.key
-        if service.place == "idle":
+            service.borrowed_key = asker.key
+        if service.state == "idle":
             self._advance(service)
-        elif service.place == "ready" and better:
+        elif service.state == "ready" and better:
             self.waiting.push(service)
 
     def leave(self, node: Node) -> None:
         """The job is about to stop waiting, or to wait for something else."""
-        if node.place == "delayed":
+        if node.state == "delayed":
             self.delayed -= 1
-        if node.place == "asking":
+        if node.state == "asking":
             for service in node.services:
-                service.askers.discard(node)
-                if not service.askers and service.place in ("ready", "asking"):
+                service.waiters.discard(node)
+                if not service.waiters and service.state in ("ready", "asking"):
                     self.leave(service)
-                    service.place = "idle"
-        node.overtaken, node.lacking = 0, ""
+                    service.state = "idle"
+        node.skipped, node.blocked_on = 0, ""
 
     def timer(self, name: str) -> None:
         node = self.nodes.get(name)
-        if node is not None and node.place == "delayed":
+        if node is not None and node.state == "delayed":
             self.leave(node)
             self._advance(node)
 
     def service_ready(self, service: Node) -> None:
         service.ready = True
-        for node in sorted(service.askers, key=lambda asker: asker.order):
+        for node in sorted(service.waiters, key=lambda asker: asker.order):
             self.leave(node)
             self._advance(node)
-        service.askers.clear()
+        service.waiters.clear()
 
     def service_down(self, service: Node) -> None:
         """It has ended, or is about to: nothing more starts that needs it."""
@@ -280,7 +280,7 @@ class Jobs:
             return
         service.ready = False
         for node in service.dependants:
-            if node.place == "ready":
+            if node.state == "ready":
                 self.leave(node)
                 self._advance(node)
 
@@ -293,12 +293,12 @@ class Jobs:
         unneeded: dict[Node, None] = {}
         while todo:
             node, state, reason = todo.popleft()
-            if node.place == "settled":
+            if node.state == "settled":
                 continue
             self.leave(node)
-            node.place = "settled"
+            node.state = "settled"
             self.unsettled -= 1
-            self._desk.fact(JobSettled(node.name, state, reason))
+            self._effects.fact(JobSettled(node.name, state, reason))
             if state == "failed":
                 self.failed[node] = None
             self._count(node, -1)
@@ -306,7 +306,7 @@ class Jobs:
             for follower in node.followers:
                 self._unblock(follower)
             for dependant in node.dependants:
-                if state in _BAD and dependant.place in WAITING:
+                if state in _BAD and dependant.state in WAITING:
                     todo.append((dependant, "skipped", _because(node, state)))
                 elif state == "succeeded" and not node.job.service:
                     self._unblock(dependant)
@@ -319,21 +319,21 @@ class Jobs:
         """A service was stopped while a job came (back) that needs it: it is to run again."""
         if not service.job.service or self.record(service).state != "succeeded":
             return
-        if any(node.place in WAITING for node in service.dependants):
+        if any(node.state in WAITING for node in service.dependants):
             self.requeue([service], "it is needed again")
 
     def _unblock(self, node: Node) -> None:
-        if node.place in WAITING:
+        if node.state in WAITING:
             node.blockers -= 1
-            if node.place == "blocked" and not node.blockers:
+            if node.state == "blocked" and not node.blockers:
                 self._advance(node)
-            elif node.place == "blocked":
+            elif node.state == "blocked":
                 self.on_blocked(node)
 
     def _retire(self, service: Node) -> None:
-        if service.place == "running":
+        if service.state == "running":
             self._retire_running(service)
-        elif service.place in WAITING:
+        elif service.state in WAITING:
             states = {self.record(node).state for node in service.dependants}
             if "succeeded" in states or self.record(service).attempts:
                 self.settle(service, "succeeded")
@@ -342,7 +342,7 @@ class Jobs:
 
     def redemand(self, node: Node, demand: Demand) -> None:
         """Its next attempt needs this. For a job that does not wait for cards now."""
-        counted = node.place != "settled"
+        counted = node.state != "settled"
         if counted:
             self._count(node, -1)
         node.job = replace(node.job, demand=demand)
@@ -351,8 +351,8 @@ class Jobs:
 
     def hold_out(self, node: Node, delay: float = 0.0) -> None:
         """For a while it waits for another card than those that it avoids."""
-        at = self._desk.now.mono + delay + HOLD_OUT
-        self._desk.tell(SetTimer(ELSEWHERE + node.name, at))
+        at = self._effects.now.mono + delay + HOLD_OUT
+        self._effects.emit(SetTimer(ELSEWHERE + node.name, at))
 
     def forget_avoided(self, node: Node) -> None:
         """There is no other card for a ready job than those it was to avoid."""
@@ -365,37 +365,37 @@ class Jobs:
 
         `avoid`: cards that they are not to run on, where there are others.
         """
-        nodes = [node for node in nodes if node.place in ("settled", "delayed")]
+        nodes = [node for node in nodes if node.state in ("settled", "delayed")]
         for node in nodes:
-            was = node.place
+            was = node.state
             self.leave(node)
-            node.place, node.left, node.blockers = "blocked", False, UNCOUNTED
+            node.state, node.excluded, node.blockers = "blocked", False, UNCOUNTED
             self.failed.pop(node, None)
-            self._desk.fact(JobRequeued(node.name, why))
+            self._effects.fact(JobRequeued(node.name, why))
             if was == "settled":
-                node.job = replace(node.job, demand=replace(node.asked, avoid=avoid))
+                node.job = replace(node.job, demand=replace(node.demand_asked, avoid=avoid))
             else:
-                self.redemand(node, replace(node.asked, avoid=avoid))
+                self.redemand(node, replace(node.demand_asked, avoid=avoid))
             if was == "settled":
                 self.unsettled += 1
                 self._count(node, +1)
                 for follower in node.followers:
                     self._block(follower)
         for node in nodes:
-            if node.place == "blocked":
+            if node.state == "blocked":
                 self.enqueue(node)
 
     def leave_be(self, node: Node) -> None:
         """An attempt of a job that this round does not touch has ended: the job waits on."""
-        node.place = "settled"
+        node.state = "settled"
         self.unsettled -= 1
         self._count(node, -1)
 
     def _block(self, node: Node) -> None:
-        if node.place in WAITING:
+        if node.state in WAITING:
             self.leave(node)
             node.blockers += 1
-            node.place = "blocked"
+            node.state = "blocked"
 
     def to_retry(self, names: tuple[str, ...] | None) -> list[Node]:
         """What a request to retry means: the jobs, what keeps them from running, what was skipped
@@ -405,7 +405,7 @@ class Jobs:
         else:
             asked = [self.nodes[name] for name in names if name in self.nodes]
         found: dict[Node, None] = {}
-        up = [node for node in asked if node.place == "delayed" or self.is_bad(node)]
+        up = [node for node in asked if node.state == "delayed" or self.is_bad(node)]
         down = list(up)
         while up:
             node = up.pop()
@@ -425,7 +425,7 @@ class Jobs:
 
     def is_bad(self, node: Node) -> bool:
         """It has ended without success."""
-        return node.place == "settled" and self.record(node).state in _BAD
+        return node.state == "settled" and self.record(node).state in _BAD
 
     def has_bad_need(self, node: Node) -> Node | None:
         """A need of the job that has ended without success."""

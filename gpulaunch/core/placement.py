@@ -9,7 +9,7 @@ from gpulaunch.core.cards import Card
 from gpulaunch.core.model import Demand, Gpu
 
 
-def has_room(card: Card, demand: Demand, memory: int, residents: bool = True) -> bool:
+def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
     """Could one more attempt of this demand be on the card, which has `memory` bytes for all?
 
     A card is shared only by those that say the same `per_gpu`, and by at most that many. Workers
@@ -17,9 +17,9 @@ def has_room(card: Card, demand: Demand, memory: int, residents: bool = True) ->
     """
     if card.gpu.uuid in demand.avoid:
         return False
-    beside = [*card.attempts.values(), *card.claims]
-    if residents:
-        beside += card.residents.values()
+    beside = [*card.attempts.values(), *card.reservations]
+    if idle_workers:
+        beside += card.idle_workers.values()
     if beside:
         if demand.per_gpu == 1 or len(beside) >= demand.per_gpu:
             return False
@@ -31,21 +31,21 @@ def has_room(card: Card, demand: Demand, memory: int, residents: bool = True) ->
 
 def suits_now(card: Card, demand: Demand) -> bool:
     """The card is ours, and the demand's attempt may start on it at once."""
-    if card.state != "leased" or card.drained or card.closed or card.doomed:
+    if card.state != "leased" or card.drained or card.reserved or card.failing:
         return False
     return has_room(card, demand, card.memory_free or 0)
 
 
 def suits_soon(card: Card, demand: Demand, now: float) -> bool:
     """The card is not ready for it; as far as is known it would suit once it is ours, and clean."""
-    if card.drained or card.closed or card.doomed or card.wanted:
+    if card.drained or card.reserved or card.failing or card.requested:
         return False
     if card.state in ("free", "occupied") and now < card.not_before:
         return False
-    leaving = card.state == "leased" and bool(card.residents)
+    leaving = card.state == "leased" and bool(card.idle_workers)
     if card.state not in ("free", "occupied", "asking", "draining") and not leaving:
         return False
-    return has_room(card, demand, card.memory_expected(now), residents=False)
+    return has_room(card, demand, card.memory_expected(now), idle_workers=False)
 
 
 def best(cards: Iterable[Card], count: int) -> list[Card]:
@@ -63,7 +63,7 @@ def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mappin
         return ""
     left = [card for card in cards if card.serves and card.gpu.uuid not in demand.avoid]
     if demand.gpus > min(limit, len(left)):
-        gone = [f"GPU {c.gpu.index} was set aside: {c.aside}" for c in cards if c.aside]
+        gone = [f"GPU {c.gpu.index} was set aside: {c.quarantined}" for c in cards if c.quarantined]
         have = f"needs {demand.gpus} cards at once, the run has {min(limit, len(left))}"
         return "; ".join([have if demand.gpus > 1 else "needs a card, none is left", *gone])
     big = sum(card.gpu.memory >= demand.gpu_memory for card in left)
@@ -83,5 +83,5 @@ def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping
         if len(chosen) < demand.gpus:
             return False
         for card in chosen:
-            card.claims.append(demand)
+            card.reservations.append(demand)
     return True

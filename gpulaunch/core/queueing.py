@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from gpulaunch.core.active import ActiveAttempt, ActiveAttempts, Share
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts, Live, Share
 from gpulaunch.core.cards import Card, Cards
-from gpulaunch.core.desk import Desk
+from gpulaunch.core.effects import Effects
+from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.model import AttemptId, Demand, Instant
-from gpulaunch.core.residents import Residents
 from gpulaunch.core.waiting import Key, Node
 from gpulaunch.core.why import Why
 
@@ -40,23 +40,23 @@ class Queueing(Admission):
     """Hands jobs over, at most `most` at once, which may ask for `limit` cards together (None: any
     number). `ahead`: also jobs whose needs are under way.
 
-    `cards` and `residents` are empty ones.
+    `cards` and `idle_workers` are empty ones.
     """
 
     def __init__(
         self,
-        desk: Desk,
+        effects: Effects,
         cards: Cards,
         jobs: Jobs,
-        attempts: Attempts,
-        residents: Residents,
+        attempts: ActiveAttempts,
+        idle_workers: IdleWorkers,
         limits: Mapping[str, int],
         closed: Callable[[], str],
         most: int,
         limit: int | None,
         ahead: bool = False,
     ) -> None:
-        super().__init__(desk, cards, jobs, attempts, residents, limits, NO_BOUND, closed)
+        super().__init__(effects, cards, jobs, attempts, idle_workers, limits, NO_BOUND, closed)
         self.most = max(1, most)
         self.limit = limit
         self.patience = 2 * max(1, limit or 1)
@@ -96,7 +96,7 @@ class Queueing(Admission):
         """
         scarce = bool(node.job.demand.uses) or self.limit is not None
         due = self._jobs.record(node).not_before or 0.0
-        if node.place != "blocked" or scarce or due > self._desk.now.mono:
+        if node.state != "blocked" or scarce or due > self._effects.now.mono:
             return ()
         if node.services or node.job.service:
             return ()
@@ -128,7 +128,7 @@ class Queueing(Admission):
             return None
         if any(token in other.uses for other in self._jobs.demands if other != demand):
             return None
-        ready = sum(node.place == "ready" and node.job.demand == demand for node in self._jobs)
+        ready = sum(node.state == "ready" and node.job.demand == demand for node in self._jobs)
         return Share(token, each, at_once) if ready == count else None
 
     def _consider(self, node: Node) -> None:
@@ -136,17 +136,19 @@ class Queueing(Admission):
             self._jobs.settle(node, "failed", f"never started: {never}")
             self._settled = True
             return
-        node.lacking = self.obstacle(node)
-        if not node.lacking:
+        node.blocked_on = self.obstacle(node)
+        if not node.blocked_on:
             self._start(node, [])
             self._look_at_dependants(node)
             return
         self.blocked.append(node)
-        if node.overtaken >= self.patience:
+        if node.skipped >= self.patience:
             self._kept_tokens.update(node.job.demand.uses)
-            self._kept_cards = self._kept_cards or node.lacking == "cards"
+            self._kept_cards = self._kept_cards or node.blocked_on == "cards"
 
-    def _launch(self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None) -> Live:
+    def _launch(
+        self, node: Node, cards: tuple[Card, ...], worker: AttemptId | None
+    ) -> ActiveAttempt:
         return self._attempts.launch(node, (), share=self._shares.get(node.job.demand))
 
     def _impossible(self, node: Node) -> str:

@@ -22,17 +22,22 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.moves import Ground, Move, Nowhere, move
+from gpulaunch.core.retry_placement import (
+    NoBetterPlacement,
+    RetryContext,
+    RetryPlacement,
+    choose_placement,
+)
 
 LOST_IN_A_ROW = 3
 """So often an attempt may be lost, or lose its card, before the job itself is held to be why."""
 
-SHOWN = 200
-NOWHERE_KNOWN = Ground()
+MAX_MESSAGE_CHARACTERS = 200
+NOWHERE_KNOWN = RetryContext()
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class TryAgain:
     """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry.
 
     `demand` is what the next attempt needs, None: as before; `where` says in words what differs.
@@ -56,7 +61,7 @@ class Settle:
     charged: bool = False
 
 
-Decision: TypeAlias = Retry | Settle
+Decision: TypeAlias = TryAgain | Settle
 
 
 def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str | None:
@@ -89,7 +94,7 @@ def decide(
     charged: int,
     lost: int = 0,
     seen: Failure | None = None,
-    ground: Ground = NOWHERE_KNOWN,
+    ground: RetryContext = NOWHERE_KNOWN,
 ) -> Decision:
     """What follows when an attempt of `job` ended so.
 
@@ -101,14 +106,14 @@ def decide(
         case Cancelled():
             return Settle("cancelled", "cancelled")
         case Interrupted(by):
-            return Retry(0.0, f"interrupted: {by}")
+            return TryAgain(0.0, f"interrupted: {by}")
         case Stopped():
             return Settle("succeeded")
     failure = failure_of(outcome, job, seen)
     if failure is None:
         return Settle("succeeded")
     text = reason(outcome, job, seen)
-    there = move(failure, job.demand, ground)
+    there = choose_placement(failure, job.demand, ground)
     if policy_of(failure).free:
         if lost + 1 < LOST_IN_A_ROW:
             return _again(job, there, text, failure)
@@ -116,29 +121,35 @@ def decide(
     return _by_policy(job, charged, failure, text, there)
 
 
-def failed(job: Job, charged: int, seen: Failure, ground: Ground) -> Decision:
+def failed(job: Job, charged: int, seen: Failure, ground: RetryContext) -> Decision:
     """What follows from a failure that was seen while it ran, however the attempt then ended."""
-    there = move(seen.kind, job.demand, ground)
+    there = choose_placement(seen.kind, job.demand, ground)
     return _by_policy(job, charged, seen.kind, seen.evidence, there)
 
 
-def _by_policy(job: Job, charged: int, failure: str, text: str, there: Move | Nowhere) -> Decision:
+def _by_policy(
+    job: Job, charged: int, failure: str, text: str, there: RetryPlacement | NoBetterPlacement
+) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):
         return Settle("failed", text, failure, True)
-    if isinstance(there, Nowhere) and failure not in policy.on:
+    if isinstance(there, NoBetterPlacement) and failure not in policy.on:
         return Settle("failed", f"{text}; not tried again: {there.why}", failure, True)
     return _again(job, there, f"{text}; retry {charged + 1} of {policy.times}", failure, True)
 
 
 def _again(
-    job: Job, there: Move | Nowhere, text: str, failure: str, charged: bool = False
-) -> Retry:
+    job: Job,
+    there: RetryPlacement | NoBetterPlacement,
+    text: str,
+    failure: str,
+    charged: bool = False,
+) -> TryAgain:
     delay = job.retry.delay if charged else 0.0
-    if isinstance(there, Nowhere):
-        return Retry(delay, text, failure, charged)
+    if isinstance(there, NoBetterPlacement):
+        return TryAgain(delay, text, failure, charged)
     demand = None if there.demand == job.demand else there.demand
-    return Retry(max(delay, there.delay), text, failure, charged, demand, there.words)
+    return TryAgain(max(delay, there.delay), text, failure, charged, demand, there.words)
 
 
 def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None) -> str:
@@ -148,7 +159,11 @@ def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None
         text = f"ended early: {text}"
     if seen is None or not seen.evidence or seen.kind in PLAIN:
         return text
-    shown = seen.evidence if len(seen.evidence) <= SHOWN else seen.evidence[: SHOWN - 1] + "…"
+    shown = (
+        seen.evidence
+        if len(seen.evidence) <= MAX_MESSAGE_CHARACTERS
+        else seen.evidence[: MAX_MESSAGE_CHARACTERS - 1] + "…"
+    )
     return f"{text}: {shown}"
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.core import check
+from gpulaunch.core.active import ActiveAttempts
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts
 from gpulaunch.core.breaker import Breaker
 from gpulaunch.core.cards import TIMER as CARD_TIMER
 from gpulaunch.core.cards import Card, Cards
-from gpulaunch.core.desk import Desk
-from gpulaunch.core.ends import Ends
+from gpulaunch.core.completion import Completion
+from gpulaunch.core.deadlock import TIMER as STUCK_TIMER
+from gpulaunch.core.deadlock import DeadlockBreaker
+from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import (
     Asked,
     BecameReady,
@@ -28,7 +30,7 @@ from gpulaunch.core.events import (
     Ended,
     Event,
     Freed,
-    GatherGranted,
+    GangGranted,
     GoOn,
     GpuEvent,
     Granted,
@@ -65,16 +67,14 @@ from gpulaunch.core.facts import (
     ServiceReady,
     StopAsked,
 )
-from gpulaunch.core.gathering import TIMER as GATHER_TIMER
+from gpulaunch.core.gang import TIMER as GATHER_TIMER
+from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import ELSEWHERE as ELSEWHERE_TIMER
 from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.queueing import NO_BOUND, Queueing, WhyQueueing
-from gpulaunch.core.residents import Residents
-from gpulaunch.core.stuck import TIMER as STUCK_TIMER
-from gpulaunch.core.stuck import Stuck
 from gpulaunch.core.waiting import WAITING, Node
 from gpulaunch.core.why import Why
 
@@ -114,7 +114,7 @@ class Run:
         ahead: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
-        self._desk = Desk(_opened(gpus) if ledger is None else ledger)
+        self._effects = Effects(_opened(gpus) if ledger is None else ledger)
         self._cpus = max(1, cpus) if queue is None else NO_BOUND
         self._limits = dict(limits or {})
         self._fail_fast = fail_fast
@@ -122,21 +122,21 @@ class Run:
         self._submitted = False
         self._killing = False
         self._out_of_reach = ""
-        self._cards = Cards(gpus, limit, self._desk)
-        self._attempts = Attempts(self._desk, queue is not None)
-        self._jobs = Jobs(self._desk, self._retire)
+        self._cards = Cards(gpus, limit, self._effects)
+        self._attempts = ActiveAttempts(self._effects, queue is not None)
+        self._jobs = Jobs(self._effects, self._retire)
         self._attempts.on_service_stopping = self._jobs.service_down
         self._breaker = Breaker(breaker)
         self._patient = patient
         self._pinned = pinned
-        self._residents = Residents(self._desk)
-        self._ends = Ends(
-            self._desk,
+        self._idle_workers = IdleWorkers(self._effects)
+        self._completion = Completion(
+            self._effects,
             self._cards,
             self._jobs,
             self._attempts,
             self._breaker,
-            self._residents,
+            self._idle_workers,
             pinned,
             queue is not None,
         )
@@ -144,7 +144,7 @@ class Run:
         self._admission = self._admission_by(queue, limit, ahead)
         why = WhyQueueing if isinstance(self._admission, Queueing) else Why
         self._why = why(
-            self._desk,
+            self._effects,
             self._cards,
             self._jobs,
             self._attempts,
@@ -152,8 +152,8 @@ class Run:
             self._limits,
             self._cpus,
         )
-        self._stuck = Stuck(
-            self._desk,
+        self._deadlock = DeadlockBreaker(
+            self._effects,
             self._cards,
             self._jobs,
             self._attempts,
@@ -162,7 +162,14 @@ class Run:
         )
 
     def _admission_by(self, queue: int | None, limit: int | None, ahead: bool) -> Admission:
-        parts = self._desk, self._cards, self._jobs, self._attempts, self._residents, self._limits
+        parts = (
+            self._effects,
+            self._cards,
+            self._jobs,
+            self._attempts,
+            self._idle_workers,
+            self._limits,
+        )
         if queue is None:
             return Admission(*parts, self._cpus, self._closed)
         return Queueing(*parts, self._closed, queue, limit, ahead)
@@ -171,7 +178,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        return self._desk.ledger
+        return self._effects.ledger
 
     def job(self, name: str) -> Job | None:
         """The job as it was submitted, its demand as it is now; None for an unknown name."""
@@ -184,11 +191,11 @@ class Run:
 
     def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
         """What follows from the event: facts, each before the instructions that rest on it."""
-        self._desk.now = now
+        self._effects.now = now
         self._on(event)
         if not isinstance(event, Queued | Started):  # which make no room, and take none
             self._settle_down()
-        return self._desk.take()
+        return self._effects.take()
 
     @property
     def finished(self) -> bool:
@@ -197,7 +204,7 @@ class Run:
             return True
         if not self._submitted or len(self._attempts) or self._cards.held():
             return False
-        if len(self._residents):
+        if len(self._idle_workers):
             return False
         return bool(self.ledger.stopping or self._halted() or not self._jobs.unsettled)
 
@@ -212,7 +219,9 @@ class Run:
             return "failed", halted if waiting else _failures(self._jobs)
         if reason := _failures(self._jobs):
             return "failed", reason
-        left = sum(node.left and self._jobs.record(node).state == "waiting" for node in self._jobs)
+        left = sum(
+            node.excluded and self._jobs.record(node).state == "waiting" for node in self._jobs
+        )
         if left:
             return "stopped", f"{left} waiting jobs were left as they are"
         return "succeeded", ""
@@ -227,7 +236,7 @@ class Run:
             closed = self._halted() and f"not started: {self._halted()}"
         if not closed and self.ledger.paused is not None:
             closed = f"paused: {self.ledger.paused}"
-        return self._why.of(name, closed or "", now or self._desk.now)
+        return self._why.of(name, closed or "", now or self._effects.now)
 
     def in_queue(self, name: str) -> AttemptId | None:
         """The job's attempt that the engine has in its queue: the engine knows why it waits."""
@@ -238,12 +247,12 @@ class Run:
         """Raise AssertionError, with words, where an invariant does not hold."""
         check.check_jobs(self.ledger, self._jobs, self._attempts)
         check.check_cards(self.ledger, self._cards, self._attempts)
-        check.check_workers(self.ledger, self._cards, self._residents)
+        check.check_workers(self.ledger, self._cards, self._idle_workers)
         check.check_counters(self._attempts, self._limits, self._cpus)
         if self._submitted and not self._closed() and isinstance(self._admission, Queueing):
             check.check_queue(self._jobs, self._attempts, self._admission, self._limits)
         elif self._submitted and not self._closed():
-            check.check_idle(self._cards, self._jobs, self._residents, self._admission)
+            check.check_idle(self._cards, self._jobs, self._idle_workers, self._admission)
         assert not (self.finished and self._cards.held()), "a finished run holds a lease"
 
     # ── Events ──────────────────────────────────────────────────────────────────────────────────
@@ -255,28 +264,28 @@ class Run:
             case Queued(attempt, id):
                 known = self._attempts.get(attempt) and self.ledger.attempt(attempt)
                 if known and known.in_queue and known.queue_id != id:
-                    self._desk.fact(AttemptQueued(attempt, id))
+                    self._effects.fact(AttemptQueued(attempt, id))
             case Started(attempt, pid, gpus, node):
                 live = self._attempts.get(attempt)
                 if live is not None and self.ledger.attempt(attempt).started is None:
-                    self._desk.fact(AttemptStarted(attempt, pid, gpus, node))
+                    self._effects.fact(AttemptStarted(attempt, pid, gpus, node))
             case BecameReady(attempt):
                 live = self._attempts.get(attempt)
                 if live is not None and live.service and not live.wish and not live.service.ready:
-                    self._desk.fact(ServiceReady(attempt))
+                    self._effects.fact(ServiceReady(attempt))
                     self._jobs.service_ready(live.service)
             case Misplaced():
                 self._misplaced(event)
             case Ended():
-                self._ends.ended(event, self._killing, bool(self._closed()))
+                self._completion.ended(event, self._killing, bool(self._closed()))
             case WorkerEnded():
-                self._ends.worker_ended(event, self._killing)
+                self._completion.worker_ended(event, self._killing)
             case OutOfReach(why) if self._killing:
                 self._out_of_reach = why
             case TimerFired(key):
                 self._timer(key)
-            case GatherGranted():
-                self._admission.gathering.grant()
+            case GangGranted():
+                self._admission.gang.grant()
             case Asked(Cancel(names)):
                 self._cancel(names)
             case Asked(GoOn()):
@@ -307,7 +316,7 @@ class Run:
             return
         if (event.gpu, event.text, attempts) not in self._reported:
             self._reported.add((event.gpu, event.text, attempts))
-            self._desk.fact(GpuReported(event.gpu, event.text, attempts))
+            self._effects.fact(GpuReported(event.gpu, event.text, attempts))
         if event.verdict != "lost":
             return
         self._cards.doom(card, event.text)
@@ -322,7 +331,7 @@ class Run:
         if live is None or live.misplaced is not None:
             return
         live.misplaced = Failure("wrong_gpu", event.text, event.advice)
-        self._desk.fact(Noted(event.text, event.attempt.job))
+        self._effects.fact(Noted(event.text, event.attempt.job))
         if self._pinned:
             self._attempts.stop(live, "interrupted", event.text)
 
@@ -339,7 +348,7 @@ class Run:
             case Freed() if card.state == "elsewhere":
                 self._cards.freed(card)
             case Wanted(_, wanted) if card.state in ("leased", "draining"):
-                card.wanted = wanted
+                card.requested = wanted
             case Drained(_, memory_free) if card.state == "draining":
                 self._cards.granted(card, memory_free)
 
@@ -371,11 +380,11 @@ class Run:
             self._trip()
         self._admission.admit()
         for _ in range(STEPS):
-            if self._closed() or not self._stuck.step():
+            if self._closed() or not self._deadlock.step():
                 break
             self._admission.admit()
         else:
-            self._desk.tell(SetTimer(STUCK_TIMER, self._desk.now.mono + 0.001))
+            self._effects.emit(SetTimer(STUCK_TIMER, self._effects.now.mono + 0.001))
         if self._halted() or self._breaker.tripped:
             self._withdraw(self._halted() or self._breaker.tripped)
         if self._halted() and all(live.service for live in self._attempts):
@@ -397,7 +406,7 @@ class Run:
             else [self._jobs.nodes[name] for name in names if name in self._jobs.nodes]
         )
         for node in nodes:
-            if node.place in WAITING:
+            if node.state in WAITING:
                 self._jobs.settle(node, "cancelled", "cancelled")
         for live in self._attempts:
             # One whose job the file no longer has goes on in a queue, and is known by its name.
@@ -416,7 +425,7 @@ class Run:
             on = not request.off
             if card.drained != on:
                 card.drained = on
-                self._desk.fact(GpuDrained(card.gpu.uuid, on))
+                self._effects.fact(GpuDrained(card.gpu.uuid, on))
             if on and request.now:
                 for attempt in list(card.attempts):
                     live = self._attempts.get(attempt)
@@ -425,7 +434,7 @@ class Run:
 
     def _trip(self) -> None:
         """Wait for a person, where there is more to start."""
-        left = (node for node in self._jobs if node.place != "settled")
+        left = (node for node in self._jobs if node.state != "settled")
         if any(self._jobs.record(node).state == "waiting" for node in left):
             self._close(self._breaker.waits)
         else:
@@ -443,25 +452,25 @@ class Run:
             self._close(why)
 
     def _close(self, why: str) -> None:
-        self._desk.fact(AdmissionPaused(why))
+        self._effects.fact(AdmissionPaused(why))
         self._hold_queue(True)
 
     def _open(self) -> None:
-        self._desk.fact(AdmissionContinued())
+        self._effects.fact(AdmissionContinued())
         self._hold_queue(False)
 
     def _hold_queue(self, on: bool) -> None:
         if isinstance(self._admission, Queueing):
-            self._desk.tell(HoldQueue(on))
+            self._effects.emit(HoldQueue(on))
 
     def _stop(self, why: str, now: bool) -> None:
         self._killing = self._killing or now
         if self.ledger.stopping is None or now:
-            self._desk.fact(StopAsked(why, now))
+            self._effects.fact(StopAsked(why, now))
         for live in self._attempts:
             self._attempts.stop(live, "interrupted", why, now)
-        for resident in self._residents:
-            self._residents.end(resident, now)
+        for resident in self._idle_workers:
+            self._idle_workers.end(resident, now)
         for card in self._cards if now else ():
             if card.state == "draining":
                 self._cards.release(card)

@@ -16,7 +16,9 @@ from typing import Literal, TypeAlias, cast
 from gpulaunch.core.model import AttemptId, Demand, Job
 
 Key: TypeAlias = tuple[int, float, float, int]
-Place: TypeAlias = Literal["settled", "blocked", "delayed", "idle", "asking", "ready", "running"]
+NodeState: TypeAlias = Literal[
+    "settled", "blocked", "delayed", "idle", "asking", "ready", "running"
+]
 """Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
 
@@ -32,25 +34,25 @@ WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A job with its neighbours. `overtaken` counts later jobs that started before it.
+    """A job with its neighbours. `skipped` counts later jobs that started before it.
 
-    `left`: this round leaves it as it is; its place is then `settled`, whatever its state.
-    `fresh_from`: attempts numbered from here are this supervisor's own. `asked` is the demand that
-    the job file states; a retry may need something else. `lent` is the key of a job that has
-    asked for this service: its turn.
+    `excluded`: this round leaves it as it is; `state` is then `settled`, whatever is recorded.
+    `fresh_from`: attempts numbered from here are this supervisor's own. `demand_asked` is the
+    demand that the job file states; a retry may need something else. `borrowed_key` is the key of
+    a job that has asked for this service: its turn.
 
-    For a service: `askers` wait for it alone, `open` dependants are not settled, `demands` says
+    For a service: `waiters` wait for it alone, `open` dependants are not settled, `demands` says
     what those will take, `companions` are the services that some dependant needs besides it.
     """
 
     job: Job
     order: int
-    place: Place = "blocked"
-    lent: Key | None = None
+    state: NodeState = "blocked"
+    borrowed_key: Key | None = None
     blockers: int = UNCOUNTED
-    overtaken: int = 0
-    lacking: str = ""
-    left: bool = False
+    skipped: int = 0
+    blocked_on: str = ""
+    excluded: bool = False
     fresh_from: int = 1
     needs: tuple[Node, ...] = ()
     services: tuple[Node, ...] = ()
@@ -58,18 +60,18 @@ class Node:
     unknown: str = ""
     dependants: tuple[Node, ...] = ()
     followers: tuple[Node, ...] = ()
-    askers: set[Node] = NOBODY
+    waiters: set[Node] = NOBODY
     open: int = 0
     demands: Counter[Demand] = field(default_factory=lambda: NOTHING)
     companions: set[Node] = NOBODY
     ready: bool = False
     attempt: AttemptId | None = None
-    asked: Demand = field(default_factory=Demand)
+    demand_asked: Demand = field(default_factory=Demand)
 
     def __post_init__(self) -> None:
         # The others, of which there may be a hundred thousand, need no empty ones of their own.
         if self.job.service is not None:
-            self.askers, self.demands, self.companions = set(), Counter(), set()
+            self.waiters, self.demands, self.companions = set(), Counter(), set()
 
     @property
     def name(self) -> str:
@@ -78,8 +80,8 @@ class Node:
     @property
     def key(self) -> Key:
         """Less comes first. Made when asked for: kept, those of a long list would be megabytes."""
-        if self.lent is not None:
-            return self.lent
+        if self.borrowed_key is not None:
+            return self.borrowed_key
         job = self.job
         # Not -0.0, which would be another number for every job.
         return (-job.priority, 0.0 - job.cost or 0.0, 0.0 - job.expected or 0.0, self.order)
@@ -90,7 +92,7 @@ def is_extra(node: Node) -> bool:
     return node.job.service is not None and not node.demands
 
 
-class Queue:
+class DemandQueue:
     """Ready jobs of one demand. Entries of jobs that left or changed their key are passed over."""
 
     def __init__(self, demand: Demand) -> None:
@@ -103,7 +105,7 @@ class Queue:
     def peek(self) -> Node | None:
         while self._heap:
             *key, _, node = self._heap[0]
-            if node.place == "ready" and node.job.demand == self.demand and node.key == tuple(key):
+            if node.state == "ready" and node.job.demand == self.demand and node.key == tuple(key):
                 return node
             heapq.heappop(self._heap)
         return None
@@ -112,17 +114,17 @@ class Queue:
         heapq.heappop(self._heap)
 
 
-class Waiting:
+class WaitingJobs:
     """All ready jobs. `heads` iterates over them in order while a pass parks or starts them."""
 
     def __init__(self) -> None:
-        self._queues: dict[Demand, Queue] = {}
+        self._queues: dict[Demand, DemandQueue] = {}
         self._parked: list[Node] = []
 
     def push(self, node: Node) -> None:
         queue = self._queues.get(node.job.demand)
         if queue is None:
-            queue = self._queues[node.job.demand] = Queue(node.job.demand)
+            queue = self._queues[node.job.demand] = DemandQueue(node.job.demand)
         queue.push(node)
 
     def __bool__(self) -> bool:
@@ -131,7 +133,7 @@ class Waiting:
     def heads(self) -> Iterator[Node]:
         """Ready jobs, best first. After `park` or a start the next of that demand follows;
         a job left as it was blocks its whole demand for this pass."""
-        heap: list[tuple[Key, int, Queue, Node]] = []
+        heap: list[tuple[Key, int, DemandQueue, Node]] = []
         for demand, queue in list(self._queues.items()):
             node = queue.peek()
             if node is None:

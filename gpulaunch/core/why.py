@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulaunch.core import words
+from gpulaunch.core.active import ActiveAttempts, cpus_of
 from gpulaunch.core.admission import Admission
-from gpulaunch.core.attempts import Attempts, cpus_of
 from gpulaunch.core.cards import Card, Cards
-from gpulaunch.core.desk import Desk
+from gpulaunch.core.effects import Effects
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import IN_QUEUE
 from gpulaunch.core.model import AttemptId, Demand, Instant
@@ -24,15 +24,15 @@ class Why:
 
     def __init__(
         self,
-        desk: Desk,
+        effects: Effects,
         cards: Cards,
         jobs: Jobs,
-        attempts: Attempts,
+        attempts: ActiveAttempts,
         admission: Admission,
         limits: dict[str, int],
         cpus: int,
     ) -> None:
-        self._desk = desk
+        self._effects = effects
         self._cards = cards
         self._jobs = jobs
         self._attempts = attempts
@@ -47,17 +47,17 @@ class Why:
         """
         node = self._jobs.nodes.get(name)
         if node is None:
-            known = name in self._desk.ledger.jobs
+            known = name in self._effects.ledger.jobs
             return "no longer in the job file" if known else ""
-        if node.place == "running":
+        if node.state == "running":
             return self._queued(node, closed) if self._jobs.record(node).in_queue else ""
-        if node.left and self._jobs.record(node).state == "waiting":
+        if node.excluded and self._jobs.record(node).state == "waiting":
             return "left as it is this time"
-        if node.place == "settled":
+        if node.state == "settled":
             return ""
         if closed:
             return closed
-        match node.place:
+        match node.state:
             case "blocked":
                 return self._blocked(node)
             case "delayed":
@@ -74,16 +74,16 @@ class Why:
         """It was handed over ahead of what it needs."""
         live = self._attempts.get(node.attempt) if node.attempt else None
         after = live.after if live is not None else ()
-        open_needs = [n for n in node.needs if n.attempt in after and n.place == "running"]
+        open_needs = [n for n in node.needs if n.attempt in after and n.state == "running"]
         if closed or not open_needs:
             return closed
         return f"needs {self._others(open_needs)}"
 
     def _blocked(self, node: Node) -> str:
-        open_needs = [need for need in node.needs if need.place != "settled"]
+        open_needs = [need for need in node.needs if need.state != "settled"]
         if open_needs:
             return f"needs {self._others(open_needs)}"
-        return f"comes after {self._others([n for n in node.after if n.place != 'settled'])}"
+        return f"comes after {self._others([n for n in node.after if n.state != 'settled'])}"
 
     def _others(self, nodes: list[Node]) -> str:
         first = min(nodes, key=lambda node: _NEAR.index(self._far(node)))
@@ -91,7 +91,7 @@ class Why:
         return f"{first.name}, which {self._far(first)}{more}"
 
     def _far(self, node: Node) -> str:
-        if node.place != "running":
+        if node.state != "running":
             return _WAITS
         return _BEGUN if self._jobs.record(node).state == "running" else _QUEUED
 
@@ -102,7 +102,7 @@ class Why:
         if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
             used = self._attempts.cpus
             return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
-        if node.lacking == "room":
+        if node.blocked_on == "room":
             return "waits for room for itself and a job that needs it"
         if self._admission.focus not in (None, node):
             return f"waits until {self._admission.focus.name} has started"
@@ -131,7 +131,7 @@ class Why:
         alike: dict[tuple[str, str], list[Card]] = {}
         for card in cards:
             alike.setdefault(self._state(card, demand, now), []).append(card)
-        busy = [card for card in cards if card.attempts and not card.aside]
+        busy = [card for card in cards if card.attempts and not card.quarantined]
         told = [self._busy(busy, now)] if len(busy) > 1 else []
         for state, some in alike.items():
             if not (told and some[0] in busy):
@@ -149,19 +149,19 @@ class Why:
 
     def _since(self, attempt: AttemptId, now: Instant) -> float:
         """Seconds that the attempt has run, as views count them."""
-        record = self._desk.ledger.attempt(attempt)
+        record = self._effects.ledger.attempt(attempt)
         return now.mono - (record.started or record.launched).mono
 
     def _state(self, card: Card, demand: Demand, now: Instant) -> tuple[str, str]:
         """What the card does, as a verb and the rest: several cards may do the same."""
-        if card.aside:
-            return "was", f"set aside ({card.aside})"
+        if card.quarantined:
+            return "was", f"set aside ({card.quarantined})"
         if card.attempts:
             attempt = next(iter(card.attempts))
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
             return "is", f"busy with {attempt.job}{more} ({words.clock(self._since(attempt, now))})"
-        if card.residents:
-            return "still has", f"the worker of {next(iter(card.residents)).job}"
+        if card.idle_workers:
+            return "still has", f"the worker of {next(iter(card.idle_workers)).job}"
         if card.drained:
             return "was", "given back by a person (drain)"
         match card.state:

@@ -27,14 +27,14 @@ from gpulaunch.core.events import (
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
 from gpulaunch.engines.cards import LeaseAwayError, LeaseLostError
-from gpulaunch.engines.environment import Machine, Place
+from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.environment import AttemptPlace, MachineLimits
 from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.preloads import Preloads, Waiting
-from gpulaunch.engines.prepare import Outs, prepare, scope, wants_port
+from gpulaunch.engines.preloads import Preloads, ServerImporting
+from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.ready import Readiness, address_of
 from gpulaunch.engines.stragglers import kill_stragglers
-from gpulaunch.engines.witness import Witness
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease_client import LentLeases
 from gpulaunch.gpus.names import bind_name
@@ -42,14 +42,16 @@ from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
-from gpulaunch.process.client import Nursery, NurseryGoneError, Pair
+from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 
-Kept: TypeAlias = "tuple[tuple[str, ...], Nursery | None]"
+Kept: TypeAlias = "tuple[tuple[str, ...], Spawner | None]"
 IDLE_WITHOUT_CARD = 4
-RETRY = 1.0
-AGAIN = 0.05
+SCARCITY_RETRY_DELAY = 1.0
+RELAUNCH_DELAY = 0.05
 """Seconds until what no pair had begun is launched on another."""
-SHORT, SOON = 5.0, 0.01  # seconds: of an attempt; until another pair is born after one
+SHORT_ATTEMPT = 5.0
+NEXT_PAIR_DELAY = 0.01
+"""Seconds: after an attempt at most so short, so long until another pair is forked."""
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
@@ -59,9 +61,9 @@ class _Live:
 
     launch: Launch
     pair: Pair
-    place: Place
+    place: AttemptPlace
     ports: list[PortLease]
-    server: Nursery | None = None
+    server: Spawner | None = None
     readiness: Readiness | None = None
     stopped: str | None = None
 
@@ -84,19 +86,19 @@ class _Idle:
 
 
 @dataclass(slots=True)
-class Context:
+class RunContext:
     """What every attempt of the run shares. `base` is the keepers' own environment."""
 
     run: RunDir
     run_id: str
     epoch: int
-    machine: Machine
+    machine: MachineLimits
     base: Mapping[str, str]
     force_uuid: bool = False
     warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
 
 
-class Attempts:
+class LocalAttempts:
     """Starts and stops attempts. Never chooses a card.
 
     `lend` gives the leases' descriptors; `hand_back` takes those that keepers gave up for a card.
@@ -104,12 +106,12 @@ class Attempts:
 
     def __init__(
         self,
-        context: Context,
+        context: RunContext,
         loop: Loop,
         post: Post,
         lend: Callable[[Sequence[str]], LentLeases],
         hand_back: Callable[[str, Sequence[int]], None],
-        witness: Witness,
+        witness: EndDiagnosis,
         metering: Metering,
     ) -> None:
         self._context = context
@@ -119,7 +121,7 @@ class Attempts:
         self._hand_back = hand_back
         self._witness = witness
         self._metering = metering
-        self._nursery: Nursery | None = None
+        self._spawner: Spawner | None = None
         self._pairs = 0
         self._preloads = Preloads(
             context.run, context.base, loop, context.warn, self._served, self._server_gone
@@ -136,7 +138,7 @@ class Attempts:
         self._holders: dict[Pair, tuple[str, ...]] = {}
         self._lenders: dict[str, Pair] = {}
         self._addresses: dict[str, str] = {}
-        self._outs = Outs()
+        self._outs = OutputDirs()
 
     @property
     def on_cards(self) -> bool:
@@ -148,7 +150,7 @@ class Attempts:
     def launch(self, launch: Launch) -> None:
         try:
             self._live[launch.attempt] = self._begin(launch)
-        except Waiting:
+        except ServerImporting:
             self._outs.over(str(self._context.run.out(launch.attempt)))
             self._postponed[launch.attempt] = launch
             self._unserved.append(launch.attempt)
@@ -172,7 +174,7 @@ class Attempts:
         """It never began. The worker that was to take it is as it was."""
         self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
-    def _postpone(self, launch: Launch, why: str, pause: float = RETRY) -> None:
+    def _postpone(self, launch: Launch, why: str, pause: float = SCARCITY_RETRY_DELAY) -> None:
         """What is scarce is no failure of the job's: try again in a while. `why` is said once."""
         attempt = launch.attempt
         self._postponed[attempt] = launch
@@ -201,7 +203,7 @@ class Attempts:
             if launch := self._postponed.pop(attempt, None):
                 self.launch(launch)
 
-    def _server_gone(self, server: Nursery) -> None:
+    def _server_gone(self, server: Spawner) -> None:
         for kept in [kept for kept in self._idle if kept[1] is server]:
             for pair in self._idle.pop(kept):
                 self._dismiss(pair)
@@ -287,8 +289,8 @@ class Attempts:
         self._live.clear()
         self._outs.close()
         self._preloads.close()
-        if self._nursery:
-            self._nursery.close()
+        if self._spawner:
+            self._spawner.close()
 
     # ── Pairs ───────────────────────────────────────────────────────────────────────────────────
 
@@ -315,25 +317,25 @@ class Attempts:
         for fd in descriptors:
             os.close(fd)
 
-    def _bear(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+    def _bear(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
         pair = self._born(leases, server)
         self._holders[pair] = leases
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _born(self, leases: tuple[str, ...], server: Nursery | None) -> Pair:
+    def _born(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with self._lend(leases) as lent, bind_name(name) as alive:
             if server:
-                with suppress(NurseryGoneError):  # its jobs start cold
+                with suppress(SpawnerGoneError):  # its jobs start cold
                     return _pair_of(server, lent, alive.fileno(), leases)
-            if self._nursery:
-                with suppress(NurseryGoneError):
-                    return _pair_of(self._nursery, lent, alive.fileno(), leases)
-                self._nursery.close()
-            self._nursery = Nursery()
-            return _pair_of(self._nursery, lent, alive.fileno(), leases)
+            if self._spawner:
+                with suppress(SpawnerGoneError):
+                    return _pair_of(self._spawner, lent, alive.fileno(), leases)
+                self._spawner.close()
+            self._spawner = Spawner()
+            return _pair_of(self._spawner, lent, alive.fileno(), leases)
 
     def _dismiss(self, pair: Pair) -> None:
         """Let an idle pair go; an end of file tells it as well as a word would."""
@@ -373,15 +375,15 @@ class Attempts:
     def _hear(self, pair: Pair) -> None:
         for report in pair.on_readable():
             match report:
-                case client.Started(pid=pid):
+                case client.ProgramStarted(pid=pid):
                     self._started(self._of(pair), pid)
                 case client.StartedCold(why=why, for_good=for_good):
                     live = self._of(pair)
                     if live.server:
                         self._preloads.began_cold(live.launch.job, live.server, why, for_good)
-                case client.Ended():
+                case client.AttemptOver():
                     self._ended(report, self._of(pair))
-                case client.WorkerGone():
+                case client.WorkerReaped():
                     self._worker_gone(pair)
                 case client.Unkillable(attempt=attempt, pids=pids):
                     self._context.warn(
@@ -391,7 +393,7 @@ class Attempts:
                     )
                 case client.Lent(descriptors):
                     self._lent(pair, descriptors)
-                case client.Left():
+                case client.PairLeft():
                     self._left(pair)
                 case client.Gone():
                     self._gone(pair)
@@ -408,7 +410,11 @@ class Attempts:
                 why = "its worker was ended while this launcher was stopped"
                 self._refuse(launch, Interrupted(why))
             else:
-                self._postpone(launch, "", RETRY if launch.attempt in self._declined else AGAIN)
+                self._postpone(
+                    launch,
+                    "",
+                    SCARCITY_RETRY_DELAY if launch.attempt in self._declined else RELAUNCH_DELAY,
+                )
                 self._declined.add(launch.attempt)
 
     def _forget(self, pair: Pair) -> None:
@@ -419,7 +425,7 @@ class Attempts:
         self._holders.pop(pair, None)
         self._lent(pair, ())
 
-    def _ended(self, report: client.Ended, live: _Live) -> None:
+    def _ended(self, report: client.AttemptOver, live: _Live) -> None:
         launch = live.launch
         self._over(live, report.kept)
         if report.kept:
@@ -429,7 +435,7 @@ class Attempts:
             self._rest(live)
             if launch.gpus and _was_short(report):
                 again = partial(self._bear_another, _kept(live))
-                self._loop.call_after(f"pair:{launch.gpus[0].uuid}", SOON, again)
+                self._loop.call_after(f"pair:{launch.gpus[0].uuid}", NEXT_PAIR_DELAY, again)
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
         if _found_no_room(report.outcome):
@@ -444,7 +450,7 @@ class Attempts:
             report.ended,
             kept=report.kept,
         )
-        self._witness.examine(ended, launch.job, launch.gpus, self._post)
+        self._witness.diagnose(ended, launch.job, launch.gpus, self._post)
 
     def _of(self, pair: Pair) -> _Live:
         return next(live for live in self._live.values() if live.pair is pair)
@@ -475,7 +481,7 @@ class Attempts:
         try:
             live.readiness = Readiness(ready_at)
         except (OSError, RuntimeError):  # no descriptor, or no thread, is to be had now
-            self._loop.call_after(f"ready:{attempt}", RETRY, again)
+            self._loop.call_after(f"ready:{attempt}", SCARCITY_RETRY_DELAY, again)
         else:
             self._loop.watch(live.readiness.fileno(), ready)
 
@@ -531,9 +537,9 @@ class Attempts:
 
     # ── Places ──────────────────────────────────────────────────────────────────────────────────
 
-    def _place(self, launch: Launch, ports: Sequence[PortLease]) -> Place:
+    def _place(self, launch: Launch, ports: Sequence[PortLease]) -> AttemptPlace:
         job, attempt = launch.job, launch.attempt
-        return Place(
+        return AttemptPlace(
             run=self._context.run_id,
             run_dir=str(self._context.run.path),
             attempt=attempt.number,
@@ -547,9 +553,9 @@ class Attempts:
         )
 
 
-def _pair_of(nursery: Nursery, lent: LentLeases, alive: int, leases: tuple[str, ...]) -> Pair:
+def _pair_of(spawner: Spawner, lent: LentLeases, alive: int, leases: tuple[str, ...]) -> Pair:
     link = None if lent.link is None else lent.link.fileno()
-    return nursery.pair(lent.descriptors, alive, link, gives_back=bool(leases))
+    return spawner.pair(lent.descriptors, alive, link, gives_back=bool(leases))
 
 
 def _found_no_room(outcome: Outcome) -> bool:
@@ -566,7 +572,7 @@ def _kept(live: _Live) -> Kept:
     return tuple(gpu.uuid for gpu in live.launch.gpus), live.server
 
 
-def _was_short(ended: client.Ended) -> bool:
+def _was_short(ended: client.AttemptOver) -> bool:
     if ended.started is None or ended.ended is None:
         return False
-    return ended.ended.mono - ended.started.mono < SHORT
+    return ended.ended.mono - ended.started.mono < SHORT_ATTEMPT

@@ -18,8 +18,8 @@ from pathlib import Path
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
 from gpulaunch.core.template import render
 from gpulaunch.engines import strict
-from gpulaunch.engines.environment import Place, placeholders
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.environment import AttemptPlace, placeholders
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.prepare import argv_of, dressed, materialise, wants_port
 from gpulaunch.engines.ready import address_of
 from gpulaunch.engines.single import own_scope, port_for_good
@@ -54,7 +54,7 @@ def demand_of(job: Job) -> Demand:
 
 
 def prepared(
-    job: Job, origin: SourceRun, pool: Pool, gpus: Sequence[Gpu], environ: Mapping[str, str]
+    job: Job, origin: SourceRun, pool: CardPool, gpus: Sequence[Gpu], environ: Mapping[str, str]
 ) -> ByHand:
     """Make what the command needs on disk, reserve its ports, and say what to become.
 
@@ -127,9 +127,11 @@ def _used(home: RunDir) -> bool:
     return any(each.parent != home.logs or each.stat().st_size > 0 for each in left)
 
 
-def _place(job: Job, origin: SourceRun, home: RunDir, pool: Pool, gpus: Sequence[Gpu]) -> Place:
+def _place(
+    job: Job, origin: SourceRun, home: RunDir, pool: CardPool, gpus: Sequence[Gpu]
+) -> AttemptPlace:
     run_dir = origin.directory if origin.run else home
-    return Place(
+    return AttemptPlace(
         gpus=tuple(gpus),
         style="uuid" if pool.style == "uuid" else job.visible,
         scope=own_scope(),

@@ -32,8 +32,7 @@ from gpulaunch.core.events import (
     Drained,
     Elsewhere,
     Freed,
-    Gather,
-    GatherGranted,
+    GangGranted,
     Granted,
     HolderChanged,
     Instruction,
@@ -42,19 +41,20 @@ from gpulaunch.core.events import (
     Refusal,
     Refused,
     Release,
+    ReserveGang,
     Sick,
     Wanted,
 )
 from gpulaunch.core.model import Gpu
-from gpulaunch.engines.eyes import Eyes, Seen, Then
+from gpulaunch.engines.card_probe import CardProbe, CardSnapshot, SnapshotCallback
 from gpulaunch.engines.pace import Pace
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease import (
     POLL,
-    Held,
     Holder,
     Lease,
+    NameHeldError,
     Waiter,
     holder,
     lent,
@@ -96,7 +96,7 @@ class _Kept:
     wanted: bool = False
 
 
-class Cards:
+class CardLeases:
     """The leases this run holds or waits for. Never chooses which card to take.
 
     `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
@@ -115,7 +115,7 @@ class Cards:
         gpus: Sequence[Gpu],
         loop: Loop,
         post: Post,
-        eyes: Eyes,
+        eyes: CardProbe,
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
@@ -137,7 +137,7 @@ class Cards:
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
         self._told: dict[str, Holder] = {}  # who has the cards that we wait for, as last said
-        self._before: dict[str, Seen] = {}
+        self._before: dict[str, CardSnapshot] = {}
         self._gathering: Lease | Waiter | None = None
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
@@ -165,12 +165,12 @@ class Cards:
                     self.release(gpu)
             case Drain(gpu):
                 self.drain(gpu)
-            case Gather(on):
+            case ReserveGang(on):
                 self.gather(on)
             case _:
                 raise TypeError(f"cards cannot carry out {instruction!r}")
 
-    def look(self, gpu: Gpu, then: Then) -> None:
+    def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
         """Look at a card, whoever has it; the answer comes through the callback."""
         self._eyes.look(gpu, then)
 
@@ -180,7 +180,7 @@ class Cards:
         self._returning.discard(uuid)
         self._asked.add(uuid)
         lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
-        if isinstance(lease, Held):
+        if isinstance(lease, NameHeldError):
             if uuid in self._given_back and lease.holder.pid == os.getpid():
                 # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
                 self._returning.add(uuid)
@@ -199,16 +199,16 @@ class Cards:
         self._leases[uuid] = lease
         self._entrust(uuid, lease)
 
-    def _take_or_wait(self, uuid: str) -> Lease | Held:
+    def _take_or_wait(self, uuid: str) -> Lease | NameHeldError:
         """The card's lease; else who holds it, while we wait to be told that it is let go."""
         while True:
             try:
                 return take(self._gpus[uuid].key, self._scope)
-            except Held as held:
+            except NameHeldError as held:
                 if self._wait_for(uuid):
                     return held
 
-    def _looked(self, uuid: str, lease: Lease, look: Seen | Sick) -> None:
+    def _looked(self, uuid: str, lease: Lease, look: CardSnapshot | Sick) -> None:
         if self._leases.get(uuid) is not lease or self._away.get(uuid, "looking") != "looking":
             return
         if isinstance(look, Sick):
@@ -558,12 +558,12 @@ class Cards:
         while self._gathering is None:
             try:
                 self._gathering = take_gather(self._scope)
-            except Held:
+            except NameHeldError:
                 self._gathering = self._wait_to_gather(by_clock)
             else:
                 self._entrust("", self._gathering)
                 self.say_want()
-                self._post(GatherGranted())
+                self._post(GangGranted())
 
     def _wait_to_gather(self, by_clock: bool) -> Waiter | None:
         by_clock = by_clock or not self._connects.spend("gather", time.monotonic())
@@ -610,7 +610,7 @@ class Cards:
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
         self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
 
-    def _is_drained(self, uuid: str, lease: Lease, look: Seen | Sick, until: float) -> None:
+    def _is_drained(self, uuid: str, lease: Lease, look: CardSnapshot | Sick, until: float) -> None:
         if self._leases.get(uuid) is not lease or uuid in self._away:
             return
         if isinstance(look, Sick):

@@ -42,7 +42,7 @@ CHOSEN = "GPULAUNCH_CHOSEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineLimits:
     """What the choice of variables depends on beside the job: `cpus` allowed, cards of the pool."""
 
     cpus: int
@@ -51,7 +51,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AttemptPlace:
     """Where one attempt runs. `style` is how the mask is spelt; `scope` names its cards' leases
     for launchers inside the job; `addresses` are those of the services it needs, by name.
     `run` is empty for a command outside of any run (`gpulaunch exec`).
@@ -111,8 +111,8 @@ class Delta:
 
 def delta(
     job: Job,
-    place: Place,
-    machine: Machine,
+    place: AttemptPlace,
+    machine: MachineLimits,
     base: Mapping[str, str],
     own: Mapping[str, str | None],
 ) -> Delta:
@@ -152,7 +152,7 @@ def delta(
     return Delta(set_, frozenset(unset - set_.keys()))
 
 
-def _choices(job: Job, place: Place, machine: Machine) -> dict[str, str]:
+def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str, str]:
     """What gpulaunch would choose, where the user did not."""
     chosen = {
         "PYTHONUNBUFFERED": "1",
@@ -171,7 +171,7 @@ def _choices(job: Job, place: Place, machine: Machine) -> dict[str, str]:
     return chosen
 
 
-def threads(job: Job, machine: Machine) -> int:
+def threads(job: Job, machine: MachineLimits) -> int:
     """How many threads a numerical library should start in this job."""
     if job.demand.cpus is not None:
         return max(1, job.demand.cpus)
@@ -180,7 +180,7 @@ def threads(job: Job, machine: Machine) -> int:
     return max(1, machine.cpus // max(1, machine.pool) // max(1, job.demand.per_gpu))
 
 
-def _facts(job: Job, place: Place) -> dict[str, str]:
+def _facts(job: Job, place: AttemptPlace) -> dict[str, str]:
     facts = {
         "GPULAUNCH_GPU_INDEX": place.gpu_index,
         "GPULAUNCH_GPU_UUID": place.gpu_uuid,
@@ -223,7 +223,7 @@ def _first(directory: str, path: str) -> str:
     return os.pathsep.join([directory, *(p for p in path.split(os.pathsep) if p != directory)])
 
 
-def placeholders(place: Place, log: str, inputs: Mapping[str, str]) -> dict[str, str]:
+def placeholders(place: AttemptPlace, log: str, inputs: Mapping[str, str]) -> dict[str, str]:
     """Values of the start-time placeholders. `inputs`: `path` or `batch_dir`, where made."""
     return {
         "run_dir": place.run_dir,

@@ -16,7 +16,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
 
-KEPT = 100  # Xids of a card that are remembered: some come by the thousand
+MAX_XIDS_REMEMBERED = 100  # Xids of a card that are remembered: some come by the thousand
 
 
 class Health:
@@ -40,7 +40,7 @@ class Health:
         self._environ = environ
         self._client: EventsClient | None = None
         self._xids: defaultdict[str, deque[tuple[float, int]]] = defaultdict(
-            lambda: deque(maxlen=KEPT)
+            lambda: deque(maxlen=MAX_XIDS_REMEMBERED)
         )
 
     def begin(self) -> None:

@@ -16,14 +16,14 @@ from gpulaunch.core.events import (
     StopAttempt,
 )
 from gpulaunch.core.model import AttemptId, Job, Lost
-from gpulaunch.engines.attempts import Attempts, Context
-from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.attempts import LocalAttempts, RunContext
+from gpulaunch.engines.cards import CardLeases
+from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.health import Health
 from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.stragglers import kill_stragglers
-from gpulaunch.engines.witness import Witness
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.lease_client import LeaseClient
 from gpulaunch.gpus.names import listening
@@ -34,11 +34,11 @@ from gpulaunch.process.ends import read_end
 class Local:
     """Carries instructions out on this machine; see `protocol` for what it promises."""
 
-    def __init__(self, context: Context, pool: Pool, loop: Loop, post: Post) -> None:
+    def __init__(self, context: RunContext, pool: CardPool, loop: Loop, post: Post) -> None:
         self._context = context
         self._loop = loop
         self._post = post
-        self._cards = Cards(
+        self._cards = CardLeases(
             pool.gpus,
             loop,
             post,
@@ -51,13 +51,13 @@ class Local:
             settled=self._cards_settled,
         )
         self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
-        self._witness = Witness(
+        self._witness = EndDiagnosis(
             context.run, context.base, self._cards.look, self._health.xids, context.warn
         )
         self._metering = Metering(
             context.run.metrics, pool.gpus, loop, post, context.base, context.warn
         )
-        self._attempts = Attempts(
+        self._attempts = LocalAttempts(
             context,
             loop,
             self._posted,
@@ -144,7 +144,7 @@ class Local:
                 self._post(Ended(attempt, Lost("nobody saw its end")))
             else:
                 ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
-                self._witness.examine(ended, Job(attempt.job, ()), (), self._post)
+                self._witness.diagnose(ended, Job(attempt.job, ()), (), self._post)
 
     def why(self, attempt: AttemptId) -> str:
         """Nothing waits here: what is launched starts."""

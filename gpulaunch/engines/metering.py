@@ -30,10 +30,10 @@ from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_sinc
 
 BEGIN_AFTER = 2.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-TRIES = 8  # in a row
-STEADY = 600.0  # seconds after which a sampler that dies is none of a row
-FULL = 1.0  # seconds until a sampler that reads nothing is written to again
-KEPT = 10_000  # messages, for a sampler that is not there or does not read
+MAX_RESTARTS = 8  # in a row
+STEADY_SECONDS = 600.0  # seconds after which a sampler that dies is none of a row
+FULL_PIPE_DELAY = 1.0  # seconds until a sampler that reads nothing is written to again
+MAX_MESSAGES_KEPT = 10_000  # messages, for a sampler that is not there or does not read
 LAST_WORDS = 2.0  # seconds to write the last of it down, at the end of the run
 
 
@@ -84,7 +84,7 @@ class Metering:
         self._warned = False
         self._live: dict[AttemptId, _Begun] = {}
         self._unsaid = False
-        self._ended: deque[dict[str, object]] = deque(maxlen=KEPT)
+        self._ended: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
@@ -187,7 +187,7 @@ class Metering:
         while self._ended and self._say(self._ended[0]):
             self._ended.popleft()
         if self._ended or self._unsaid:
-            self._loop.call_after("metering:flush", FULL, self._flush)
+            self._loop.call_after("metering:flush", FULL_PIPE_DELAY, self._flush)
 
     def _hear(self) -> None:
         while self._link is not None:
@@ -217,10 +217,10 @@ class Metering:
             self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"], advice))
 
     def _put_off(self) -> None:
-        if self._since and time.monotonic() - self._since > STEADY:
+        if self._since and time.monotonic() - self._since > STEADY_SECONDS:
             self._failures = 0
         self._failures += 1
-        if self._failures <= TRIES:
+        if self._failures <= MAX_RESTARTS:
             pause = min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
             self._loop.call_after("metering:start", pause, self._start)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
-from gpulaunch.engines.eyes import DriverEyes, Eyes, PretendEyes
+from gpulaunch.engines.card_probe import CardProbe, NvmlProbe, SimulatedProbe
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.discover import find
@@ -33,7 +33,7 @@ class SelectionError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CardPool:
     """`gpus` may be used, at most `limit` of them at once (None: all). `style` spells the mask.
 
     `here` are all cards that were to choose from; `notes` what a person should know at the start.
@@ -43,7 +43,7 @@ class Pool:
     gpus: tuple[Gpu, ...]
     limit: int | None
     style: Style
-    machine: environment.Machine
+    machine: environment.MachineLimits
     selection: Selection
     here: tuple[Gpu, ...]
     driver: str | None = None
@@ -68,10 +68,10 @@ class Pool:
     def simulated(self) -> bool:
         return any(gpu.simulated for gpu in self.gpus)
 
-    def eyes(self, loop: Loop) -> Eyes:
+    def eyes(self, loop: Loop) -> CardProbe:
         if self.simulated or not self.gpus:
-            return PretendEyes()
-        return DriverEyes(loop, self.share_busy)
+            return SimulatedProbe()
+        return NvmlProbe(loop, self.share_busy)
 
 
 def open_pool(
@@ -80,7 +80,7 @@ def open_pool(
     environ: Mapping[str, str],
     run_id: str,
     share_busy: bool = False,
-) -> Pool:
+) -> CardPool:
     """Look for cards. Raises SelectionError for a card that is not there, NoCardsError for too few.
 
     No card at all is no error yet where nothing was asked for by name: a list may need none.
@@ -94,11 +94,11 @@ def open_pool(
     limit = selection.count
     if limit is not None and limit > len(here):
         raise NoCardsError(f"{limit} cards were asked for, {_none_or(len(here), notes)}")
-    return Pool(
+    return CardPool(
         gpus=chosen,
         limit=limit,
         style=style,
-        machine=environment.Machine(
+        machine=environment.MachineLimits(
             cpus=len(os.sched_getaffinity(0)),
             pool=len(chosen) if limit is None else limit,
             cache=cache_directory(environ),
@@ -112,7 +112,7 @@ def open_pool(
     )
 
 
-def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> Pool:
+def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> CardPool:
     """Slurm's cards: at most so many at once. Looks for no card here, and needs no driver.
 
     Raises SelectionError for what names cards: which they are, Slurm says.
@@ -123,12 +123,12 @@ def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> Pool
             "under --engine slurm it is all, or a number, the most cards at once: which they are,"
             " Slurm says"
         )
-    return Pool(
+    return CardPool(
         gpus=(),
         limit=selection.count,
         style="index",
         # A node's CPUs are shared out by Slurm: one, where a job does not say how many it needs.
-        machine=environment.Machine(cpus=1, pool=1, cache=cache_directory(environ)),
+        machine=environment.MachineLimits(cpus=1, pool=1, cache=cache_directory(environ)),
         selection=selection,
         here=(),
         engine="slurm",
@@ -175,7 +175,7 @@ def parse(spec: str | Selection | None) -> Selection:
         raise SelectionError(str(error)) from None
 
 
-def require(pool: Pool, count: int) -> None:
+def require(pool: CardPool, count: int) -> None:
     """Raises NoCardsError unless the pool can give `count` cards at once."""
     if count > pool.size:
         raise NoCardsError(

@@ -21,11 +21,11 @@ from gpulaunch.engines.environment import CACHES, CHOSEN
 from gpulaunch.engines.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.client import Nursery
+from gpulaunch.process.client import Spawner
 from gpulaunch.process.command import Command, Main
-from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused
+from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, PreloadUnavailable
 
-MOST = 8
+MAX_SERVERS = 8
 """Servers of a run at once: each has the imported libraries in memory."""
 OF_ENTRY = 4
 """Scripts of one entry of the job file: where each job has its own, nothing is shared."""
@@ -41,12 +41,12 @@ Key: TypeAlias = tuple[object, ...]
 State: TypeAlias = Literal["importing", "serves", "over"]
 
 
-class Waiting(Exception):
+class ServerImporting(Exception):
     """The attempt's server is importing: launch again when `Preloads` says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PreloadSlot:
     """A serving server, and how the attempt shows itself there."""
 
     server: PreloadServer
@@ -54,7 +54,7 @@ class Seat:
 
 
 @dataclass(slots=True)
-class _Server:
+class _PreloadServer:
     process: PreloadServer
     env: Mapping[str, str]
     state: State = "importing"
@@ -66,7 +66,7 @@ class _Kind:
     """What jobs have in common that one server could serve. `cold`: why none will."""
 
     forkable: Forkable
-    servers: list[_Server] = field(default_factory=list)
+    servers: list[_PreloadServer] = field(default_factory=list)
     starts: int = 0
     cold: str = ""
 
@@ -94,7 +94,7 @@ class Preloads:
         self._said: set[tuple[int, str]] = set()
         self._number = 0
 
-    def seat(self, job: Job, command: Command) -> Seat | None:
+    def seat(self, job: Job, command: Command) -> PreloadSlot | None:
         """None: it starts cold. Raises Waiting."""
         if not job.preload:
             return None
@@ -104,12 +104,12 @@ class Preloads:
             self._say(job, str(cold))
             return None
 
-    def serves(self, server: Nursery) -> bool:
+    def serves(self, server: Spawner) -> bool:
         """Whether it may still be asked for pairs."""
         servers = (one for kind in self._kinds.values() for one in kind.servers)
         return any(one.process is server and one.state == "serves" for one in servers)
 
-    def began_cold(self, job: Job, server: Nursery, why: str, for_good: bool) -> None:
+    def began_cold(self, job: Job, server: Spawner, why: str, for_good: bool) -> None:
         """A job that the server was to bear started cold: the server is asked for no other one.
 
         `for_good`: no job of its kind has another server started.
@@ -132,7 +132,7 @@ class Preloads:
 
     # ── Which server ────────────────────────────────────────────────────────────────────────────
 
-    def _seat(self, job: Job, command: Command) -> Seat:
+    def _seat(self, job: Job, command: Command) -> PreloadSlot:
         env = environment_of(command, self._base)
         by_shell = not isinstance(job.run, tuple)
         found = forkable(command.argv, command.cwd, env, by_shell)
@@ -145,20 +145,20 @@ class Preloads:
         kind = self._kinds.setdefault(key, _Kind(found))
         for server in kind.servers:
             if server.state == "importing":
-                raise Waiting
+                raise ServerImporting
             if server.state == "serves" and not _differing(server, env):
-                return Seat(server.process, found.main)
+                return PreloadSlot(server.process, found.main)
         if kind.cold:
             raise Cold(kind.cold)
         self._start(kind, job, command, env)
-        raise Waiting
+        raise ServerImporting
 
     def _start(self, kind: _Kind, job: Job, command: Command, env: Mapping[str, str]) -> None:
         alive = [s for k in self._kinds.values() for s in k.servers if s.state != "over"]
-        if len(alive) >= MOST:
+        if len(alive) >= MAX_SERVERS:
             names = {name for server in kind.servers for name in _differing(server, env)}
             why = f": imports read {', '.join(sorted(names)[:3])}, which differs" if names else ""
-            raise Cold(f"{MOST} preload servers run already{why}")
+            raise Cold(f"{MAX_SERVERS} preload servers run already{why}")
         preload = Preload(
             python=kind.forkable.python,
             start=kind.forkable.start,
@@ -173,21 +173,21 @@ class Preloads:
         folder = self._run.path / "preload"
         folder.mkdir(mode=0o700, exist_ok=True)
         log = _fresh(folder, self._number)
-        server = _Server(PreloadServer(preload, log, self._base), env)
+        server = _PreloadServer(PreloadServer(preload, log, self._base), env)
         kind.servers.append(server)
         self._loop.watch(server.process.fileno(), lambda: self._hear(kind, server, job))
 
     # ── What servers say ────────────────────────────────────────────────────────────────────────
 
-    def _hear(self, kind: _Kind, server: _Server, job: Job) -> None:
+    def _hear(self, kind: _Kind, server: _PreloadServer, job: Job) -> None:
         news = server.process.on_readable()
-        if isinstance(news, Ready):
+        if isinstance(news, PreloadReady):
             server.state, server.reads = "serves", news.reads
             self._note(job.name, in_words(kind.forkable.target, news))
         else:
             served = server.state == "serves"
             self._drop(kind, server)
-            if isinstance(news, Refused):
+            if isinstance(news, PreloadUnavailable):
                 kind.cold = news.why
             else:
                 kind.starts += 1
@@ -195,12 +195,12 @@ class Preloads:
                 kind.cold = "" if again else "its preload server ended"
         self._news()
 
-    def _drop(self, kind: _Kind, server: _Server) -> None:
+    def _drop(self, kind: _Kind, server: _PreloadServer) -> None:
         self._end(server)
         kind.servers.remove(server)
         self._gone(server.process)
 
-    def _end(self, server: _Server) -> None:
+    def _end(self, server: _PreloadServer) -> None:
         if server.state != "over":
             server.state = "over"
             self._loop.unwatch(server.process.fileno())
@@ -213,7 +213,7 @@ def environment_of(command: Command, base: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **command.env_set}
 
 
-def in_words(target: tuple[str, ...], ready: Ready) -> str:
+def in_words(target: tuple[str, ...], ready: PreloadReady) -> str:
     script = target[-1] if target[0] == "-m" else os.path.basename(target[0])
     text = f"preload: {', '.join(ready.modules)} for {script}, imported in {ready.seconds:.1f} s"
     if ready.left_out:
@@ -236,7 +236,7 @@ def _own(env: Mapping[str, str]) -> tuple[str, ...]:
     return (*ATTEMPTS_OWN, *(name for name in PORTS if name in chosen))
 
 
-def _differing(server: _Server, env: Mapping[str, str]) -> set[str]:
+def _differing(server: _PreloadServer, env: Mapping[str, str]) -> set[str]:
     """Variables that the imports read, and that are not the same in the job."""
     names = set(server.reads)
     for name in {*server.env, *env}:

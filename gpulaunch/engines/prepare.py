@@ -20,13 +20,20 @@ from uuid import uuid4
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.core.template import Template, render, slots
 from gpulaunch.engines import strict
-from gpulaunch.engines.environment import Delta, Machine, Place, delta, placeholders, shims
+from gpulaunch.engines.environment import (
+    AttemptPlace,
+    Delta,
+    MachineLimits,
+    delta,
+    placeholders,
+    shims,
+)
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.jobfile.fasta import digest_of
+from gpulaunch.jobfile.paths import read_env_file
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.client import SERVE
 from gpulaunch.process.command import Command, Task
-from gpulaunch.spec.fasta import digest_of
-from gpulaunch.spec.places import read_env_file
 
 
 class NotPreparedError(GpulaunchError):
@@ -36,11 +43,11 @@ class NotPreparedError(GpulaunchError):
 def prepare(
     job: Job,
     attempt: AttemptId,
-    place: Place,
-    machine: Machine,
+    place: AttemptPlace,
+    machine: MachineLimits,
     base: Mapping[str, str],
     run: RunDir,
-    outs: Outs,
+    outs: OutputDirs,
 ) -> Command:
     """Make what the attempt needs on disk and say what to execute."""
     place = strict.placed(job, place)
@@ -68,7 +75,11 @@ def prepare(
 
 
 def dressed(
-    job: Job, place: Place, machine: Machine, base: Mapping[str, str], values: Mapping[str, str]
+    job: Job,
+    place: AttemptPlace,
+    machine: MachineLimits,
+    base: Mapping[str, str],
+    values: Mapping[str, str],
 ) -> Delta:
     """The job's environment, as changes to `base`; makes what its variables point to.
 
@@ -137,7 +148,7 @@ def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
     )
 
 
-def _directories(job: Job, place: Place, log: str, end: str, outs: Outs) -> None:
+def _directories(job: Job, place: AttemptPlace, log: str, end: str, outs: OutputDirs) -> None:
     for left in (log, place.out, end):
         # A power cut may take the newest events and leave what they led to: it stays, aside.
         if os.path.lexists(left):
@@ -164,7 +175,7 @@ def require_surroundings(job: Job) -> None:
         raise NotPreparedError(f"its conda environment {job.conda} has no conda-meta")
 
 
-class Outs:
+class OutputDirs:
     """The attempts' `{{out}}`. One in which nothing was put becomes that of a later attempt.
 
     On a busy disk nothing that a start needs takes as long as removing a directory does.

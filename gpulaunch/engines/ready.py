@@ -14,8 +14,8 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
-PAUSE = 0.25
-PATIENCE = 5.0
+READY_RETRY_DELAY = 0.25
+READY_ANSWER_TIMEOUT = 5.0
 
 
 def address_of(ready: str) -> str:
@@ -36,14 +36,14 @@ def answers(address: str) -> bool:
     if address.startswith("tcp:"):
         host, _, port = address_of(address).rpartition(":")
         try:
-            socket.create_connection((host, int(port)), PATIENCE).close()
+            socket.create_connection((host, int(port)), READY_ANSWER_TIMEOUT).close()
         except (OSError, ValueError):
             return False
         return True
     try:
         # No proxy from the environment: the service is on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(address, timeout=PATIENCE):
+        with opener.open(address, timeout=READY_ANSWER_TIMEOUT):
             return True
     except urllib.error.HTTPError as error:
         with error:
@@ -69,7 +69,7 @@ class Readiness:
             while not self._over.is_set():
                 if answers(address):
                     break
-                self._over.wait(PAUSE)
+                self._over.wait(READY_RETRY_DELAY)
         finally:
             os.close(self._write)
 

@@ -26,10 +26,10 @@ from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
-from gpulaunch.engines.cards import Cards
+from gpulaunch.engines.cards import CardLeases
 from gpulaunch.engines.descriptors import high_number
-from gpulaunch.engines.environment import Place, delta
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.environment import AttemptPlace, delta
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
@@ -44,12 +44,12 @@ class WaitRanOut(NoCardsError):
 class Single:
     """Waits for some of these cards and holds their leases until `execve` or `close`."""
 
-    def __init__(self, pool: Pool, environ: Mapping[str, str]) -> None:
+    def __init__(self, pool: CardPool, environ: Mapping[str, str]) -> None:
         self._pool = pool
         self._loop = Loop()
         self._inbox: deque[Event] = deque()
         self._asked: set[str] = set()
-        self._cards = Cards(
+        self._cards = CardLeases(
             pool.gpus,
             self._loop,
             self._inbox.append,
@@ -115,7 +115,7 @@ class Single:
 
 
 def exec_environment(
-    pool: Pool,
+    pool: CardPool,
     count: int,
     wait: float | None,
     environ: Mapping[str, str],
@@ -125,12 +125,12 @@ def exec_environment(
     job = Job(JOB, (), demand=Demand(gpus=count))
     gpus = take_for_good(pool, job.demand, wait, environ, tell)
     environ = as_given(environ)
-    place = Place(gpus, pool.style, own_scope(), port_for_good())
+    place = AttemptPlace(gpus, pool.style, own_scope(), port_for_good())
     return delta(job, place, pool.machine, environ, {}).over(environ)
 
 
 def take_for_good(
-    pool: Pool,
+    pool: CardPool,
     demand: Demand,
     wait: float | None,
     environ: Mapping[str, str],

@@ -1,6 +1,6 @@
 """Processes that outlived all their keepers: found by a variable in their environment, and killed.
 
-It takes SIGKILL to supervisor, both keepers and nursery at once to leave any. What has cleared its
+It takes SIGKILL to supervisor, both keepers and spawner at once to leave any. What has cleared its
 environment since, or belongs to another user, is not found.
 """
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 
-PATIENCE = 5.0
+KILL_TIMEOUT = 5.0
 ROUNDS = 50
 
 
@@ -70,7 +70,7 @@ def _all_gone(pids: list[int]) -> bool:
         try:
             poll = select.poll()
             poll.register(handle, select.POLLIN)
-            if not poll.poll(PATIENCE * 1000):
+            if not poll.poll(KILL_TIMEOUT * 1000):
                 return False
         finally:
             os.close(handle)

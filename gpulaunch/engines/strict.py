@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpulaunch.core.model import Gpu, Job
-from gpulaunch.engines.environment import Place
+from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.gpus import nodes as device_nodes
-from gpulaunch.gpus.doctor import Finding
+from gpulaunch.gpus.doctor import DoctorFinding
 from gpulaunch.gpus.nodes import Nodes, NodesError, hidden_from, look
 from gpulaunch.process.isolation import why_no_isolation
 
@@ -27,7 +27,7 @@ AS_ROOT = (
 )
 
 
-def placed(job: Job, place: Place) -> Place:
+def placed(job: Job, place: AttemptPlace) -> AttemptPlace:
     """The place as a strict job is to see it."""
     return replace(place, style="uuid") if job.isolation == "strict" else place
 
@@ -65,10 +65,10 @@ def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:
     return None
 
 
-def finding(gpus: Sequence[Gpu]) -> Finding:
+def finding(gpus: Sequence[Gpu]) -> DoctorFinding:
     """For `gpulaunch doctor`: whether jobs on these cards may say `isolation: strict` here."""
     if why := refusal(gpus):
-        return Finding("note", why, "jobs that say `isolation: strict` are refused here")
+        return DoctorFinding("note", why, "jobs that say `isolation: strict` are refused here")
     if os.geteuid() == 0:
-        return Finding("ok", "strict isolation works here", AS_ROOT)
-    return Finding("ok", "strict isolation works here")
+        return DoctorFinding("ok", "strict isolation works here", AS_ROOT)
+    return DoctorFinding("ok", "strict isolation works here")

@@ -32,7 +32,7 @@ _PARTS = 512  # the kernel takes 1,024 at once
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChannelMessage:
     """`buffers` are writable, in the order in which the pickle left them out."""
 
     kind: bytes
@@ -40,13 +40,13 @@ class Message:
     buffers: Sequence[Buffer | mmap.mmap] = ()
 
 
-class Channel:
+class WorkerChannel:
     """One end. Both ends block; whoever wants to wake a blocked one shuts the socket down."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
 
-    def send(self, message: Message) -> None:
+    def send(self, message: ChannelMessage) -> None:
         """Raises OSError when the other end is gone."""
         parts = [memoryview(message.pickle).cast("B")]
         parts += [memoryview(buffer).cast("B") for buffer in message.buffers]
@@ -54,7 +54,7 @@ class Channel:
         sizes = b"".join(_SIZE.pack(part.nbytes) for part in parts[1:])
         self._send_all(itertools.chain([memoryview(head + sizes)], parts))
 
-    def receive(self) -> Message | None:
+    def receive(self) -> ChannelMessage | None:
         """The next message; None at the end of file, also where that cuts a message short."""
         head = self._exactly(_HEAD.size)
         if head is None:
@@ -70,7 +70,7 @@ class Channel:
             if buffer is None:
                 return None
             buffers.append(buffer)
-        return Message(kind, pickle, buffers)  # type: ignore[arg-type]
+        return ChannelMessage(kind, pickle, buffers)  # type: ignore[arg-type]
 
     @property
     def unread(self) -> bool:

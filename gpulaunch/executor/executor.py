@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import Selection
-from gpulaunch.engines.pool import Pool, SelectionError, open_pool
+from gpulaunch.engines.pool import CardPool, SelectionError, open_pool
 from gpulaunch.engines.single import as_given
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer
@@ -28,8 +28,8 @@ from gpulaunch.executor.channel import HELLO
 from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.manager import Manager, launching, running
 from gpulaunch.executor.mapping import chunks, flat, results, run_chunk
-from gpulaunch.executor.seats import Plan
-from gpulaunch.executor.work import Item
+from gpulaunch.executor.work import WorkItem
+from gpulaunch.executor.worker_slot import WorkerPlan
 from gpulaunch.gpus.visible import MASK, ORDER
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class GpuExecutor(Executor):
             raise TypeError("initializer must be a callable")
         streams = (_is_open(1), _is_open(2))  # before we open anything: the numbers are used again
         environ = as_given(os.environ)
-        plan = Plan(
+        plan = WorkerPlan(
             hello=transfer.message(HELLO, (sys.argv, initializer, initargs), to_worker=True),
             environ=environ,
             env=_checked(env or {}),
@@ -140,7 +140,7 @@ class GpuExecutor(Executor):
         """
         self._check_process()
         future: GpuFuture[T] = GpuFuture()
-        self._manager.work.put(Item(future, fn, args, kwargs))
+        self._manager.work.put(WorkItem(future, fn, args, kwargs))
         self._manager.start()
         return future
 
@@ -248,7 +248,7 @@ def _pool(
     simulate: int | None,
     environ: Mapping[str, str],
     share_busy: bool,
-) -> Pool:
+) -> CardPool:
     if isinstance(gpus, int):
         _at_least_one(gpus=gpus)
         spec: str | Selection = Selection(count=gpus)
@@ -293,11 +293,11 @@ def _undertaker() -> SimpleQueue[_Asker]:
     forgotten. This queue's `put` is in C, and made for callbacks: no handler runs in it.
     """
     gone: SimpleQueue[_Asker] = SimpleQueue()
-    _thread.start_new_thread(_bury, (gone,))
+    _thread.start_new_thread(_reap, (gone,))
     return gone
 
 
-def _bury(gone: SimpleQueue[_Asker]) -> None:
+def _reap(gone: SimpleQueue[_Asker]) -> None:
     while True:
         gone.get().manager.abandon()
 

@@ -49,14 +49,14 @@ from gpulaunch.core.model import (
     Outcome,
 )
 from gpulaunch.core.run import Run
-from gpulaunch.engines.cards import Cards
-from gpulaunch.engines.pool import Pool
+from gpulaunch.engines.cards import CardLeases
+from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.executor.crew import UnreadyError, Worker
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.seats import GRACE, Plan, Seat, Starter
 from gpulaunch.executor.work import Work
+from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
+from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerPlan, WorkerSlot
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
 
@@ -77,21 +77,21 @@ running: set[Manager] = set()
 class Manager:
     """`start` it; it ends by itself when `work` is done and every card is given back."""
 
-    def __init__(self, pool: Pool, plan: Plan) -> None:
+    def __init__(self, pool: CardPool, plan: WorkerPlan) -> None:
         self._pool = pool
         self._plan = plan
         self._starter = Starter(pool, plan)
         self._waking = threading.RLock()
         self._wake = -1
-        self._told: deque[tuple[Worker, UnreadyError | None]] = deque()
+        self._told: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
         self._inbox: deque[Event] = deque()
-        self._crew: dict[AttemptId, Seat] = {}
+        self._crew: dict[AttemptId, WorkerSlot] = {}
         self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
         self._free: list[str] = []
         self._asked: list[str] = []
         self._looking: set[str] = set()
         self._loop: Loop | None = None
-        self._cards: Cards | None = None
+        self._cards: CardLeases | None = None
         self._run = Run(pool.gpus, limit=pool.limit)
         self._launched = self._told_waiting = False
         self._terminating = self._abandoned = False
@@ -208,7 +208,7 @@ class Manager:
         self._loop = Loop()
         stack.callback(self._loop.close)
         self._loop.watch(self._wake, lambda: os.eventfd_read(self._wake))
-        self._cards = Cards(
+        self._cards = CardLeases(
             self._pool.gpus,
             self._loop,
             self._inbox.append,
@@ -241,7 +241,7 @@ class Manager:
         if self._terminating:
             self.work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
         if self._terminating or self.work.done:
-            self._stop_the_useless()
+            self._stop_unneeded_workers()
         self._mind_the_wait()
 
     def _take_in(self) -> None:
@@ -346,12 +346,12 @@ class Manager:
         self.threads = frozenset({*alive, seat.worker.thread})
         seat.worker.thread.start()
 
-    def _hear_thread(self, worker: Worker, unready: UnreadyError | None) -> None:
+    def _hear_thread(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
         """In the worker's thread."""
         self._told.append((worker, unready))
         self._poke()
 
-    def _thread_left(self, worker: Worker, unready: UnreadyError | None) -> None:
+    def _thread_left(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
         """It serves no more: the process may end by itself, and is ended where it does not."""
         if unready is not None and not self.work.done:
             self._count(unready)
@@ -372,7 +372,7 @@ class Manager:
         self._failure = unready
         log.warning("a worker did not become ready: %s", unready)
 
-    def _stop_the_useless(self) -> None:
+    def _stop_unneeded_workers(self) -> None:
         """Those that are to be ended, and those that come up for nothing."""
         for seat in self._crew.values():
             if self._terminating and not seat.worker.terminated:
@@ -381,23 +381,23 @@ class Manager:
             elif not seat.worker.ticket.ready:
                 self._stop(seat)
 
-    def _stop(self, seat: Seat) -> None:
+    def _stop(self, seat: WorkerSlot) -> None:
         if not seat.stopped and seat.worker.outcome is None:
             seat.stopped = True
             seat.pair.stop("stopped", by="its executor")
 
     # ── What keepers say ────────────────────────────────────────────────────────────────────────
 
-    def _forward(self, seat: Seat) -> None:
+    def _forward(self, seat: WorkerSlot) -> None:
         if not seat.worker.streams.forward():
             self._loop_.unwatch(seat.worker.streams.fileno())
 
-    def _hear(self, seat: Seat) -> None:
+    def _hear(self, seat: WorkerSlot) -> None:
         for report in seat.pair.on_readable():
             match report:
-                case client.Started():
+                case client.ProgramStarted():
                     seat.put_away()
-                case client.Ended(outcome=outcome):
+                case client.AttemptOver(outcome=outcome):
                     self._ended(seat, outcome)
                     seat.pair.end()
                 case client.Unkillable(pids=pids):
@@ -410,7 +410,7 @@ class Manager:
                     self._ended(seat, Lost("its keepers were killed"))
                     self._gone(seat)
 
-    def _ended(self, seat: Seat, outcome: Outcome) -> None:
+    def _ended(self, seat: WorkerSlot, outcome: Outcome) -> None:
         if seat.worker.outcome is not None:
             return
         self._loop_.forget(f"end:{seat.worker.attempt}")
@@ -418,7 +418,7 @@ class Manager:
         self.work.void(seat.worker.ticket)
         seat.worker.end(outcome)
 
-    def _gone(self, seat: Seat) -> None:
+    def _gone(self, seat: WorkerSlot) -> None:
         """Nobody but us has its lease any more."""
         self._loop_.unwatch(seat.pair.fileno())
         self._loop_.unwatch(seat.worker.streams.fileno())
@@ -429,7 +429,7 @@ class Manager:
         if seat.told or seat.worker.ticket.ready:
             self._leave(seat)
 
-    def _leave(self, seat: Seat) -> None:
+    def _leave(self, seat: WorkerSlot) -> None:
         worker = seat.worker
         if worker.ticket.ready:
             self._failures = min(self._failures, STARTS - 1)
@@ -473,7 +473,7 @@ class Manager:
         return self._loop
 
     @property
-    def _cards_(self) -> Cards:
+    def _cards_(self) -> CardLeases:
         assert self._cards is not None
         return self._cards
 

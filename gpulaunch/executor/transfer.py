@@ -26,7 +26,7 @@ from typing import Any
 
 import cloudpickle
 
-from gpulaunch.executor.channel import Buffer, Message
+from gpulaunch.executor.channel import Buffer, ChannelMessage
 
 PROTOCOL = 5
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
@@ -34,7 +34,7 @@ _INLINE = 4096
 """Bytes up to which a buffer stays in the pickle."""
 
 
-def message(kind: bytes, value: object, to_worker: bool) -> Message:
+def message(kind: bytes, value: object, to_worker: bool) -> ChannelMessage:
     """Raises whatever pickling the value raises."""
     file = io.BytesIO()
     left_out: list[pickle.PickleBuffer] = []
@@ -50,10 +50,10 @@ def message(kind: bytes, value: object, to_worker: bool) -> Message:
 
     (_ToWorker if to_worker else _FromWorker)(file, PROTOCOL, leave_out).dump(value)
     # The value shares the file's memory; an open `getbuffer` would not outlive a collection.
-    return Message(kind, file.getvalue(), [buffer.raw() for buffer in left_out])
+    return ChannelMessage(kind, file.getvalue(), [buffer.raw() for buffer in left_out])
 
 
-def value_of(message: Message) -> Any:
+def value_of(message: ChannelMessage) -> Any:
     """Raises whatever unpickling raises. Large arrays lie in the message's own memory."""
     return pickle.loads(message.pickle, buffers=message.buffers)
 

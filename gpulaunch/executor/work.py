@@ -19,7 +19,7 @@ _CLOSED = "cannot schedule new futures after shutdown"
 
 
 @dataclass(slots=True, eq=False)
-class Item:
+class WorkItem:
     """`passed_on`: how many workers died without having begun it."""
 
     future: GpuFuture[Any]
@@ -34,7 +34,7 @@ class Item:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class Claim:
     """One worker's claim to items. `void`: it gets no more of them; `ready`: it began to ask."""
 
     void: bool = False
@@ -49,9 +49,9 @@ class Work:
         self._call = call
         self._lock = threading.RLock()  # a signal's handler may call what its thread is in
         self._news = threading.Condition(self._lock)
-        self._items: deque[Item] = deque()
-        self._dropped: list[Item] = []
-        self._tickets: set[Ticket] = set()
+        self._items: deque[WorkItem] = deque()
+        self._dropped: list[WorkItem] = []
+        self._tickets: set[Claim] = set()
         self.most = most
         self._asked = 0
         self._closed = False
@@ -62,7 +62,7 @@ class Work:
 
     # ── Callers ─────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, item: Item) -> None:
+    def put(self, item: WorkItem) -> None:
         """Raises RuntimeError after `close`, BrokenGpuExecutorError after `fail`."""
         with self._lock:
             if self._broken:
@@ -111,7 +111,7 @@ class Work:
 
     # ── Workers' threads ────────────────────────────────────────────────────────────────────────
 
-    def take(self, ticket: Ticket) -> Item | None:
+    def take(self, ticket: Claim) -> WorkItem | None:
         """The next item, whose future then runs; waits for one. None: the worker is to go.
 
         To be followed by `over`, before the future is told, or by `put_back`.
@@ -122,7 +122,7 @@ class Work:
             self.over()
         return None
 
-    def _next(self, ticket: Ticket) -> Item | None:
+    def _next(self, ticket: Claim) -> WorkItem | None:
         with self._lock:
             self.readied += not ticket.ready
             ticket.ready = ticket.idle = True
@@ -149,7 +149,7 @@ class Work:
         if call:
             self._call()
 
-    def put_back(self, item: Item) -> bool:
+    def put_back(self, item: WorkItem) -> bool:
         """First in the line again: its worker died before it began. False: it is too late."""
         with self._lock:
             self._in_hand -= 1
@@ -171,17 +171,17 @@ class Work:
             if item.future.cancel():
                 item.future.set_running_or_notify_cancel()
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, ticket: Claim) -> None:
         with self._lock:
             self._tickets.add(ticket)
 
-    def void(self, ticket: Ticket) -> None:
+    def void(self, ticket: Claim) -> None:
         """Its worker is gone, or about to go: it gets no more items."""
         with self._lock:
             ticket.void = True
             self._news.notify_all()
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Claim) -> None:
         """Another worker may have its place."""
         with self._lock:
             self._tickets.discard(ticket)

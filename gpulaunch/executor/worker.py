@@ -15,7 +15,7 @@ import types
 from contextlib import suppress
 from typing import NoReturn
 
-from gpulaunch.executor.channel import ERROR, READY, RESULT, UNREADY, Channel, Message
+from gpulaunch.executor.channel import ERROR, READY, RESULT, UNREADY, ChannelMessage, WorkerChannel
 
 # Only names that no file in a working directory can stand for come before `sys.path` is set.
 START = "import sys; sys.path[:] = sys.argv[2:]; from gpulaunch.executor.worker import main; main()"
@@ -25,10 +25,10 @@ GONE = 70
 def main() -> None:
     with _adopt(int(sys.argv[1])) as link:
         _take_streams(link)
-        _work(Channel(link))
+        _work(WorkerChannel(link))
 
 
-def _work(channel: Channel) -> None:
+def _work(channel: WorkerChannel) -> None:
     from gpulaunch.executor import transfer
 
     hello = channel.receive()
@@ -44,11 +44,11 @@ def _work(channel: Channel) -> None:
         _send(channel, _failure(UNREADY, error))
         return
     del hello, initializer, initargs
-    _send(channel, Message(READY))
+    _send(channel, ChannelMessage(READY))
     _serve(channel)
 
 
-def _serve(channel: Channel) -> None:
+def _serve(channel: WorkerChannel) -> None:
     from gpulaunch.executor import transfer
 
     while (item := channel.receive()) is not None:
@@ -64,7 +64,7 @@ def _serve(channel: Channel) -> None:
         del answer
 
 
-def _failure(kind: bytes, error: BaseException) -> Message:
+def _failure(kind: bytes, error: BaseException) -> ChannelMessage:
     """The exception, and in plain text what it was in case it cannot be brought over."""
     from gpulaunch.executor import transfer
 
@@ -80,7 +80,7 @@ def _failure(kind: bytes, error: BaseException) -> Message:
         return transfer.message(kind, (*told, None, ()), to_worker=False)
 
 
-def _copied(message: Message) -> list[bytearray]:
+def _copied(message: ChannelMessage) -> list[bytearray]:
     return [bytearray(buffer) for buffer in message.buffers]
 
 
@@ -109,7 +109,7 @@ def _take_streams(link: socket.socket) -> None:
         faulthandler.enable(2)
 
 
-def _send(channel: Channel, message: Message) -> None:
+def _send(channel: WorkerChannel, message: ChannelMessage) -> None:
     try:
         channel.send(message)
     except OSError:

@@ -121,7 +121,9 @@ def report(
     if found is None:
         return ""
     try:
-        words = Report(*found, program=program, whole=message(exc) if exc else "").lines()
+        words = DeviceErrorReport(
+            *found, program=program, whole=message(exc) if exc else ""
+        ).lines()
         return "\n".join(bounded(words)) + "\n"
     except BaseException as error:  # Whatever a stranger's objects do, the job ends as it would.
         return f"{HEAD} no report: {type(error).__name__} while it was made\n"
@@ -165,14 +167,14 @@ def message(exc: BaseException) -> str:
 
 def recognised(
     exc: BaseException | None, tb: TracebackType | None
-) -> tuple[str, BaseException, list[Step]] | None:
+) -> tuple[str, BaseException, list[TracebackStep]] | None:
     """The device error among an exception, its causes, contexts and members, and its frames."""
     if exc is None or type(exc).__module__ == "gpulaunch.torch.errors":
         return None  # the latter say all of it themselves
     # (exception, frames from the outermost one)
-    todo: deque[tuple[BaseException, list[Step]]] = deque([(exc, steps(tb))])
+    todo: deque[tuple[BaseException, list[TracebackStep]]] = deque([(exc, steps(tb))])
     seen: set[int] = set()
-    best: tuple[str, BaseException, list[Step]] | None = None
+    best: tuple[str, BaseException, list[TracebackStep]] | None = None
     while todo and len(seen) < 200:
         error, way = todo.popleft()
         if id(error) in seen:
@@ -194,7 +196,7 @@ def recognised(
 RECORD = re.compile(r'"type": ?"(cuda|hip|xpu|npu|hpu)", ?"index": ?(\d{1,4})\b')
 
 
-def baked_in(way: list[Step]) -> tuple[str, list[str]]:
+def baked_in(way: list[TracebackStep]) -> tuple[str, list[str]]:
     """The file that torch.export.load was given, and the cards in it that are not here."""
     for step in way:
         if step.frame.f_globals.get("__name__") == "torch.export" and step.function == "load":
@@ -235,7 +237,7 @@ def members(exc: BaseException) -> list[BaseException]:
     return list(found)[:50] if isinstance(found, (tuple, list)) else []
 
 
-class Step(NamedTuple):
+class TracebackStep(NamedTuple):
     """A frame of a traceback, at the line where it was."""
 
     frame: FrameType
@@ -251,16 +253,16 @@ class Step(NamedTuple):
         return self.frame.f_code.co_name
 
 
-def steps(tb: TracebackType | None) -> list[Step]:
+def steps(tb: TracebackType | None) -> list[TracebackStep]:
     """A traceback's frames, outermost first; of very deep ones, both ends."""
-    found: list[Step] = []
+    found: list[TracebackStep] = []
     while tb is not None and len(found) < 20_000:
-        found.append(Step(tb.tb_frame, tb.tb_lineno, tb.tb_lasti))
+        found.append(TracebackStep(tb.tb_frame, tb.tb_lineno, tb.tb_lasti))
         tb = tb.tb_next
     return found if len(found) <= 200 else found[:50] + found[-150:]
 
 
-def continued(outer: list[Step], inner: list[Step]) -> list[Step]:
+def continued(outer: list[TracebackStep], inner: list[TracebackStep]) -> list[TracebackStep]:
     """An inner exception's traceback begins where it was caught: its callers are the outer's.
 
     Where both share no frame (torch.compile, another thread), the outer's still lead there.
@@ -275,7 +277,7 @@ def continued(outer: list[Step], inner: list[Step]) -> list[Step]:
 # ── Tensors, found without touching them ────────────────────────────────────────────────────────
 
 
-class Seen(NamedTuple):
+class NamedTensor(NamedTuple):
     """A tensor or generator: the expression that reaches it and what may be said of it.
 
     `role`: parameter, buffer, attribute (of a module, which `.to()` passes by), hidden (in a module
@@ -400,14 +402,14 @@ ITERATORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Look:
+class FrameSearch:
     """One look at a frame's variables, breadth first, so that the shortest path names a tensor."""
 
     def __init__(self, torch: Torch, until: float, objects: int = OBJECTS) -> None:
         self.torch = torch
         self.until = until
         self.left = objects
-        self.tensors: list[Seen] = []
+        self.tensors: list[NamedTensor] = []
         self.devices: list[tuple[str, str]] = []
         self.cut = False
         self.met: set[int] = set()
@@ -421,7 +423,7 @@ class Look:
             known = self.sorts[id(kind)] = self.torch.sort(kind) or sort_of(kind)
         return known
 
-    def at(self, roots: Iterable[tuple[str, Any]]) -> Look:
+    def at(self, roots: Iterable[tuple[str, Any]]) -> FrameSearch:
         for name, value in roots:
             self.queue.append((value, name, "plain", 0, None, ""))
         while self.queue:
@@ -447,7 +449,7 @@ class Look:
             self.tensors.append(self.seen(obj, path, role, owner, where))
         elif sort == "generator":
             self.tensors.append(
-                Seen(path, str(obj.device), "", "", "generator", id(obj), False, 0, None, "")
+                NamedTensor(path, str(obj.device), "", "", "generator", id(obj), False, 0, None, "")
             )
         elif sort == "device":
             self.devices.append((path, str(obj)))
@@ -465,7 +467,7 @@ class Look:
         elif type(obj) is int and INDEXES.match(re.split(r"[.\[]", path)[-1]):
             self.devices.append((path, str(obj)))
 
-    def seen(self, obj: Any, path: str, role: str, owner: Any, where: str) -> Seen:
+    def seen(self, obj: Any, path: str, role: str, owner: Any, where: str) -> NamedTensor:
         def read(attribute: str) -> Any:
             try:
                 return getattr(obj, attribute)
@@ -486,7 +488,7 @@ class Look:
         size = getattr(dtype, "itemsize", 0) or 0
         for side in sizes or ():
             size = size * side if type(side) is int else 0
-        return Seen(
+        return NamedTensor(
             path,
             str(device),
             "(?)" if sizes is None else "(" + ", ".join(map(str, sizes)) + ")",
@@ -574,14 +576,14 @@ def child(path: str, name: Any) -> str:
 # ── The line, read as syntax ────────────────────────────────────────────────────────────────────
 
 
-class Source:
+class SourceFile:
     """A file's syntax, parsed once; empty where there is no source."""
 
     def __init__(self) -> None:
         linecache.checkcache()
         self.trees: dict[str, ast.Module | None] = {}
 
-    def text(self, step: Step) -> str:
+    def text(self, step: TracebackStep) -> str:
         return linecache.getline(step.file, step.line, step.frame.f_globals).strip()
 
     def tree(self, file: str, names: dict[str, Any] | None = None) -> ast.Module | None:
@@ -593,7 +595,7 @@ class Source:
                     self.trees[file] = parsed(text)
         return self.trees[file]
 
-    def failing(self, step: Step) -> list[ast.AST]:
+    def failing(self, step: TracebackStep) -> list[ast.AST]:
         """The expression that failed (Python 3.11 knows which), else what its statement holds."""
         tree = self.tree(step.file, step.frame.f_globals)
         if tree is None:
@@ -616,7 +618,7 @@ class Source:
                 statement = node
         return header(statement) if statement is not None else []
 
-    def assignment(self, step: Step, name: str) -> tuple[int, ast.expr] | None:
+    def assignment(self, step: TracebackStep, name: str) -> tuple[int, ast.expr] | None:
         """The last plain assignment to a variable before a line, in the same function."""
         tree = self.tree(step.file, step.frame.f_globals)
         if tree is None:
@@ -668,7 +670,7 @@ def parsed(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def position(step: Step) -> tuple[int | None, int | None, int | None, int | None] | None:
+def position(step: TracebackStep) -> tuple[int | None, int | None, int | None, int | None] | None:
     """(line, end line, column, end column) of the failing instruction, from Python 3.11 on."""
     positions = getattr(step.frame.f_code, "co_positions", None)
     if positions is None or step.lasti < 0:
@@ -710,7 +712,7 @@ def chains(node: ast.AST) -> Iterator[ast.expr]:
 NOTHING = object()
 
 
-def resolve(node: ast.expr, step: Step) -> tuple[str, Any]:
+def resolve(node: ast.expr, step: TracebackStep) -> tuple[str, Any]:
     """What a chain stands for, by look-ups that run nothing: (its text, the object).
 
     A method's name stands for its object (`x.float` for x), except on `self`, whose methods are
@@ -743,7 +745,7 @@ def resolve(node: ast.expr, step: Step) -> tuple[str, Any]:
     return "", NOTHING
 
 
-def constant(node: ast.AST, step: Step) -> Any:
+def constant(node: ast.AST, step: TracebackStep) -> Any:
     """A subscript's value where it is a plain string or number."""
     if isinstance(node, ast.Name):
         value = step.frame.f_locals.get(node.id, NOTHING)
@@ -776,7 +778,7 @@ INSTALLED = re.compile(r"[/\\](?:site-packages|dist-packages)[/\\]")
 STARTERS = "click typer fire hydra absl accelerate lightning pytorch_lightning jaxtyping"
 
 
-def is_users(step: Step, program: str | None) -> bool:
+def is_users(step: TracebackStep, program: str | None) -> bool:
     file = step.file
     if program and (file + os.sep).startswith(os.path.join(program, "")):
         return True
@@ -789,7 +791,7 @@ def is_users(step: Step, program: str | None) -> bool:
     return not wrapper
 
 
-def installed_program(way: list[Step]) -> list[Step]:
+def installed_program(way: list[TracebackStep]) -> list[TracebackStep]:
     """The frames of the installed package that a console entry point started."""
     for step in way:
         found = list(INSTALLED.finditer(step.file))
@@ -802,7 +804,7 @@ def installed_program(way: list[Step]) -> list[Step]:
     return []
 
 
-def is_torch(step: Step) -> bool:
+def is_torch(step: TracebackStep) -> bool:
     name = str(step.frame.f_globals.get("__name__", ""))
     return name.split(".", 1)[0] in ("torch", "torchgen", "triton", "functorch", "gpulaunch")
 
@@ -810,22 +812,22 @@ def is_torch(step: Step) -> bool:
 # ── The report ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Line(NamedTuple):
+class FailingLine(NamedTuple):
     """The failing expression of a frame: the tensors that it names."""
 
-    step: Step
-    tensors: list[Seen]
+    step: TracebackStep
+    tensors: list[NamedTensor]
     devices: list[tuple[str, str]]
 
 
-class Report:
+class DeviceErrorReport:
     """Reads the frames once, decides which tensors are odd, and says so."""
 
     def __init__(
         self,
         kind: str,
         error: BaseException,
-        way: list[Step],
+        way: list[TracebackStep],
         program: str | None = None,
         whole: str = "",
     ) -> None:
@@ -836,7 +838,7 @@ class Report:
         self.elsewhere = False
         self.way = way
         self.torch = Torch()
-        self.source = Source()
+        self.source = SourceFile()
         self.until = time.monotonic() + SECONDS
         self.cut = False
         self.users = [s for s in way if is_users(s, program)] or installed_program(way)
@@ -844,19 +846,19 @@ class Report:
         self.where = next(iter((self.users or outside or way)[-1:]), None)
         # The innermost line that is not torch's: where it differs, a library called by the user's.
         self.inner = outside[-1] if outside else self.where
-        self.looks: dict[int, Look] = {}
+        self.looks: dict[int, FrameSearch] = {}
         for step in sorted(way, key=lambda s: (s not in self.users, -way.index(s))):
             self.looks[id(step.frame)] = self.look(variables(step))
         self.line = self.read(self.where)
         self.inner_line = self.read(self.inner)
         self.home, self.odd = self.verdict()
 
-    def look(self, roots: Iterable[tuple[str, Any]]) -> Look:
-        look = Look(self.torch, self.until).at(roots)
+    def look(self, roots: Iterable[tuple[str, Any]]) -> FrameSearch:
+        look = FrameSearch(self.torch, self.until).at(roots)
         self.cut = self.cut or look.cut
         return look
 
-    def read(self, step: Step | None) -> Line | None:
+    def read(self, step: TracebackStep | None) -> FailingLine | None:
         """The tensors and device names that a frame's failing expression mentions."""
         if step is None:
             return None
@@ -878,11 +880,11 @@ class Report:
         known = {tensor.key: tensor for tensor in self.looks[id(step.frame)].tensors}
         held = {key: tensor for key, tensor in known.items() if tensor.role != "plain"}
         tensors = [held.get(tensor.key, tensor) for tensor in look.tensors]
-        return Line(step, tensors, literals + look.devices)
+        return FailingLine(step, tensors, literals + look.devices)
 
     # ── Which is odd ────────────────────────────────────────────────────────────────────────────
 
-    def verdict(self) -> tuple[str, list[Seen]]:
+    def verdict(self) -> tuple[str, list[NamedTensor]]:
         """(the device where things should be, the tensors that are elsewhere)."""
         if self.kind != MIXED:
             return "", []
@@ -898,7 +900,7 @@ class Report:
                 return home, [t for t in placed if t.device != home]
         return self.single(candidates[0])
 
-    def single(self, tensors: list[Seen]) -> tuple[str, list[Seen]]:
+    def single(self, tensors: list[NamedTensor]) -> tuple[str, list[NamedTensor]]:
         """All of them on one device, and the message wants another one."""
         told = DEVICE.findall(self.text)
         placed = [t for t in tensors if t.device.split(":")[0] in ("cpu", "meta")]
@@ -907,7 +909,7 @@ class Report:
             return home, placed
         return "", []
 
-    def home_of(self, tensors: list[Seen]) -> str:
+    def home_of(self, tensors: list[NamedTensor]) -> str:
         told = re.search(r"different from other tensors on (\w+:?\d*)", self.text)
         devices = [t.device for t in tensors]
         if told and told.group(1) in devices and told.group(1) != "cpu":
@@ -965,7 +967,7 @@ class Report:
             yield "  it happened in another process or thread, whose variables are gone; there:"
         yield f"    {short(file)}:{number}, in {function}: {source}"
 
-    def place(self, step: Step, line: Line | None, word: str) -> Iterator[str]:
+    def place(self, step: TracebackStep, line: FailingLine | None, word: str) -> Iterator[str]:
         yield f"  {word}: {short(step.file)}:{step.line}, in {step.function}"
         text = self.source.text(step)
         if text:
@@ -977,7 +979,7 @@ class Report:
             for path, value in line.devices[:PER_FRAME]:
                 yield f"      {path} = {value}" if path else f"      {value}"
 
-    def table(self, tensors: list[Seen]) -> Iterator[str]:
+    def table(self, tensors: list[NamedTensor]) -> Iterator[str]:
         """Tensors by line; a module of many as a count by device and the odd ones."""
         odd = {t.key for t in self.odd}
         width = min(40, max((len(t.path) for t in tensors), default=0))
@@ -999,7 +1001,7 @@ class Report:
 
     def others(self) -> Iterator[str]:
         """What every frame held, the user's first; of a library's, what was not shown before."""
-        told: list[tuple[Step, list[Seen]]] = []
+        told: list[tuple[TracebackStep, list[NamedTensor]]] = []
         met: set[int] = set()
         for step in self.users[::-1] + [s for s in self.way[::-1] if s not in self.users]:
             tensors = self.looks[id(step.frame)].tensors
@@ -1082,10 +1084,10 @@ class Report:
                         given = f"{text[:-1]}, device={self.target()})"
                         yield f"{self.here()}: {text} is made on the CPU: {given}"
 
-    def merged(self, whole: list[list[Seen]]) -> list[tuple[str, list[Seen]]]:
+    def merged(self, whole: list[list[NamedTensor]]) -> list[tuple[str, list[NamedTensor]]]:
         """Odd modules by path; those of one variable that is odd altogether, as that variable."""
         line = dict(grouped(self.line.tensors if self.line else []))
-        found: dict[str, list[Seen]] = {}
+        found: dict[str, list[NamedTensor]] = {}
         for group in whole:
             root = re.split(r"[.\[]", group[0].path, maxsplit=1)[0]
             altogether = all(t in self.odd for t in line.get(root, ()))
@@ -1093,12 +1095,12 @@ class Report:
             found.setdefault(path, []).extend(group)
         return list(found.items())
 
-    def is_whole(self, group: list[Seen]) -> bool:
+    def is_whole(self, group: list[NamedTensor]) -> bool:
         """Whether a module's own tensors are all on the odd side: it is the module that is odd."""
         owner = group[0].owner
         if owner is None or group[0].role in ("attribute", "plain", "hidden"):
             return False
-        own = Look(self.torch, self.until, 2000)
+        own = FrameSearch(self.torch, self.until, 2000)
         own.open_module(owner, "", "plain", 0)
         own.queue = deque(item for item in own.queue if item[2] in ("parameter", "buffer"))
         return {t.device for t in own.at(()).tensors} == {group[0].device}
@@ -1116,7 +1118,7 @@ class Report:
         at = self.source.attribute(owner, name) if owner is not NOTHING else None
         return (f"{short(at[0])}:{at[1]}", unparse(at[2])) if at else None
 
-    def mend(self, tensor: Seen) -> Iterator[str]:
+    def mend(self, tensor: NamedTensor) -> Iterator[str]:
         target = self.target()
         if tensor.role == "generator":
             yield f"{self.here()}: {tensor.path} = torch.Generator(device={target})"
@@ -1135,7 +1137,7 @@ class Report:
         else:
             yield from self.mend_plain(tensor)
 
-    def mend_attribute(self, tensor: Seen) -> Iterator[str]:
+    def mend_attribute(self, tensor: NamedTensor) -> Iterator[str]:
         name = tensor.name
         found = self.source.attribute(tensor.owner, name)
         direct = tensor.path == f"{tensor.owner_path}.{name}"
@@ -1146,7 +1148,7 @@ class Report:
             yield f"  self.register_buffer({name!r}, {value}, persistent=False)"
         yield f"  or {self.here()}: {tensor.path}.to({self.target()})"
 
-    def mend_plain(self, tensor: Seen) -> Iterator[str]:
+    def mend_plain(self, tensor: NamedTensor) -> Iterator[str]:
         """A variable: where it was made, in the outermost of the user's frames that has it."""
         target = self.target()
         step, path = self.origin(tensor)
@@ -1173,7 +1175,7 @@ class Report:
             place = "" if same else f" (in {self.here()}: {tensor.path})"
             yield f"{at}: {path} = {path}.to({target if same else repr(self.home)}){place}"
 
-    def origin(self, tensor: Seen) -> tuple[Step | None, str]:
+    def origin(self, tensor: NamedTensor) -> tuple[TracebackStep | None, str]:
         for step in self.users + self.way[::-1]:
             for other in self.looks[id(step.frame)].tensors:
                 if other.key == tensor.key:
@@ -1272,7 +1274,7 @@ class Report:
         yield "an assert is most often an index out of range: a label or token id beyond its table"
 
 
-def variables(step: Step) -> list[tuple[str, Any]]:
+def variables(step: TracebackStep) -> list[tuple[str, Any]]:
     """A frame's variables: at module level, all but what is code."""
     try:
         names = list(itertools.islice(step.frame.f_locals.items(), 2000))
@@ -1289,16 +1291,16 @@ def is_code_type(kind: type) -> bool:
     return of(kind, "__name__") in ("module", "function", "builtin_function_or_method", "method")
 
 
-def grouped(tensors: list[Seen]) -> list[tuple[str, list[Seen]]]:
+def grouped(tensors: list[NamedTensor]) -> list[tuple[str, list[NamedTensor]]]:
     """Tensors by the variable that they are reached from, in order."""
-    groups: dict[str, list[Seen]] = {}
+    groups: dict[str, list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(re.split(r"[.\[{]", tensor.path, maxsplit=1)[0], []).append(tensor)
     return list(groups.items())
 
 
-def by_owner(tensors: list[Seen]) -> list[list[Seen]]:
-    groups: dict[int, list[Seen]] = {}
+def by_owner(tensors: list[NamedTensor]) -> list[list[NamedTensor]]:
+    groups: dict[int, list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(id(tensor.owner), []).append(tensor)
     return list(groups.values())
@@ -1316,13 +1318,13 @@ def tally(values: Iterable[str]) -> dict[str, int]:
     return numbers
 
 
-def counts(tensors: list[Seen]) -> str:
+def counts(tensors: list[NamedTensor]) -> str:
     numbers = tally(tensor.device for tensor in tensors)
     ordered = sorted(numbers.items(), key=lambda item: -item[1])
     return ", ".join(f"{n:,} tensor{'s' * (n > 1)} on {d}" for d, n in ordered)
 
 
-def described(tensor: Seen, width: int) -> str:
+def described(tensor: NamedTensor, width: int) -> str:
     roles = {"attribute": "plain attribute", "hidden": "in a plain container", "plain": ""}
     what = roles.get(tensor.role, tensor.role)
     place = f"{tensor.path:<{width}}  {tensor.device:<7}"

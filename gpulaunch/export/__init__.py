@@ -8,8 +8,8 @@ Pure: a Plan in, text out. What the target cannot say is a Note, or a mistake in
 """
 
 from gpulaunch.export.hyperqueue import to_hyperqueue
-from gpulaunch.export.look import Chosen, Note, Target, choose
+from gpulaunch.export.look import ExportSelection, Note, Target, choose
 from gpulaunch.export.shell import to_shell
 from gpulaunch.export.slurm import to_slurm
 
-__all__ = ["Chosen", "Note", "Target", "choose", "to_hyperqueue", "to_shell", "to_slurm"]
+__all__ = ["ExportSelection", "Note", "Target", "choose", "to_hyperqueue", "to_shell", "to_slurm"]

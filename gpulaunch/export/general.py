@@ -20,10 +20,10 @@ from gpulaunch.core.template import Template, Text, fill, slots
 from gpulaunch.export.look import typed
 from gpulaunch.export.pieces import values_at_start
 from gpulaunch.export.words import Value, Variable
-from gpulaunch.spec.placeholders import compile_raw
-from gpulaunch.spec.plan import Plan
-from gpulaunch.spec.shell import compile_script
-from gpulaunch.spec.values import dialect
+from gpulaunch.jobfile.placeholders import compile_raw
+from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.shell import compile_script
+from gpulaunch.jobfile.values import dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class General:
     own: Mapping[str, str]
 
 
-class Entry:
+class ExportedEntry:
     """An entry of the file: what was typed, and the jobs that came of it."""
 
     def __init__(self, plan: Plan, group: int, jobs: tuple[Job, ...]) -> None:

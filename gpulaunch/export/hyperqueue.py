@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.retry import LOST_IN_A_ROW
-from gpulaunch.export.look import RESOURCE, Chosen
+from gpulaunch.export.look import RESOURCE, ExportSelection
 from gpulaunch.export.pieces import body, heading, input_lines, longest, values_at_start
 from gpulaunch.export.words import word
 
 
-def to_hyperqueue(chosen: Chosen) -> str:
+def to_hyperqueue(chosen: ExportSelection) -> str:
     """The file's text."""
     numbers = {job.name: number for number, job in enumerate(chosen.jobs)}
     limited = {
@@ -38,7 +38,7 @@ def to_hyperqueue(chosen: Chosen) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _task(chosen: Chosen, job: Job, numbers: dict[str, int]) -> Iterator[str]:
+def _task(chosen: ExportSelection, job: Job, numbers: dict[str, int]) -> Iterator[str]:
     yield f"id = {numbers[job.name]}"
     before = {numbers[name] for name in (*job.needs, *job.after) if name in numbers}
     if before:

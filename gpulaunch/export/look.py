@@ -12,8 +12,8 @@ from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Template, Text, slots
 from gpulaunch.core.words import cards, unescaped
 from gpulaunch.errors import UsageError
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.plan import Plan
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.plan import Plan
 
 Target: TypeAlias = Literal["hyperqueue", "slurm", "shell"]
 RESOURCE = re.compile(r"[A-Za-z_][\w/-]*", re.ASCII)
@@ -35,7 +35,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ExportSelection:
     """What is exported. `directory` (absolute) is where outputs and logs go, as in a run's."""
 
     plan: Plan = field(repr=False)
@@ -66,14 +66,14 @@ def typed(plan: Plan, group: int) -> dict[str, Any]:
     return merged
 
 
-def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
+def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> ExportSelection:
     """The jobs that the target runs, in the file's order.
 
     `gpus` is how many cards a shell script is for. Raises JobFileError where a job has no meaning
     there, UsageError where none is left.
     """
     _refuse(plan, target, gpus)
-    looking = _Looking(plan, target)
+    looking = _ExportScan(plan, target)
     left_out = looking.left_out()
     jobs = tuple(job for job in plan.jobs if job.name not in left_out)
     for job in jobs:
@@ -88,7 +88,7 @@ def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> Chosen:
             f"{plan.source.name}: no job of it can be exported to {target}:\n"
             + "\n".join(str(note) for note in looking.notes)
         )
-    return Chosen(plan, target, jobs, tuple(looking.notes), directory)
+    return ExportSelection(plan, target, jobs, tuple(looking.notes), directory)
 
 
 # ── Mistakes ────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +139,7 @@ def _is_utf8(text: Text) -> bool:
 # ── Notes ───────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Looking:
+class _ExportScan:
     def __init__(self, plan: Plan, target: Target) -> None:
         self.plan = plan
         self.target = target

@@ -9,7 +9,7 @@ from math import ceil
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import slots
-from gpulaunch.export.look import Chosen, texts_of, unescaped_text
+from gpulaunch.export.look import ExportSelection, texts_of, unescaped_text
 from gpulaunch.export.words import Value, Values, Variable, command, is_identifier, raw, word
 
 RANKS = (
@@ -190,7 +190,7 @@ def longest(job: Job) -> float | None:
     return ceil(tries * (job.timeout + job.grace) + job.retry.times * job.retry.delay + 60)
 
 
-def heading(chosen: Chosen, how: list[str]) -> list[str]:
+def heading(chosen: ExportSelection, how: list[str]) -> list[str]:
     """The comment at the top: where it is from, how it is used, what is not as in a run."""
     lines = [f"Made from {one_line(chosen.plan.source.name)} by `gpulaunch export`.", *how]
     if chosen.notes:

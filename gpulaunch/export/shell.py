@@ -10,7 +10,7 @@ import os.path
 from collections.abc import Iterator
 
 from gpulaunch.core.model import Job
-from gpulaunch.export.look import Chosen
+from gpulaunch.export.look import ExportSelection
 from gpulaunch.export.pieces import (
     RANKS,
     free_port,
@@ -22,7 +22,7 @@ from gpulaunch.export.pieces import (
     program,
     wants,
 )
-from gpulaunch.export.split import Lane, rounds
+from gpulaunch.export.split import TerminalLane, rounds
 from gpulaunch.export.words import Value, Variable, word, words
 
 ACCOUNT = r"""#: Keeping account, down to the next line like this one.
@@ -103,7 +103,7 @@ echo "$failed of {count} did not succeed; logs, outputs and exit statuses are in
 #: That is all."""
 
 
-def to_shell(chosen: Chosen, gpus: int) -> str:
+def to_shell(chosen: ExportSelection, gpus: int) -> str:
     """The script for so many cards."""
     how = [
         f"  bash FILE      for {gpus} card{'s' if gpus > 1 else ''}: a terminal each, all at once",
@@ -127,14 +127,14 @@ def to_shell(chosen: Chosen, gpus: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(chosen: Chosen, lane: Lane) -> Iterator[str]:
+def _section(chosen: ExportSelection, lane: TerminalLane) -> Iterator[str]:
     yield f"( # terminal {lane.number} #:"
     for job in lane.jobs:
         yield from _job(chosen, job, lane.cards)
     yield ") & #:"
 
 
-def _job(chosen: Chosen, job: Job, cards: tuple[int, ...]) -> Iterator[str]:
+def _job(chosen: ExportSelection, job: Job, cards: tuple[int, ...]) -> Iterator[str]:
     name = word(job.name)
     values = _values(chosen, job, cards)
     if job.after:
@@ -161,7 +161,9 @@ def _terms(job: Job) -> str:
     return terms
 
 
-def _line(chosen: Chosen, job: Job, cards: tuple[int, ...], values: dict[str, Value]) -> str:
+def _line(
+    chosen: ExportSelection, job: Job, cards: tuple[int, ...], values: dict[str, Value]
+) -> str:
     """The job, as it would be typed."""
     mask = ",".join(map(str, cards)) if job.demand.gpus else ""
     assigned = [f"CUDA_VISIBLE_DEVICES={mask}"]
@@ -174,7 +176,7 @@ def _line(chosen: Chosen, job: Job, cards: tuple[int, ...], values: dict[str, Va
     return f"{run} >>{word(_log(chosen, job))} 2>&1"
 
 
-def _values(chosen: Chosen, job: Job, cards: tuple[int, ...]) -> dict[str, Value]:
+def _values(chosen: ExportSelection, job: Job, cards: tuple[int, ...]) -> dict[str, Value]:
     """Nearly all is known beforehand, and so stands in the line itself."""
     again = job.retry.times > 0
     return {
@@ -190,9 +192,9 @@ def _values(chosen: Chosen, job: Job, cards: tuple[int, ...]) -> dict[str, Value
     }
 
 
-def _log(chosen: Chosen, job: Job) -> str:
+def _log(chosen: ExportSelection, job: Job) -> str:
     return os.path.join(chosen.directory, "logs", f"{job.name}.1.log")
 
 
-def _input(chosen: Chosen, job: Job) -> str:
+def _input(chosen: ExportSelection, job: Job) -> str:
     return os.path.join(chosen.directory, "inputs", job.name)

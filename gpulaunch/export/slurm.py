@@ -9,12 +9,12 @@ from math import ceil
 
 from gpulaunch.core.model import Job
 from gpulaunch.export.arrays import Submission, Unit, at_once, ranges, slug, submissions
-from gpulaunch.export.general import Entry
-from gpulaunch.export.look import Chosen, Note, note_at
+from gpulaunch.export.general import ExportedEntry
+from gpulaunch.export.look import ExportSelection, Note, note_at
 from gpulaunch.export.pieces import body, heading, input_lines, longest, one_line
 from gpulaunch.export.words import is_identifier, word
 
-LARGEST = 1000
+MAX_ARRAY_TASKS = 1000
 """Tasks of an array that every Slurm takes (MaxArraySize is 1001 unless the site says more)."""
 
 SUBMIT = r"""set -eu -o pipefail
@@ -31,7 +31,7 @@ stopped() {
 """
 
 
-def to_slurm(chosen: Chosen) -> tuple[dict[str, str], tuple[Note, ...]]:
+def to_slurm(chosen: ExportSelection) -> tuple[dict[str, str], tuple[Note, ...]]:
     """The files' texts by name, and what else is not as in a run, now that arrays are known."""
     units = _units(chosen)
     made = submissions(units)
@@ -47,7 +47,7 @@ def to_slurm(chosen: Chosen) -> tuple[dict[str, str], tuple[Note, ...]]:
     return files, notes
 
 
-def _notes(chosen: Chosen, units: list[Unit], untold: set[str]) -> Iterator[Note]:
+def _notes(chosen: ExportSelection, units: list[Unit], untold: set[str]) -> Iterator[Note]:
     said: set[int] = set()
     for unit in units:
         where = ("jobs", unit.group)
@@ -56,15 +56,16 @@ def _notes(chosen: Chosen, units: list[Unit], untold: set[str]) -> Iterator[Note
             said.add(unit.group)
             text = f"{', '.join(sorted(tokens))}: jobs of several arrays: Slurm is not told"
             yield note_at(chosen.plan, (*where, "uses"), text)
-        if len(unit.jobs) > LARGEST:
-            text = f"an array of {len(unit.jobs):,}: more than {LARGEST:,} are a matter of the site"
+        if len(unit.jobs) > MAX_ARRAY_TASKS:
+            text = f"an array of {len(unit.jobs):,}: more than {MAX_ARRAY_TASKS:,} are"
+            text += " a matter of the site"
             yield note_at(chosen.plan, where, text)
 
 
 # ── Scripts ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _units(chosen: Chosen) -> list[Unit]:
+def _units(chosen: ExportSelection) -> list[Unit]:
     """Jobs of an entry that come to the same script, together."""
     entries: defaultdict[int, list[Job]] = defaultdict(list)
     for job in chosen.jobs:
@@ -72,7 +73,7 @@ def _units(chosen: Chosen) -> list[Unit]:
     units: list[Unit] = []
     taken = {"submit"}
     for group, jobs in entries.items():
-        entry = Entry(chosen.plan, group, tuple(jobs))
+        entry = ExportedEntry(chosen.plan, group, tuple(jobs))
         alike: defaultdict[str, list[tuple[Job, str]]] = defaultdict(list)
         for job in jobs:
             script, line = _task(entry, job)
@@ -93,7 +94,7 @@ def _free(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _task(entry: Entry, job: Job) -> tuple[str, str]:
+def _task(entry: ExportedEntry, job: Job) -> tuple[str, str]:
     """The script's lines behind its options, and what the job brings into them: a table's line."""
     general = entry.general(job)
     own = {"GPULAUNCH_JOB": job.name, **general.own}
@@ -128,7 +129,7 @@ def _options(job: Job) -> Iterator[str]:
         yield f"#SBATCH --time={ceil(seconds / 60)}"
 
 
-def _script(chosen: Chosen, unit: Unit, most: int | None) -> str:
+def _script(chosen: ExportSelection, unit: Unit, most: int | None) -> str:
     options, _, rest = unit.script.partition("\nexport ")
     label = one_line(chosen.label(unit.group))
     lines = ["#!/bin/bash", f"# {label}, of {one_line(chosen.plan.source.name)}"]
@@ -157,7 +158,7 @@ def _percent(most: int | None, count: int) -> str:
     return f"%{most}" if most is not None and most < count else ""
 
 
-def _submit(chosen: Chosen, made: list[Submission], most: dict[str, int]) -> str:
+def _submit(chosen: ExportSelection, made: list[Submission], most: dict[str, int]) -> str:
     how = ["  bash submit.sh      submits everything, in order; it can be done from anywhere"]
     lines = ["#!/bin/bash", *heading(chosen, how), SUBMIT]
     for one in made:

@@ -15,7 +15,7 @@ from gpulaunch.export.look import levels_of
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TerminalLane:
     """A terminal in one round. `number` counts from 1; jobs that take cards have all of these."""
 
     number: int
@@ -23,7 +23,9 @@ class Lane:
     jobs: tuple[Job, ...]
 
 
-def rounds(jobs: tuple[Job, ...], gpus: int, limits: Mapping[str, int]) -> Iterator[list[Lane]]:
+def rounds(
+    jobs: tuple[Job, ...], gpus: int, limits: Mapping[str, int]
+) -> Iterator[list[TerminalLane]]:
     """The lanes that have anything to do, round by round."""
     levels = levels_of(jobs)
     ready: defaultdict[tuple[int, int], list[Job]] = defaultdict(list)
@@ -45,7 +47,7 @@ def _weights(jobs: Sequence[Job]) -> dict[str, float]:
 
 def _split(
     jobs: list[Job], width: int, count: int, limits: Mapping[str, int], weights: dict[str, float]
-) -> list[Lane]:
+) -> list[TerminalLane]:
     lanes: list[list[Job]] = [[] for _ in range(count)]
     loads = [0.0] * count
     most = _lanes_for_tokens(jobs, limits)
@@ -55,7 +57,7 @@ def _split(
         lanes[least].append(job)
         loads[least] += weights[job.name]
     return [
-        Lane(number + 1, tuple(range(number * width, (number + 1) * width)), tuple(lane))
+        TerminalLane(number + 1, tuple(range(number * width, (number + 1) * width)), tuple(lane))
         for number, lane in enumerate(lanes)
         if lane
     ]

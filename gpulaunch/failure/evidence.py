@@ -30,7 +30,7 @@ from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
 
 if TYPE_CHECKING:
-    from gpulaunch.failure.judge import Finding, Verdict
+    from gpulaunch.failure.judge import FailureEvidence, Verdict
     from gpulaunch.failure.reading import Error
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
@@ -48,8 +48,8 @@ KILLED = (
 
 _MODULE = re.compile(r": (?:module|ml): (command )?not found$")
 _KILLED_BY = frozenset({4, 6, 7, 8, 9, 11})
-_FULL = 1 << 20
-_LENGTH = 300
+_MAX_LOG_BYTES = 1 << 20
+_MAX_LINE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _by_signal(evidence: Evidence, signal: int | None) -> Failure | None:
             words = "killed while the kernel was killing processes for want of memory (oom_kill)"
             return _failure("host_oom", words)
         case 7:
-            full = [room.path for room in evidence.rooms if room.free < _FULL]
+            full = [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
             disks = [path for path in full if path != "/dev/shm"]
             if disks and "/dev/shm" not in full:
                 return _failure("disk_full", f"SIGBUS, and no space is left at {disks[0]}")
@@ -227,7 +227,7 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if found.kind == "gpu_oom":
         return _out_of_memory(evidence, found)
     if found.kind == "disk_full":
-        full = [room.path for room in evidence.rooms if room.free < _FULL]
+        full = [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
         where = f"Full: {', '.join(full)}. " if full else ""
         return _failure(found.kind, found.text, where)
     return _failure(found.kind, found.text)
@@ -256,7 +256,11 @@ def advice_on_modules(evidence: Evidence) -> str:
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
     """A full disk takes the log's last words as well; torch only says that it could not write."""
-    full = [room.path for room in evidence.rooms if room.free < _FULL and room.path != "/dev/shm"]
+    full = [
+        room.path
+        for room in evidence.rooms
+        if room.free < _MAX_LOG_BYTES and room.path != "/dev/shm"
+    ]
     error = verdict.error
     if not full or (error is not None and not _speaks_of_writing(error)):
         return None
@@ -269,7 +273,7 @@ def _speaks_of_writing(error: Error) -> bool:
     return any("writ" in text or "unexpected pos" in text for text in words)
 
 
-def _out_of_memory(evidence: Evidence, found: Finding) -> Failure:
+def _out_of_memory(evidence: Evidence, found: FailureEvidence) -> Failure:
     numbers = numbers_of(found.message or found.text)
     seen = [card.foreign for card in evidence.cards if card.foreign is not None]
     others = max(seen) if seen else numbers.others or 0
@@ -290,4 +294,4 @@ def _failure(kind: str, words: str, before: str = "") -> Failure:
 
 def _clipped(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…"
+    return text if len(text) <= _MAX_LINE_CHARACTERS else f"{text[: _MAX_LINE_CHARACTERS - 1]}…"

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 
 from gpulaunch.failure import patterns, shapes
 from gpulaunch.failure.patterns import WRAPPER
-from gpulaunch.failure.reading import Error, Line, Raised, errors_of, lines_of
+from gpulaunch.failure.reading import Error, LogLine, Raised, errors_of, lines_of
 
 TRAILER = 25  # Lines that may follow the last error before it counts as survived.
-MOST = 200  # Errors of a cluster that are looked at, the last ones.
+MAX_CLUSTER_ERRORS = 200  # Errors of a cluster that are looked at, the last ones.
 ECHO = 2  # Lines between an error and a wrapper's own "error: it failed".
 FOLLOWING = frozenset({"secondary", WRAPPER})
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FailureEvidence:
     """`text`: the line that shows it; `message`: the exception's, where it was one."""
 
     kind: str
@@ -37,9 +37,9 @@ class Verdict:
     """`finding` decides; `error`: the log ends in an error, whatever it is; `soft`: something was
     given up on and the program went on; `child`: the log says that this signal killed a process."""
 
-    finding: Finding | None
+    finding: FailureEvidence | None
     error: Error | None
-    soft: Finding | None
+    soft: FailureEvidence | None
     child: int | None = None
 
 
@@ -53,14 +53,14 @@ def judge(text: str) -> Verdict:
     return Verdict(_decide(lines, cluster), cluster[-1], soft, _child(lines))
 
 
-def classify(error: Error) -> Finding | None:
+def classify(error: Error) -> FailureEvidence | None:
     """The error's class: `secondary` and WRAPPER included, None where nothing is known of it."""
     if error.shape == "line":
-        return Finding(error.kind, error.text)
+        return FailureEvidence(error.kind, error.text)
     if error.shape == "vague":
         return None
     links = [*error.explicit, True]
-    found: Finding | None = None
+    found: FailureEvidence | None = None
     for raised, explicit in zip(reversed(error.raised), reversed(links), strict=False):
         deeper = _of_exception(raised)
         if deeper is None:
@@ -73,7 +73,7 @@ def classify(error: Error) -> Finding | None:
     return found
 
 
-def _of_exception(raised: Raised) -> Finding | None:
+def _of_exception(raised: Raised) -> FailureEvidence | None:
     if not raised.type:
         return None
     head = raised.message.partition("\n")[0]
@@ -85,14 +85,14 @@ def _of_exception(raised: Raised) -> Finding | None:
             continue
         if pattern.text.search(raised.message if pattern.deep else head):
             text = f"{raised.type}: {head}" if head else raised.type
-            return Finding(pattern.kind, text, raised.message)
+            return FailureEvidence(pattern.kind, text, raised.message)
     return None
 
 
 # ── Which errors count ──────────────────────────────────────────────────────────────────────────
 
 
-def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
+def _cluster(lines: Sequence[LogLine], errors: Sequence[Error]) -> list[Error]:
     """The errors at the end; empty where the log goes on after the last."""
     owned = {at for error in errors for at in range(error.start, error.end + 1)}
     rest = [line for line in lines if line.at not in owned]
@@ -102,7 +102,7 @@ def _cluster(lines: Sequence[Line], errors: Sequence[Error]) -> list[Error]:
         if error.shape == "ignored":
             continue
         survived = error.shape == "survived" and not (cluster and _points_back(cluster[0]))
-        if survived or len(cluster) == MOST:
+        if survived or len(cluster) == MAX_CLUSTER_ERRORS:
             break
         if not _is_quiet(_between(rest, error.end, after)):
             break
@@ -116,11 +116,11 @@ def _points_back(error: Error) -> bool:
     return any(shapes.WARNED.search(raised.message) for raised in error.raised)
 
 
-def _between(rest: Sequence[Line], start: int, stop: int) -> Iterator[Line]:
+def _between(rest: Sequence[LogLine], start: int, stop: int) -> Iterator[LogLine]:
     return (line for line in rest if start < line.at < stop)
 
 
-def _is_quiet(between: Iterator[Line]) -> bool:
+def _is_quiet(between: Iterator[LogLine]) -> bool:
     """No sign of life, and not many lines of any other kind."""
     others = bars = 0
     for line in between:
@@ -145,7 +145,7 @@ def _is_noise(text: str) -> bool:
 # ── Which of them decides ───────────────────────────────────────────────────────────────────────
 
 
-def _decide(lines: Sequence[Line], cluster: Sequence[Error]) -> Finding | None:
+def _decide(lines: Sequence[LogLine], cluster: Sequence[Error]) -> FailureEvidence | None:
     known = [(error, classify(error)) for error in cluster]
     firsts = [(e, found) for e, found in known if found and found.kind not in FOLLOWING]
     # What programs expect and handle is a root cause only where there is no other.
@@ -164,7 +164,9 @@ def _decide(lines: Sequence[Line], cluster: Sequence[Error]) -> Finding | None:
     return found
 
 
-def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, last: Error) -> bool:
+def _explains(
+    lines: Sequence[LogLine], cluster: Sequence[Error], error: Error, last: Error
+) -> bool:
     """Whether `error` is why the unknown `last` came: another process's, or echoed by it."""
     if error.stream != last.stream or error.shape == "child":
         return True
@@ -179,12 +181,12 @@ def _explains(lines: Sequence[Line], cluster: Sequence[Error], error: Error, las
     return len(others) <= ECHO
 
 
-def of_status(text: str, code: int) -> Finding | None:
+def of_status(text: str, code: int) -> FailureEvidence | None:
     """What the last lines say of the status that they came with."""
     for line in reversed(last_lines(text)):
         for codes, pattern in patterns.STATUSES:
             if code in codes and pattern.text.match(line):
-                return Finding(pattern.kind, line)
+                return FailureEvidence(pattern.kind, line)
     return None
 
 
@@ -193,7 +195,7 @@ def last_lines(text: str) -> list[str]:
     return [line.text for line in lines_of(text)[-TRAILER:]]
 
 
-def _child(lines: Sequence[Line]) -> int | None:
+def _child(lines: Sequence[LogLine]) -> int | None:
     """The first of SIGILL, SIGBUS, SIGKILL that the last lines tell of."""
     for line in lines[-2 * TRAILER :]:
         found = shapes.CHILD_SIGNAL.search(line.text)
@@ -202,15 +204,15 @@ def _child(lines: Sequence[Line]) -> int | None:
     return None
 
 
-def _soft(lines: Sequence[Line]) -> Finding | None:
+def _soft(lines: Sequence[LogLine]) -> FailureEvidence | None:
     for line in reversed(lines):
         for pattern in patterns.SOFT:
             found = pattern.text.match(line.text)
             if found is None:
                 continue
             if pattern.kind:
-                return Finding(pattern.kind, line.text)
+                return FailureEvidence(pattern.kind, line.text)
             inner = _of_exception(Raised("RuntimeError", found["rest"]))
             if inner is not None and inner.kind not in FOLLOWING:
-                return Finding(inner.kind, line.text, found["rest"])
+                return FailureEvidence(inner.kind, line.text, found["rest"])
     return None

@@ -17,14 +17,14 @@ from gpulaunch.core.terminal import shown
 from gpulaunch.failure import patterns
 from gpulaunch.failure import shapes as p
 
-LONGEST = 128 * 1024  # Characters of the text,
-LAST = 4000  # lines of it that are looked at,
+MAX_TEXT_CHARACTERS = 128 * 1024  # Characters of the text,
+MAX_LINES = 4000  # lines of it that are looked at,
 WIDTH = 4000  # and characters of each.
 BODY = 30  # Lines after an exception's own that may belong to its message.
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One line without its prefixes. `stream`: the rank or process that a prefix names.
 
     `level`: W(arning) and I(nfo) lines speak of what was survived; "" where there is no level.
@@ -65,24 +65,24 @@ class Error:
     text: str = ""
 
 
-def lines_of(text: str) -> tuple[Line, ...]:
+def lines_of(text: str) -> tuple[LogLine, ...]:
     """The log's lines as a terminal shows them, their prefixes taken off."""
-    raw = text[-LONGEST:].replace("\0", "").split("\n")[-LAST:]
+    raw = text[-MAX_TEXT_CHARACTERS:].replace("\0", "").split("\n")[-MAX_LINES:]
     return tuple(_line(at, line) for at, line in enumerate(raw))
 
 
-def errors_of(lines: Sequence[Line]) -> tuple[Error, ...]:
+def errors_of(lines: Sequence[LogLine]) -> tuple[Error, ...]:
     """Every error, in the order of the lines in which they end."""
-    streams: dict[str, list[Line]] = {}
+    streams: dict[str, list[LogLine]] = {}
     for line in lines:
         streams.setdefault(line.stream, []).append(line)
     found = [error for each in streams.values() for error in _Parser(each).errors()]
     return tuple(sorted(found, key=lambda error: (error.end, error.start)))
 
 
-def _line(at: int, raw: str) -> Line:
+def _line(at: int, raw: str) -> LogLine:
     if not raw:
-        return Line(at, "")
+        return LogLine(at, "")
     text = shown(raw).rstrip()[:WIDTH]
     place, stream, level = 0, "", ""
     for _ in range(8):
@@ -97,13 +97,13 @@ def _line(at: int, raw: str) -> Line:
             level = found[name][0]
         elif name:
             stream = found[name]
-    return Line(at, text[place:], stream, level)
+    return LogLine(at, text[place:], stream, level)
 
 
 class _Parser:
     """The errors of one stream's lines."""
 
-    def __init__(self, lines: list[Line]) -> None:
+    def __init__(self, lines: list[LogLine]) -> None:
         self._lines = lines
         self._at = 0
         self._told = -1  # Where the last traceback ended.
@@ -127,7 +127,7 @@ class _Parser:
         first = self._at
         # Another traceback's last line announces nothing.
         announced = first > 0 and first - 1 != self._told
-        before = self._lines[first - 1] if announced else Line(0, "")
+        before = self._lines[first - 1] if announced else LogLine(0, "")
         raised: list[Raised] = []
         explicit: list[bool] = []
         last = first
@@ -210,7 +210,7 @@ class _Parser:
         raised = Raised(found["type"] if found else "", message)
         return Error(first.at, end.at, "abort", (raised,), (), first.stream, text=end.text)
 
-    def _single(self, line: Line) -> Error | None:
+    def _single(self, line: LogLine) -> Error | None:
         self._at += 1
         if line.level in ("W", "I", "D") or not line.text:
             return None
@@ -248,7 +248,7 @@ def _is_frame(text: str) -> bool:
     return not text or text[0] in " \t│╭╰❱" or _is_header(text)
 
 
-def _shape(before: Line) -> str:
+def _shape(before: LogLine) -> str:
     """What the line before a traceback makes of it."""
     if p.IGNORED.match(before.text):
         return "ignored"

@@ -16,8 +16,8 @@ from typing import Any
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus import parse
-from gpulaunch.gpus.helper import Helper
-from gpulaunch.gpus.machine import Fault, Look, Machine
+from gpulaunch.gpus.helper import DriverHelper
+from gpulaunch.gpus.machine import CardReading, Fault, Machine
 from gpulaunch.gpus.simulated import simulated
 
 __all__ = ["ProbeClient", "find", "looks", "simulated"]
@@ -32,7 +32,7 @@ class ProbeClient:
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, limit: float = TIMEOUT) -> None:
-        self.helper = Helper(environ, limit)
+        self.helper = DriverHelper(environ, limit)
         self._asked: set[str] = set()
 
     def __enter__(self) -> ProbeClient:
@@ -54,10 +54,10 @@ class ProbeClient:
             self._asked.add(gpu.uuid)
             self.helper.ask({"ask": "look", "index": gpu.index, "uuid": gpu.uuid})
 
-    def on_readable(self) -> list[Look]:
+    def on_readable(self) -> list[CardReading]:
         return [self._take(answer) for answer in self.helper.on_readable()]
 
-    def overdue(self, now: float) -> Look | None:
+    def overdue(self, now: float) -> CardReading | None:
         """The look at the card whose call hangs, as sick: the helper was killed, others go on.
 
         Or at one that could not be asked about, as the system is out of processes or descriptors.
@@ -68,7 +68,7 @@ class ProbeClient:
     def close(self) -> None:
         self.helper.close()
 
-    def _take(self, answer: Mapping[str, Any]) -> Look:
+    def _take(self, answer: Mapping[str, Any]) -> CardReading:
         look = parse.look(answer)
         self._asked.discard(look.uuid)
         return look
@@ -83,7 +83,7 @@ def find(
     a Fault that says why. With a `client`, its helper is asked and stays for later looks.
     """
     with ExitStack() as stack:
-        helper = client.helper if client else stack.enter_context(Helper(environ, timeout))
+        helper = client.helper if client else stack.enter_context(DriverHelper(environ, timeout))
         (answer,) = helper.run([{"ask": "machine"}])
         if fault := parse.machine_fault(answer):
             return Machine(faults=(hinted(fault, environ),))
@@ -91,7 +91,7 @@ def find(
     return assembled(answer, answers)
 
 
-def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, Look]:
+def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, CardReading]:
     """A look at each of these cards, by UUID. Blocks, for at most the client's limit a card."""
     requests = [{"ask": "look", "index": gpu.index, "uuid": gpu.uuid} for gpu in gpus]
     return {look.uuid: look for look in map(parse.look, client.helper.run(requests))}

@@ -19,12 +19,12 @@ from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
 from gpulaunch.gpus.free import is_free
 from gpulaunch.gpus.lease import holders, scope_of
-from gpulaunch.gpus.machine import Look, Machine
+from gpulaunch.gpus.machine import CardReading, Machine
 from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """`error`: no job can run; `warning`: some may not, or not well; `note`: worth knowing."""
 
     level: Literal["ok", "note", "warning", "error"]
@@ -35,9 +35,9 @@ class Finding:
 def examine(
     environ: Mapping[str, str],
     timeout: float = 10.0,
-    isolation: Callable[[Sequence[Gpu]], Finding] | None = None,
-    cluster: Callable[[Mapping[str, str]], Finding | None] = lambda environ: None,
-) -> list[Finding]:
+    isolation: Callable[[Sequence[Gpu]], DoctorFinding] | None = None,
+    cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
+) -> list[DoctorFinding]:
     """Everything that can be seen from here, the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
@@ -60,52 +60,56 @@ def examine(
     ]
 
 
-def driver(machine: Machine) -> Iterator[Finding]:
+def driver(machine: Machine) -> Iterator[DoctorFinding]:
     if machine.driver:
         count = f"{len(machine.gpus)} usable" if machine.gpus else "no usable"
         cuda = f", CUDA {machine.cuda}" if machine.cuda else ""
-        yield Finding("ok", f"driver {machine.driver}{cuda}, {count} card(s) or MIG instance(s)")
+        yield DoctorFinding(
+            "ok", f"driver {machine.driver}{cuda}, {count} card(s) or MIG instance(s)"
+        )
     for fault in machine.faults:
         where = f"{fault.card}: " if fault.card else "NVML: "
-        yield Finding("warning" if machine.gpus else "error", where + fault.what, fault.advice)
+        yield DoctorFinding(
+            "warning" if machine.gpus else "error", where + fault.what, fault.advice
+        )
 
 
-def cards(machine: Machine, seen: Mapping[str, Look]) -> Iterator[Finding]:
+def cards(machine: Machine, seen: Mapping[str, CardReading]) -> Iterator[DoctorFinding]:
     for gpu in machine.gpus:
         look = seen[gpu.uuid]
         where = f"GPU {gpu.index} ({gpu.name})"
         if look.sick:
-            yield Finding("error", f"{where}: {look.sick}", "gpulaunch leaves it out")
+            yield DoctorFinding("error", f"{where}: {look.sick}", "gpulaunch leaves it out")
         elif busy := is_free(look):
-            yield Finding("note", f"{where} is in use: {getattr(busy, 'by', busy)}")
+            yield DoctorFinding("note", f"{where} is in use: {getattr(busy, 'by', busy)}")
         for note in look.notes:
-            yield Finding("warning", f"{where}: {note}")
+            yield DoctorFinding("warning", f"{where}: {note}")
         if look.persistence is False:
-            yield Finding(
+            yield DoctorFinding(
                 "warning",
                 f"{where}: persistence mode is off, each first use takes seconds",
                 "`sudo nvidia-smi -pm 1`, or run nvidia-persistenced",
             )
         if look.compute_mode not in (None, "default", "prohibited"):
-            yield Finding(
+            yield DoctorFinding(
                 "note",
                 f"{where}: compute mode {look.compute_mode}: one process at a time",
                 "`nvidia-smi -c DEFAULT` where jobs are to share it (per_gpu)",
             )
 
 
-def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Iterator[Finding]:
+def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Iterator[DoctorFinding]:
     """Whether the driver announces Xids to this user; what was said before cannot be read."""
     heard = [gpu for gpu in machine.gpus if isinstance(told.get(gpu.uuid), tuple)]
     if heard:
         which = "every card" if len(heard) == len(machine.gpus) else some(heard)
-        yield Finding("ok", f"the driver reports Xids and other health events of {which}")
+        yield DoctorFinding("ok", f"the driver reports Xids and other health events of {which}")
     deaf = defaultdict(list)
     for gpu in machine.gpus:
         if gpu not in heard:
             deaf[told.get(gpu.uuid, "the driver does not answer when asked for them")].append(gpu)
     for why, gpus in deaf.items():
-        yield Finding(
+        yield DoctorFinding(
             "note",
             f"no health events (Xids) of {some(gpus)}: {why}",
             "jobs run all the same; a failing card is noticed when it is looked at",
@@ -118,7 +122,7 @@ def some(gpus: Sequence[Gpu]) -> str:
     return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
 
 
-def device_files(machine: Machine, directory: str = "/dev") -> Iterator[Finding]:
+def device_files(machine: Machine, directory: str = "/dev") -> Iterator[DoctorFinding]:
     """The files that CUDA opens; NVML alone needs fewer, and so may count cards CUDA cannot use."""
     if not machine.gpus:
         return
@@ -127,19 +131,21 @@ def device_files(machine: Machine, directory: str = "/dev") -> Iterator[Finding]
     for path in paths + [f"{directory}/nvidia{minor}" for minor in minors]:
         if not os.path.exists(path):
             advice = "`nvidia-modprobe -u -c=0` makes it; in a container, pass it in"
-            yield Finding("warning", f"{path} does not exist", advice)
+            yield DoctorFinding("warning", f"{path} does not exist", advice)
         elif not os.access(path, os.R_OK | os.W_OK):
             advice = "its mode and group, or the container's or Slurm job's device list"
-            yield Finding("error", f"{path} may not be opened by this user", f"see {advice}")
+            yield DoctorFinding("error", f"{path} may not be opened by this user", f"see {advice}")
 
 
-def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     value = environ.get(ORDER)
     if value not in (None, PCI_ORDER, "FASTEST_FIRST"):
-        yield Finding("warning", f"{ORDER}={value} is no order that CUDA knows", f"use {PCI_ORDER}")
+        yield DoctorFinding(
+            "warning", f"{ORDER}={value} is no order that CUDA knows", f"use {PCI_ORDER}"
+        )
     models = sorted({gpu.name for gpu in machine.gpus if not gpu.mig})
     if len(models) > 1:
-        yield Finding(
+        yield DoctorFinding(
             "note",
             f"cards of different models ({', '.join(models)}): outside of gpulaunch CUDA may "
             "number them otherwise than nvidia-smi",
@@ -147,26 +153,26 @@ def order(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
         )
     style, why = style_for(machine)
     if style == "uuid":
-        yield Finding("note", f"jobs get their cards by UUID: {why}")
+        yield DoctorFinding("note", f"jobs get their cards by UUID: {why}")
 
 
-def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     try:
         pool = mask.pool(machine, environ)
     except UsageError as error:
-        yield Finding("error", str(error))
+        yield DoctorFinding("error", str(error))
         return
     for note in pool.notes:
-        yield Finding("warning", note)
+        yield DoctorFinding("warning", note)
     if pool.why and machine.gpus:
-        yield Finding(
+        yield DoctorFinding(
             "note" if pool.gpus else "error",
             f"{pool.why}: {len(pool.gpus)} of {len(machine.gpus)} cards may be used",
             "" if pool.gpus else f"unset {MASK}, or name a card",
         )
 
 
-def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
+def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """A lease ends with its holders and cannot be stale; one that is stopped keeps it, though."""
     known = {gpu.key: f"GPU {gpu.index}" for gpu in machine.gpus}
     for key, holder in sorted(holders(scope_of(environ)).items()):
@@ -175,35 +181,37 @@ def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[Finding]:
         where = known.get(key, key)
         if state_of(holder.pid) == "T":
             advice = f"`kill -CONT {holder.pid}` lets it go on"
-            yield Finding("warning", f"{where} is leased by a stopped process: {holder}", advice)
+            yield DoctorFinding(
+                "warning", f"{where} is leased by a stopped process: {holder}", advice
+            )
         else:
-            yield Finding("note", f"{where} is leased by {holder}")
+            yield DoctorFinding("note", f"{where} is leased by {holder}")
     if directory := environ.get(lockfile.VARIABLE):
         yield lease_directory(directory)
 
 
-def lease_directory(directory: str) -> Finding:
+def lease_directory(directory: str) -> DoctorFinding:
     path = Path(directory)
     if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-        return Finding(
+        return DoctorFinding(
             "error",
             f"{lockfile.VARIABLE}={directory} is not a directory this user may write to",
             f"`mkdir -m 1777 {directory}`, the same for everybody who uses the cards",
         )
     if os.getuid() and not path.stat().st_mode & 0o002:
-        return Finding(
+        return DoctorFinding(
             "warning",
             f"{lockfile.VARIABLE}={directory} is not writable for every user",
             f"`chmod 1777 {directory}`, where others lease these cards as well",
         )
-    return Finding("ok", f"leases are also held in {directory}")
+    return DoctorFinding("ok", f"leases are also held in {directory}")
 
 
-def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[Finding]:
+def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[DoctorFinding]:
     marks = (".dockerenv", "run/.containerenv")
     inside = any(os.path.exists(os.path.join(root, mark)) for mark in marks)
     if inside and not environ.get(lockfile.VARIABLE):
-        yield Finding(
+        yield DoctorFinding(
             "warning",
             "in a container: where it has a network of its own, leases do not exclude launchers "
             "outside of it",

@@ -26,8 +26,8 @@ from gpulaunch.gpus.helper import command
 
 PERIOD = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-TRIES = 8  # in a row; after about two minutes of them nothing is expected to change
-STEADY = 600.0  # seconds after which a helper that dies is none of a row
+MAX_RESTARTS = 8  # in a row; after about two minutes of them nothing is expected to change
+STEADY_SECONDS = 600.0  # seconds after which a helper that dies is none of a row
 
 _LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 
@@ -158,7 +158,7 @@ class EventsClient:
             except BlockingIOError:
                 return
             if not said:
-                yield from self._bury()
+                yield from self._note_end()
                 return
             *lines, self._heard = (self._heard + said).split(b"\n")
             for line in lines:
@@ -188,7 +188,7 @@ class EventsClient:
                 self._lost.add(gpu)
                 yield HealthEvent(gpu, None, f"the driver: {words}", "lost", True, time.time())
 
-    def _bury(self) -> Iterator[HealthEvent]:
+    def _note_end(self) -> Iterator[HealthEvent]:
         """The helper is gone, or will be at once; what it hung on is not asked about again."""
         stuck, self._asking = self._asking, []
         assert self._process is not None
@@ -205,10 +205,10 @@ class EventsClient:
             self._put_off("the process that listens dies again and again")
 
     def _put_off(self, why: str) -> None:
-        if self._since and time.monotonic() - self._since > STEADY:
+        if self._since and time.monotonic() - self._since > STEADY_SECONDS:
             self._failures = 0
         self._failures += 1
-        self._ended = self._failures > TRIES or not self._gpus
+        self._ended = self._failures > MAX_RESTARTS or not self._gpus
         if not self._ended:
             pause = FIRST_PAUSE * 2.0 ** (self._failures - 1)
             descriptors.set_timer(self._timer, min(pause, LONGEST_PAUSE))

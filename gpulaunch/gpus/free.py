@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpulaunch.core.events import Occupied, Sick
-from gpulaunch.gpus.machine import Look, Process, size
+from gpulaunch.gpus.machine import CardReading, Process, size
 
 MIB = 2**20
 ALLOWED = 512 * MIB
@@ -16,7 +16,7 @@ SLACK = 64 * MIB
 
 
 def is_free(
-    look: Look, share_busy: bool = False, own: Collection[int] = frozenset()
+    look: CardReading, share_busy: bool = False, own: Collection[int] = frozenset()
 ) -> Occupied | Sick | None:
     """None where a job may start there; `own` PIDs do not count as foreign.
 
@@ -38,7 +38,7 @@ def is_free(
     return None
 
 
-def drained(before: Look, look: Look) -> bool:
+def drained(before: CardReading, look: CardReading) -> bool:
     """Whether the card's memory is back to what it was before the attempt.
 
     The attempt's whole tree is gone by then: who is seen alive on the card is a stranger, and what
@@ -55,6 +55,6 @@ def drained(before: Look, look: Look) -> bool:
     return look.used - sum(entry.memory or 0 for entry in arrived) <= before.used + SLACK
 
 
-def computing(look: Look) -> tuple[Process, ...]:
+def computing(look: CardReading) -> tuple[Process, ...]:
     """The processes that keep others off: graphics alone (a desktop) does not."""
     return tuple(entry for entry in look.processes if entry.kind != "G")

@@ -38,7 +38,7 @@ def command(
     return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{title or module}"]
 
 
-class Helper:
+class DriverHelper:
     """Answers are the request with more in it; a failure of the whole is an "error".
 
     `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question;
@@ -59,7 +59,7 @@ class Helper:
         self._ready = False
         self._poll = select.epoll()
 
-    def __enter__(self) -> Helper:
+    def __enter__(self) -> DriverHelper:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +95,7 @@ class Helper:
             return []
         except OSError:
             said = b""
-        answers = self._lines(said) if said else self._bury()
+        answers = self._lines(said) if said else self._reap()
         self._go_on()
         return answers
 
@@ -184,7 +184,7 @@ class Helper:
             self._current = None  # one question, one line
         return [json.loads(line) for line in lines]
 
-    def _bury(self) -> list[Answer]:
+    def _reap(self) -> list[Answer]:
         process = self._process
         kind, how = "Crashed", ""
         if process is not None:

@@ -11,13 +11,13 @@ from gpulaunch.core.events import Occupied
 from gpulaunch.gpus import free
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.lease import holders
-from gpulaunch.gpus.machine import Look, Machine, Process
-from gpulaunch.gpus.mask import Pool
+from gpulaunch.gpus.machine import CardReading, Machine, Process
+from gpulaunch.gpus.mask import InheritedPool
 from gpulaunch.gpus.names import Holder
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InventoryRow:
     """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
 
     `health` is "ok", or what is wrong; `healthy` is False only where no job could run. `occupied`
@@ -41,8 +41,8 @@ class Row:
 
 
 def inventory(
-    machine: Machine, client: ProbeClient, scope: str = "", pool: Pool | None = None
-) -> list[Row]:
+    machine: Machine, client: ProbeClient, scope: str = "", pool: InheritedPool | None = None
+) -> list[InventoryRow]:
     """A row for each card of the machine, the unusable ones last. Blocks as `looks` does.
 
     `scope`: that of the job in which this process runs, whose leases are below the machine's.
@@ -53,9 +53,9 @@ def inventory(
     leased = holders() | holders(scope)
     rows = []
     for gpu in machine.gpus:
-        look = seen.get(gpu.uuid, Look(gpu.uuid))
+        look = seen.get(gpu.uuid, CardReading(gpu.uuid))
         rows.append(
-            Row(
+            InventoryRow(
                 gpu.index,
                 gpu.uuid,
                 gpu.name,
@@ -72,17 +72,17 @@ def inventory(
             )
         )
     return rows + [
-        Row(fault.index, "", fault.card, None, None, (), None, fault.advised, False)
+        InventoryRow(fault.index, "", fault.card, None, None, (), None, fault.advised, False)
         for fault in machine.faults
         if fault.card
     ]
 
 
-def occupied(look: Look) -> str | None:
+def occupied(look: CardReading) -> str | None:
     why = free.is_free(look)
     return why.by if isinstance(why, Occupied) else None
 
 
-def health(look: Look) -> str:
+def health(look: CardReading) -> str:
     said = ([look.sick] if look.sick else []) + list(look.notes)
     return "; ".join(said) or "ok"

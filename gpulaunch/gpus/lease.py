@@ -37,8 +37,8 @@ from gpulaunch.gpus.descriptors import listening_socket, timer
 from gpulaunch.gpus.lockfile import UnfitLockError
 from gpulaunch.gpus.names import (
     UNKNOWN,
-    Held,
     Holder,
+    NameHeldError,
     bind_name,
     connect_patiently,
     holder_of,
@@ -48,9 +48,9 @@ from gpulaunch.gpus.names import (
 from gpulaunch.peers import peer, receive
 
 __all__ = [
-    "Held",
     "Holder",
     "Lease",
+    "NameHeldError",
     "UnfitLockError",
     "Waiter",
     "gather_name",
@@ -126,7 +126,7 @@ def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
             continue
         try:
             locked = _lock_passed(name, descriptors)
-        except (OSError, Held):
+        except (OSError, NameHeldError):
             sock.close()
             return None
         return Lease(
@@ -398,7 +398,7 @@ class Waiter:
             try:
                 sock = undo.enter_context(listening_socket(fds[0], self._name))
                 locked = _lock_passed(self._name, fds[1:])
-            except (OSError, Held):
+            except (OSError, NameHeldError):
                 return None
             undo.pop_all()
         for fd in fds[1:]:
@@ -417,7 +417,7 @@ def _lock(name: str) -> int | None:
         return None
     locked = lockfile.lock(directory, _file(name))
     if locked is None:
-        raise Held(name, UNKNOWN)
+        raise NameHeldError(name, UNKNOWN)
     return locked
 
 

@@ -2,7 +2,7 @@
 
     supervisor (`lease_client`)               this process
     keep, with the lease ─── SCM_RIGHTS ───▶  a copy of its own; answers those who wait for it
-    lend, with a socket ───────────────────▶  the leases go into that socket (a new pair's nursery)
+    lend, with a socket ───────────────────▶  the leases go into that socket (a new pair's spawner)
     release ───────────────────────────────▶  handed over to one who wants it, else closed
                      ◀── how each lease is ─  {"id": 3, "held": true, "wanted": false}
     end of file ───────────────────────────▶  the end

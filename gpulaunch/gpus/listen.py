@@ -35,8 +35,8 @@ from gpulaunch.gpus.xid import EVENT_TYPES
 
 ANY = 0xFFFFFFFF  # the event concerns every instance, or there are none
 RECOVERY_CHANGED = 154
-LIMIT = 60  # seconds; a card without persistence mode takes several to wake
-SPARE = 30
+REGISTRATION_TIMEOUT = 60  # seconds; a card without persistence mode takes several to wake
+RECHECK_INTERVAL = 30
 REPEAT = 1.0  # one fault in a kernel is reported by every multiprocessor that runs it
 XID, BASIC = EVENT_TYPES["xid"], EVENT_TYPES["xid"] | EVENT_TYPES["double_bit_ecc"]
 # Not to be tried again: nothing that happens later makes them go away.
@@ -59,7 +59,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     try:
-        with limited(LIMIT):
+        with limited(REGISTRATION_TIMEOUT):
             nvml = started()
             events = nvml.nvmlEventSetCreate()
     except Exception as error:
@@ -67,7 +67,7 @@ def main() -> None:
         if not for_good(error):
             raise SystemExit(1) from None
     else:
-        cards = Cards(nvml, events)
+        cards = RegisteredCards(nvml, events)
         cards.register(gpus)
         cards.listen(period)
     say("end")
@@ -88,7 +88,7 @@ def limited(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-class Cards:
+class RegisteredCards:
     """The cards whose events are registered, by the address of the driver's handle."""
 
     def __init__(self, nvml: Any, events: Any) -> None:
@@ -102,7 +102,7 @@ class Cards:
             uuids = [uuid for where, uuid in gpus if where == index]
             say("asking", gpus=uuids)
             try:
-                with limited(LIMIT):
+                with limited(REGISTRATION_TIMEOUT):
                     types = self._register(index, uuids)
             except Exception as error:
                 say("deaf", gpus=uuids, error=explained(error))
@@ -128,7 +128,7 @@ class Cards:
         while self._places:
             began = time.monotonic()
             try:
-                with limited(period + SPARE):
+                with limited(period + RECHECK_INTERVAL):
                     data = self._nvml.nvmlEventSetWait_v2(self._events, int(period * 1000))
             except self._nvml.NVMLError_Timeout:
                 # It may come early, and is not to come all the time.
@@ -151,7 +151,7 @@ class Cards:
             return
         action = None
         if kind == "recovery" or code == RECOVERY_CHANGED:
-            with limited(LIMIT), contextlib.suppress(self._nvml.NVMLError):
+            with limited(REGISTRATION_TIMEOUT), contextlib.suppress(self._nvml.NVMLError):
                 action = recovery_action(self._nvml, data.device)
         say("event", gpus=gpus, kind=kind, code=code, recovery=action, time=time.time())
 

@@ -20,7 +20,7 @@ VARIABLE = "GPULAUNCH_LEASE_DIR"
 # Never waits: a FIFO for its writer, a file for the end of another's fcntl(F_SETLEASE).
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_TRIES = 100
+_MAX_TRIES = 100
 
 
 class UnfitLockError(OSError):
@@ -50,7 +50,7 @@ def lock(directory: str, key: str) -> int | None:
     """
     path = _path(directory, key)
     try:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             fd = _open(path)
             try:
                 if not _take(fd, path):
@@ -100,7 +100,7 @@ _UNOPENED = {errno.ELOOP: "is a symbolic link", errno.ENXIO: "is a socket or a d
 
 def _open(path: str) -> int:
     """Open without O_CREAT first: fs.protected_regular refuses it on another user's file."""
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         try:
             return os.open(path, _LOOK)
         except FileNotFoundError:

@@ -68,7 +68,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CardReading:
     """One card at one moment. `sick` says why it is unfit, `notes` what else is amiss with it;
     `unanswered` has the fields that failed, with the driver's words. `unasked` says why the driver
     could not be asked at all: the card may be well, and is to be looked at again.

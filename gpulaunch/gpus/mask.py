@@ -21,7 +21,7 @@ _WRONG_COMMAS = "，、；;：:"
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class InheritedPool:
     """`why` says what narrowed the pool ("" : nothing did), `notes` what looks like a mistake."""
 
     gpus: tuple[Gpu, ...]
@@ -29,7 +29,7 @@ class Pool:
     notes: tuple[str, ...] = ()
 
 
-def pool(machine: Machine, environ: Mapping[str, str]) -> Pool:
+def pool(machine: Machine, environ: Mapping[str, str]) -> InheritedPool:
     """The machine's cards, or those of them that CUDA_VISIBLE_DEVICES or Slurm gave us, in order.
 
     Raises UsageError where an index may mean two different cards.
@@ -40,19 +40,19 @@ def pool(machine: Machine, environ: Mapping[str, str]) -> Pool:
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         if given := environ.get(name):
             return by_slurm(machine, name, given)
-    return Pool(machine.gpus)
+    return InheritedPool(machine.gpus)
 
 
-def masked(machine: Machine, mask: str, order: str) -> Pool:
+def masked(machine: Machine, mask: str, order: str) -> InheritedPool:
     why = f"{MASK}={mask}"
     if not mask.strip():
-        return Pool((), f"{MASK} is set and empty")
+        return InheritedPool((), f"{MASK} is set and empty")
     if mask.startswith(("GPU-", "MIG-")):
         names, notes = uuids(mask)
         return chosen(why, names, notes, machine.gpus)
     indices, notes = ordinals(mask)
     if not indices:
-        return Pool((), why, notes)
+        return InheritedPool((), why, notes)
     candidates = numbered(machine, order, mask)
     found = [candidates[n] for n in indices if n < len(candidates)]
     if len(found) < len(indices):
@@ -63,7 +63,7 @@ def masked(machine: Machine, mask: str, order: str) -> Pool:
             f"{why}: there is no card {first} ({len(candidates)} here), "
             "and what comes after it does not count",
         )
-    return Pool(tuple(found), why, notes)
+    return InheritedPool(tuple(found), why, notes)
 
 
 def ordinals(mask: str) -> tuple[list[int], tuple[str, ...]]:
@@ -103,7 +103,9 @@ def uuids(mask: str) -> tuple[list[str], tuple[str, ...]]:
     return read, ()
 
 
-def chosen(why: str, names: Sequence[str], notes: tuple[str, ...], gpus: Sequence[Gpu]) -> Pool:
+def chosen(
+    why: str, names: Sequence[str], notes: tuple[str, ...], gpus: Sequence[Gpu]
+) -> InheritedPool:
     """The cards of these UUIDs, or of prefixes that fit one card alone, up to the first that fits
     none."""
     found: list[Gpu] = []
@@ -112,9 +114,9 @@ def chosen(why: str, names: Sequence[str], notes: tuple[str, ...], gpus: Sequenc
         if len(fits) != 1 or fits[0] in found:
             what = "fits several cards" if len(fits) > 1 else "fits no card here"
             what = "names a card twice" if fits and fits[0] in found else what
-            return Pool(tuple(found), why, (*notes, f"{why}: {name} {what}"))
+            return InheritedPool(tuple(found), why, (*notes, f"{why}: {name} {what}"))
         found.append(fits[0])
-    return Pool(tuple(found), why, notes)
+    return InheritedPool(tuple(found), why, notes)
 
 
 def numbered(machine: Machine, order: str, mask: str) -> list[Gpu]:
@@ -134,8 +136,8 @@ def numbered(machine: Machine, order: str, mask: str) -> list[Gpu]:
     return sorted(machine.gpus, key=lambda gpu: gpu.index)
 
 
-def by_slurm(machine: Machine, name: str, given: str) -> Pool:
+def by_slurm(machine: Machine, name: str, given: str) -> InheritedPool:
     """Slurm's own numbers are those of the device files, whatever the job's cgroup shows."""
     numbers = [int(entry) for entry in re.findall(r"[0-9]+", given)]
     found = [gpu for n in numbers for gpu in machine.gpus if n == gpu.minor]
-    return Pool(tuple(found), f"{name}={given}")
+    return InheritedPool(tuple(found), f"{name}={given}")

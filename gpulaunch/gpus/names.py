@@ -33,7 +33,7 @@ _BOUND = re.compile(
     rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) 0001 01 +[0-9]+ @%s(.*)\n"
     % re.escape(PREFIX.encode())
 )
-_PATIENCE = 200
+_ANSWER_TIMEOUT_MS = 200
 _RUNS_ASKED = 256
 
 
@@ -63,7 +63,7 @@ class Holder:
 UNKNOWN = Holder(0, -1, "somebody")
 
 
-class Held(GpulaunchError):
+class NameHeldError(GpulaunchError):
     """Another process holds the name; `holder` says who, as far as the kernel tells."""
 
     def __init__(self, what: str, holder: Holder) -> None:
@@ -77,18 +77,18 @@ def bind_name(name: str) -> socket.socket:
 
     Raises Held when a living process has it.
     """
-    for _ in range(_PATIENCE):
+    for _ in range(_ANSWER_TIMEOUT_MS):
         try:
             return _bind(name)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
         if holder := holder_of(name):
-            raise Held(name, holder)
+            raise NameHeldError(name, holder)
         # It is bound but refuses connections: its holder stands between bind and listen, or has
         # closed it this moment. Both last microseconds, once that process gets its turn.
         os.sched_yield()
-    raise Held(name, UNKNOWN)
+    raise NameHeldError(name, UNKNOWN)
 
 
 def connect_name(name: str) -> socket.socket | None:
@@ -132,7 +132,7 @@ def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
 
     Raises BlockingIOError as connect_name does.
     """
-    for _ in range(_PATIENCE):
+    for _ in range(_ANSWER_TIMEOUT_MS):
         if link := connect_name(name):
             return link, True
         if not is_bound(name):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.machine import Fault, Look, Process, ProcessKind
+from gpulaunch.gpus.machine import CardReading, Fault, Process, ProcessKind
 
 Answer: TypeAlias = Mapping[str, Any]
 
@@ -107,15 +107,15 @@ def bus_id(value: object) -> str | None:
     return f"{domain[-4:] if len(domain) == 8 and domain.startswith('0000') else domain}:{rest}"
 
 
-def look(answer: Answer) -> Look:
+def look(answer: Answer) -> CardReading:
     """One card at one moment; what fails for the whole card makes it sick."""
     uuid, errors = answer["uuid"], answer.get("errors", {})
     if error := answer.get("error"):
         if error["kind"] == "Unasked":
-            return Look(uuid, notes=(error["text"],), unasked=error["text"])
-        return Look(uuid, sick=str(fault("", error)))
+            return CardReading(uuid, notes=(error["text"],), unasked=error["text"])
+        return CardReading(uuid, sick=str(fault("", error)))
     memory = answer.get("memory", {})
-    return Look(
+    return CardReading(
         uuid,
         total=number(memory.get("total")),
         free=number(memory.get("free")),

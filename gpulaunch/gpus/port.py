@@ -11,7 +11,7 @@ import socket
 from functools import cache
 
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.names import Held, bind_name
+from gpulaunch.gpus.names import NameHeldError, bind_name
 
 _FIRST, _LAST = 20_000, 65_535
 
@@ -44,7 +44,7 @@ def reserve_port(among: range | None = None) -> PortLease:
         port = ports[(start + offset) % len(ports)]
         try:
             sock = bind_name(f"port/{port}")
-        except Held:
+        except NameHeldError:
             continue
         if is_unused(port):
             return PortLease(port, sock)

@@ -24,7 +24,7 @@ from zlib import crc32
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import Instant
-from gpulaunch.journal.shapes import Shape, UnknownKindError, shape_of
+from gpulaunch.journal.shapes import RecordShape, UnknownKindError, shape_of
 
 # Readable where it can be; `_ASCII` for text that UTF-8 cannot hold (names of files that are no
 # UTF-8 carry surrogates, which come back exactly from their escapes).
@@ -38,7 +38,7 @@ class BadLineError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class JournalLine:
     """One line, read and checked."""
 
     number: int
@@ -62,7 +62,7 @@ def encode(number: int, fact: Fact, at: Instant) -> bytes:
     return body + b',"c":"%08x"}\n' % crc32(b"}", crc32(body))
 
 
-def decode(line: bytes) -> Line:
+def decode(line: bytes) -> JournalLine:
     """The fact of a line without its newline.
 
     Raises BadLineError where the checksum or the form is wrong, UnknownKindError for what another
@@ -78,7 +78,7 @@ def decode(line: bytes) -> Line:
     if shape is None:
         raise UnknownKindError(f"the fact {kind!r:.100}")
     try:
-        return Line(number, shape.decode(given), at)
+        return JournalLine(number, shape.decode(given), at)
     except UnknownKindError:
         raise
     except ValueError as error:
@@ -116,7 +116,7 @@ def from_iso(text: str) -> float:
 
 
 @cache
-def _shapes() -> dict[str, Shape]:
+def _shapes() -> dict[str, RecordShape]:
     shapes = [shape_of(cls) for cls in get_args(Fact)]
     return {shape.kind: shape for shape in shapes}
 

@@ -13,7 +13,7 @@ from gpulaunch.journal.finding import before
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
 
-MOST = 8 << 20
+MAX_JOURNAL_BYTES = 8 << 20
 """Bytes of a journal: about a third of a second, and the events of some 20,000 jobs."""
 
 
@@ -27,7 +27,7 @@ def durations_of(
     """Seconds of each job's last success in any of these runs, the newest first; as many of them
     as are small enough together. `digests` as for `durations`."""
     found: dict[str, float] = {}
-    room = MOST
+    room = MAX_JOURNAL_BYTES
     for run in islice(runs, RUNS):
         found = durations(run, room, digests) | found
         room -= _size(run)
@@ -43,7 +43,7 @@ def durations(
     definition says nothing.
     """
     try:
-        if run is None or _size(run) > (MOST if most is None else most):
+        if run is None or _size(run) > (MAX_JOURNAL_BYTES if most is None else most):
             return {}
         ledger = replay(run.events)
     except (OSError, GpulaunchError):
@@ -60,7 +60,7 @@ def durations(
 def durations_before(run: RunDir, digests: Mapping[str, str] | None = None) -> dict[str, float]:
     """The same of the run of the same file before this one: what this one began with."""
     earlier = before(run)
-    if earlier is None or _size(run) > MOST:
+    if earlier is None or _size(run) > MAX_JOURNAL_BYTES:
         return {}
     return durations(earlier, digests=_digests(run) if digests is None else digests)
 

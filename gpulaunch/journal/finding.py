@@ -26,7 +26,7 @@ from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import LATEST, RUNS, RunDir
 
 _LAUNCHED = b'"e":"attempt_launched"'
-_SHOWN = 100
+_MAX_CHARACTERS_REPEATED = 100
 """So many letters of what was typed are repeated in an error."""
 
 
@@ -290,7 +290,11 @@ def _not_found(run: str, path: Path | None, cwd: Path) -> str:
     near = here(cwd)
     have = [each.path.name for each in near.runs[:3]] if near else []
     there = f"newest there: {', '.join(have)}" if have else "none is there"
-    name = repr(run) if len(run) <= _SHOWN else f"{run[:_SHOWN]!r}..."
+    name = (
+        repr(run)
+        if len(run) <= _MAX_CHARACTERS_REPEATED
+        else f"{run[:_MAX_CHARACTERS_REPEATED]!r}..."
+    )
     return (
         f"no run {name}: it is no directory and no job file, and no run under {cwd / RUNS} or a"
         f" parent's has that name or id ({there})"

@@ -28,7 +28,7 @@ _TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RunOrigin:
     """Whose run it is: its id, and the machine of its newest supervisor."""
 
     run: str
@@ -79,7 +79,7 @@ def state_of(rundir: RunDir) -> RunState:
     return "running" if alive else "interrupted"
 
 
-def origin_of(rundir: RunDir) -> Origin:
+def origin_of(rundir: RunDir) -> RunOrigin:
     """From the manifest, or from the journal's first line where the manifest was lost."""
     try:
         manifest = rundir.read_manifest()
@@ -87,9 +87,9 @@ def origin_of(rundir: RunDir) -> Origin:
         first = next(read(rundir.events), None)
         if first is None or not isinstance(first[0], RunOpened):
             raise
-        return Origin(first[0].run, first[0].host, first[0].boot)
+        return RunOrigin(first[0].run, first[0].host, first[0].boot)
     latest = manifest.latest or manifest
-    return Origin(manifest.run, latest.host, latest.boot)
+    return RunOrigin(manifest.run, latest.host, latest.boot)
 
 
 def original_of(rundir: RunDir) -> RunDir | None:
@@ -154,7 +154,7 @@ def _is_known_here(rundir: RunDir) -> bool:
         return False
 
 
-def _whose(rundir: RunDir, origin: Origin) -> str:
+def _whose(rundir: RunDir, origin: RunOrigin) -> str:
     return f"{rundir.path} is a run of {origin.host}, and this is {hostname()}"
 
 

@@ -39,7 +39,7 @@ class Scan:
     end: int
 
 
-class _Facts(Splitter[codec.Line]):
+class _Facts(Splitter[codec.JournalLine]):
     """The facts of the lines; remembers which version wrote them."""
 
     __slots__ = ("_mender", "_path")
@@ -49,9 +49,9 @@ class _Facts(Splitter[codec.Line]):
         self._path = path
         self._mender: Mender | None = None
 
-    def take(self, data: bytes) -> list[codec.Line]:
+    def take(self, data: bytes) -> list[codec.JournalLine]:
         """The facts of the lines that `data` completes, and those that they imply of lost ones."""
-        lines: list[codec.Line] = []
+        lines: list[codec.JournalLine] = []
         for line, gap in self.feed(data):
             if gap and self._mender is None:
                 lines += self._begin(line.at)
@@ -59,17 +59,17 @@ class _Facts(Splitter[codec.Line]):
                 lines.append(line)
             else:
                 facts = self._mender.fit(line.fact, line.at, gap)
-                lines += [codec.Line(line.number, fact, line.at) for fact in facts]
+                lines += [codec.JournalLine(line.number, fact, line.at) for fact in facts]
         return lines
 
-    def last(self) -> list[codec.Line]:
+    def last(self) -> list[codec.JournalLine]:
         """What must have followed the last fact, the file having ended."""
         self.finish()
         if self._mender is None or (at := self._mender.ledger.last) is None:
             return []
-        return [codec.Line(self.lines, fact, at) for fact in self._mender.end(at)]
+        return [codec.JournalLine(self.lines, fact, at) for fact in self._mender.end(at)]
 
-    def _begin(self, at: Instant) -> list[codec.Line]:
+    def _begin(self, at: Instant) -> list[codec.JournalLine]:
         """Mend from here on; the facts that stand for the first one, where that is lost."""
         start = next(fault.byte for fault in self.faults if fault.lost)
         before = _Facts(self._path)
@@ -80,9 +80,9 @@ class _Facts(Splitter[codec.Line]):
         opened = _opened_by_manifest(self._path) if ledger.opened is None else None
         if opened is None:
             return []
-        return [codec.Line(1, fact, at) for fact in self._mender.fit(opened, at)]
+        return [codec.JournalLine(1, fact, at) for fact in self._mender.fit(opened, at)]
 
-    def _decode(self, line: bytes) -> tuple[int, codec.Line]:
+    def _decode(self, line: bytes) -> tuple[int, codec.JournalLine]:
         read = codec.decode(line)
         if type(read.fact) is RunOpened:
             self.version = read.fact.version
@@ -190,7 +190,7 @@ class Follower:
         self.close()
 
 
-def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.Line]:
+def _lines(path: Path, faults: list[Fault] | None) -> Iterator[codec.JournalLine]:
     lines = _Facts(path, faults)
     for chunk in _chunks(path):
         yield from lines.take(chunk)

@@ -38,13 +38,13 @@ class Recorder:
         self._begun = any(job.attempts for job in ledger.jobs.values())
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why not everything is written, or the next attempt could not be; empty when all is."""
         failure = self._journal.failure or self._scarcity
         return "" if failure is None else (failure.strerror or str(failure))
 
     @property
-    def hopeless(self) -> bool:
+    def unrecoverable(self) -> bool:
         """The directory is gone: no waiting will mend that."""
         return isinstance(self._journal.failure or self._scarcity, FileNotFoundError)
 

@@ -57,7 +57,7 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Shape:
+class RecordShape:
     """How one dataclass is written. `attempt`: it has that field, written as two members."""
 
     cls: type
@@ -111,7 +111,7 @@ def snake_case(name: str) -> str:
 
 
 @cache
-def shape_of(cls: type) -> Shape:
+def shape_of(cls: type) -> RecordShape:
     """The shape of a dataclass. Raises TypeError for a field that has no JSON form."""
     kind = snake_case(cls.__name__)
     hints = get_type_hints(cls)
@@ -131,7 +131,7 @@ def shape_of(cls: type) -> Shape:
     if len(set(keys)) != len(keys):
         raise TypeError(f"{cls.__name__}: two fields would be written under one name")
     reads = tuple((each.field, each.key, each.coder.decode, each.required) for each in members)
-    return Shape(cls, kind, members, frozenset(keys), attempt, reads)
+    return RecordShape(cls, kind, members, frozenset(keys), attempt, reads)
 
 
 @cache
@@ -244,7 +244,7 @@ def _optional_coder(inner: Coder) -> Coder:
     return Coder(lambda value: None if value is None else write(value), decode)
 
 
-def _tagged_coder(shapes: list[Shape]) -> Coder:
+def _tagged_coder(shapes: list[RecordShape]) -> Coder:
     by_class = {shape.cls: shape for shape in shapes}
     by_kind = {shape.kind: shape for shape in shapes}
 

@@ -8,8 +8,8 @@ files.py, bounded in number, size and time), runs nothing, prints nothing, and f
 that a script may hold. Rules: finding.RULES.
 """
 
-from gpulaunch.lint.files import Budget
+from gpulaunch.lint.files import ReadBudget
 from gpulaunch.lint.finding import RULES, Finding
-from gpulaunch.lint.report import Report, findings, report
+from gpulaunch.lint.report import LintReport, findings, report
 
-__all__ = ["RULES", "Budget", "Finding", "Report", "findings", "report"]
+__all__ = ["RULES", "Finding", "LintReport", "ReadBudget", "findings", "report"]

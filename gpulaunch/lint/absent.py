@@ -18,22 +18,22 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from gpulaunch.core.model import Job
+from gpulaunch.jobfile.commands import Word
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.shell import outline
+from gpulaunch.jobfile.suggest import did_you_mean
+from gpulaunch.jobfile.tree import Path as Steps
+from gpulaunch.jobfile.tree import YamlNode, node_at, place
+from gpulaunch.jobfile.values import dialect
 from gpulaunch.lint import functions
 from gpulaunch.lint import jobs as of_jobs
-from gpulaunch.lint.files import Budget, Files
-from gpulaunch.lint.runs import Run, of_interpreter, runs
-from gpulaunch.lint.shell import Step, steps
+from gpulaunch.lint.files import Files, ReadBudget
+from gpulaunch.lint.runs import ProgramRun, of_interpreter, runs
+from gpulaunch.lint.shell import ScriptStep, steps
 from gpulaunch.lint.silence import silenced
-from gpulaunch.spec.commands import Word
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.shell import outline
-from gpulaunch.spec.suggest import did_you_mean
-from gpulaunch.spec.tree import Node, node_at, place
-from gpulaunch.spec.tree import Path as Steps
-from gpulaunch.spec.values import dialect
 
 RULE = "not-there"
-MOST = 64
+MAX_JOBS_PER_ENTRY = 64
 """Jobs of one entry that are looked at each by itself."""
 ENTRIES = 5000
 """Entries of a file that are looked at: each costs a sixth of a millisecond before the run starts,
@@ -85,7 +85,7 @@ class _Absences:
         self.mistakes = mistakes
         self.environ = environ
         self.cluster = cluster
-        self.files = Files(str(mistakes.source.base), Budget())
+        self.files = Files(str(mistakes.source.base), ReadBudget())
 
     def all(self, jobs: Sequence[Job]) -> None:
         groups: dict[int, list[Job]] = {}
@@ -98,7 +98,7 @@ class _Absences:
                 for job in _some(members, node):
                     self._job(job, node)
 
-    def _job(self, job: Job, node: Node) -> None:
+    def _job(self, job: Job, node: YamlNode) -> None:
         if job.worker is not None and job.worker.function:
             self._functions(job, node)
         elif isinstance(job.run, tuple):
@@ -110,7 +110,7 @@ class _Absences:
 
     # ── workers ─────────────────────────────────────────────────────────────────────────────────
 
-    def _functions(self, job: Job, node: Node) -> None:
+    def _functions(self, job: Job, node: YamlNode) -> None:
         assert job.worker is not None
         for key in ("function", "load"):
             name = getattr(job.worker, key)
@@ -121,7 +121,7 @@ class _Absences:
 
     # ── lists ───────────────────────────────────────────────────────────────────────────────────
 
-    def _list(self, job: Job, node: Node, words: list[str]) -> None:
+    def _list(self, job: Job, node: YamlNode, words: list[str]) -> None:
         where: Steps = (
             ("jobs", job.group, "worker", "run") if job.worker else ("jobs", job.group, "run")
         )
@@ -161,7 +161,7 @@ class _Absences:
     # ── scripts ─────────────────────────────────────────────────────────────────────────────────
 
     def _script(
-        self, job: Job, node: Node, script: str, kind: str, number: int | None = None
+        self, job: Job, node: YamlNode, script: str, kind: str, number: int | None = None
     ) -> None:
         plain = outline(script, kind)
         if "(" in plain:
@@ -190,7 +190,7 @@ class _Absences:
         home = job.env.get("HOME", self.environ.get("HOME"))
         return f"{home}{value[1:]}" if isinstance(home, str) and value.startswith("~/") else None
 
-    def _passes(self, step: Step, cwd: str, texts: list[str]) -> bool:
+    def _passes(self, step: ScriptStep, cwd: str, texts: list[str]) -> bool:
         """Whether what follows still needs what is there now. `texts` gets what a script says."""
         program = step.command.program
         if program in _SOURCES:
@@ -215,7 +215,7 @@ class _Absences:
         elif not self.files.exists(path) and not self._in_path(values, run):
             yield _Absent(run.number, self._not_there(path, run.what))
 
-    def _in_path(self, values: Sequence[str | None], run: Run) -> bool:
+    def _in_path(self, values: Sequence[str | None], run: ProgramRun) -> bool:
         """A shell looks in PATH as well, for a script without a slash."""
         if run.kind != "shell" or "/" in run.what:
             return False
@@ -241,7 +241,7 @@ class _Absences:
         return f"{_plain(path)} does not exist{near}"
 
     def _add(
-        self, job: Job, node: Node, script: str, word: Word, number: int | None, why: str
+        self, job: Job, node: YamlNode, script: str, word: Word, number: int | None, why: str
     ) -> None:
         at = of_jobs.place_of_word(self.mistakes, node, script, word, number, job.shell)
         if not self._silenced(at):
@@ -254,11 +254,11 @@ class _Absences:
         return line < len(lines) and silenced(lines[line], RULE)
 
 
-def _some(jobs: Sequence[Job], node: Node) -> Sequence[Job]:
+def _some(jobs: Sequence[Job], node: YamlNode) -> Sequence[Job]:
     """The jobs of an entry that are looked at: one, or some where they run what an item says."""
     typed = str(node.plain())
-    differ = len({job.cwd for job in jobs[:MOST]}) > 1
-    return jobs[:MOST] if differ else of_jobs.variants(jobs, lambda: typed)
+    differ = len({job.cwd for job in jobs[:MAX_JOBS_PER_ENTRY]}) > 1
+    return jobs[:MAX_JOBS_PER_ENTRY] if differ else of_jobs.variants(jobs, lambda: typed)
 
 
 def _plain(path: str) -> str:
@@ -270,7 +270,7 @@ def _known(word: str) -> str | None:
     return None if "{{" in word or "${_}" in word else word
 
 
-def _run_of(values: Sequence[str | None]) -> Run | None:
+def _run_of(values: Sequence[str | None]) -> ProgramRun | None:
     """The file that a command is sure to run, by a path from its own directory."""
     program = posixpath.basename(values[0] or "") if values else ""
     run = next(runs(values, "."), None)
@@ -285,7 +285,7 @@ def _run_of(values: Sequence[str | None]) -> Run | None:
     return run if of_interpreter(values, run.number) else None
 
 
-def _is_guarded(plain: str, step: Step) -> bool:
+def _is_guarded(plain: str, step: ScriptStep) -> bool:
     """Whether its failure is provided for: `python a.py || true`."""
     end = step.words[-1].end
     line = plain[end : plain.find("\n", end) if "\n" in plain[end:] else None]

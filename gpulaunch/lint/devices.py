@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from gpulaunch.lint import said
+from gpulaunch.lint import wording
 from gpulaunch.lint.finding import Suspect
-from gpulaunch.lint.tree import Tree, last_name
+from gpulaunch.lint.tree import PythonTree, last_name
 
 Found: TypeAlias = Iterator[tuple[ast.AST, Suspect]]
 
@@ -62,7 +62,7 @@ _OPENMM = re.compile(r"(?:Cuda|OpenCL|HIP)?DeviceIndex")
 _NUMBERS = re.compile(r"\d{1,3}(?:[,:]\s*\d{1,3})*")
 
 
-def check(tree: Tree, node: ast.AST) -> Found:
+def check(tree: PythonTree, node: ast.AST) -> Found:
     """What this node asks for by number, each at the text or number that does."""
     if isinstance(node, ast.Call):
         yield from _call(tree, node)
@@ -84,7 +84,7 @@ def check(tree: Tree, node: ast.AST) -> Found:
         yield from _subscript(tree, node)
 
 
-def compared(tree: Tree, node: ast.AST) -> bool:
+def compared(tree: PythonTree, node: ast.AST) -> bool:
     """Whether it is only compared, or part of a message."""
     for _, parent in tree.above(node):
         if isinstance(parent, ast.Compare | ast.Assert | ast.Raise):
@@ -94,7 +94,7 @@ def compared(tree: Tree, node: ast.AST) -> bool:
     return False
 
 
-def uses_cards(tree: Tree) -> bool:
+def uses_cards(tree: PythonTree) -> bool:
     """Whether a number called `device` can be a card at all in this file."""
     return any(name.partition(".")[0] in _FRAMEWORKS for name in tree.aliases.values())
 
@@ -102,29 +102,31 @@ def uses_cards(tree: Tree) -> bool:
 # ── texts ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def texts(tree: Tree, value: ast.expr | None, unless: frozenset[str] = frozenset()) -> Found:
+def texts(tree: PythonTree, value: ast.expr | None, unless: frozenset[str] = frozenset()) -> Found:
     """Each text in the value that is a device."""
     for leaf in tree.leaves(value):
         text = tree.value(leaf)
-        suspect = said.device(text, unless=unless) if isinstance(text, str) else None
+        suspect = wording.device(text, unless=unless) if isinstance(text, str) else None
         if suspect:
             yield leaf, suspect
 
 
-def _given(tree: Tree, name: str, value: ast.expr, unless: frozenset[str] = frozenset()) -> Found:
+def _given(
+    tree: PythonTree, name: str, value: ast.expr, unless: frozenset[str] = frozenset()
+) -> Found:
     """A value for a name, attribute, key or parameter that says it is a device."""
     if _DEVICE_NAME.fullmatch(name.lower()) and not isinstance(value, ast.Dict):
         yield from texts(tree, value, unless)
 
 
-def _target_name(tree: Tree, target: ast.expr) -> str:
+def _target_name(tree: PythonTree, target: ast.expr) -> str:
     if isinstance(target, ast.Subscript):
         key = tree.value(target.slice)
         return key if isinstance(key, str) else ""
     return last_name(target)
 
 
-def _annotated(tree: Tree, node: ast.AnnAssign, value: ast.expr) -> Found:
+def _annotated(tree: PythonTree, node: ast.AnnAssign, value: ast.expr) -> Found:
     """In a class it may be the default of an option (dataclasses behind argument parsers)."""
     name = last_name(node.target)
     in_class = isinstance(tree.parents.get(node), ast.ClassDef)
@@ -137,7 +139,7 @@ def _annotated(tree: Tree, node: ast.AnnAssign, value: ast.expr) -> Found:
         yield from _given(tree, name, value, unless)
 
 
-def _defaults(tree: Tree, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
+def _defaults(tree: PythonTree, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Found:
     """Parameters' defaults; Fire, Typer and their kin make options of them."""
     for name, value in defaults_of(node):
         if isinstance(value, ast.Call) and last_name(value.func) in ("Option", "Argument"):
@@ -156,7 +158,7 @@ def defaults_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[str,
     return found
 
 
-def _function_of(tree: Tree, node: ast.AST) -> str:
+def _function_of(tree: PythonTree, node: ast.AST) -> str:
     for _, parent in tree.above(node):
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             return parent.name
@@ -166,7 +168,7 @@ def _function_of(tree: Tree, node: ast.AST) -> str:
 # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _call(tree: Tree, node: ast.Call) -> Found:
+def _call(tree: PythonTree, node: ast.Call) -> Found:
     name = last_name(node.func)
     if name in ("add_argument", "option", "Option") or name.startswith("DEFINE_"):
         yield from _option_default(tree, node)
@@ -188,7 +190,7 @@ def _is_device_call(node: ast.Call) -> bool:
     return bool(_DEVICE_NAME.fullmatch(last_name(node.func).lower()))
 
 
-def _option_default(tree: Tree, node: ast.Call) -> Found:
+def _option_default(tree: PythonTree, node: ast.Call) -> Found:
     """`add_argument("--device", default="cuda:1")`: unless the command line sets it."""
     names = [value for argument in node.args if isinstance(value := tree.value(argument), str)]
     options = [name for name in names if name.startswith("-")]
@@ -202,7 +204,7 @@ def _option_default(tree: Tree, node: ast.Call) -> Found:
         strict = any(re.fullmatch(r"(gpu|device|cuda)_(id|index|device)", name) for name in unless)
         if strict and type(number) is int and number > 0:
             shown = f"{options[0]} {number}"
-            yield default, said.index(number, shown, "0", unless=unless)
+            yield default, wording.index(number, shown, "0", unless=unless)
 
 
 def option_name(word: str) -> str:
@@ -210,7 +212,7 @@ def option_name(word: str) -> str:
     return word.lstrip("-").replace("-", "_")
 
 
-def _numbered(tree: Tree, node: ast.Call, name: str) -> Found:
+def _numbered(tree: PythonTree, node: ast.Call, name: str) -> Found:
     """Calls whose first number is a card: `.cuda(1)`, `torch.cuda.set_device(1)`."""
     first = node.args[0] if node.args else None
     whole = tree.dotted(node.func)
@@ -231,13 +233,13 @@ def _numbered(tree: Tree, node: ast.Call, name: str) -> Found:
         yield from _number(tree, wanted, f"{dot}{name}({{}})")
 
 
-def _number(tree: Tree, value: ast.expr | None, shown: str) -> Found:
+def _number(tree: PythonTree, value: ast.expr | None, shown: str) -> Found:
     number = tree.value(value)
     if value is not None and type(number) is int and 0 < number < 1000:
-        yield value, said.index(number, shown.format(number), shown.format(0))
+        yield value, wording.index(number, shown.format(number), shown.format(0))
 
 
-def _keyword_number(tree: Tree, node: ast.Call, key: str, value: ast.expr) -> Found:
+def _keyword_number(tree: PythonTree, node: ast.Call, key: str, value: ast.expr) -> Found:
     """`device_ids=[0, 1]`, `gpu_id=1`, `device="0,1"`, `max_memory={0: ..., 1: ...}`."""
     root = tree.dotted(node.func).partition(".")[0]
     if not uses_cards(tree) or root in _OTHER_DEVICES:
@@ -255,30 +257,30 @@ def _keyword_number(tree: Tree, node: ast.Call, key: str, value: ast.expr) -> Fo
         if len(several) > 1 or key not in _LIST_ONLY:
             number = max(several)
             if number:
-                yield value, said.index(number, f'{key}="{tree.value(value)}"', "0")
+                yield value, wording.index(number, f'{key}="{tree.value(value)}"', "0")
     elif type(number) is int and 0 < number < 1000 and key not in _LIST_ONLY:
-        yield value, said.index(number, f"{key}={number}", f"{key}=0")
+        yield value, wording.index(number, f"{key}={number}", f"{key}=0")
 
 
-def _listed(tree: Tree, key: str, value: ast.List | ast.Tuple) -> Found:
+def _listed(tree: PythonTree, key: str, value: ast.List | ast.Tuple) -> Found:
     numbers = [number for item in value.elts[:100] if type(number := tree.value(item)) is int]
     if numbers and 0 < max(numbers) < 1000:
         shown = ", ".join(map(str, numbers[:8]))
-        yield value, said.index(max(numbers), f"{key}=[{shown}]", f"{key}=[0]")
+        yield value, wording.index(max(numbers), f"{key}=[{shown}]", f"{key}=[0]")
 
 
-def _followed(tree: Tree, value: ast.expr) -> ast.expr:
+def _followed(tree: PythonTree, value: ast.expr) -> ast.expr:
     return tree.bound.get(value.id, value) if isinstance(value, ast.Name) else value
 
 
-def _map(tree: Tree, key: str, value: ast.expr) -> Found:
+def _map(tree: PythonTree, key: str, value: ast.expr) -> Found:
     """A dictionary with cards as its keys (max_memory) or its values (device_map)."""
     if not isinstance(value, ast.Dict):
         return
     for item in value.keys if key == "max_memory" else value.values:
         number = tree.value(item)
         if item is not None and type(number) is int and 0 < number < 1000:
-            yield item, said.index(number, f"card {number} in {key}", "0")
+            yield item, wording.index(number, f"card {number} in {key}", "0")
             return
         if key == "device_map":
             yield from texts(tree, item)
@@ -287,7 +289,7 @@ def _map(tree: Tree, key: str, value: ast.expr) -> Found:
 # ── dictionaries, subscripts ────────────────────────────────────────────────────────────────────
 
 
-def _dict(tree: Tree, node: ast.Dict) -> Found:
+def _dict(tree: PythonTree, node: ast.Dict) -> Found:
     for key, value in zip(node.keys, node.values, strict=True):
         name = tree.value(key)
         if not isinstance(name, str) or len(name) > 60:
@@ -300,15 +302,15 @@ def _dict(tree: Tree, node: ast.Dict) -> Found:
             yield from _given(tree, name, value)
 
 
-def _openmm(tree: Tree, value: ast.expr) -> Found:
+def _openmm(tree: PythonTree, value: ast.expr) -> Found:
     text = tree.value(value)
     if isinstance(text, str | int) and _NUMBERS.fullmatch(str(text)):
         number = max(int(one) for one in re.findall(r"\d+", str(text)))
         if number:
-            yield value, said.index(number, f"DeviceIndex {text}", "0")
+            yield value, wording.index(number, f"DeviceIndex {text}", "0")
 
 
-def _subscript(tree: Tree, node: ast.Subscript) -> Found:
+def _subscript(tree: PythonTree, node: ast.Subscript) -> Found:
     """`jax.devices()[1]`, also through a name."""
     value = _followed(tree, node.value)
     if isinstance(value, ast.Call):

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpulaunch.errors import UsageError
-from gpulaunch.spec.source import read_bytes
+from gpulaunch.jobfile.source import read_bytes
 
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^/(?:usr|proc|sys|dev|nix)/")
 _ENCODINGS = re.compile(
@@ -29,7 +29,7 @@ _LINE_END = re.compile("\r\n|\r|\n")
 
 
 @dataclass(slots=True)
-class Budget:
+class ReadBudget:
     """How much is read at most: files, bytes of one and of all, seconds (of `clock`) in all."""
 
     files: int = 300
@@ -59,7 +59,7 @@ class Budget:
 class Files:
     """Texts of scripts, each read once. `base`: how paths are shown, relative to it if below."""
 
-    def __init__(self, base: str, budget: Budget) -> None:
+    def __init__(self, base: str, budget: ReadBudget) -> None:
         self.budget = budget
         self._base = base
         self._kinds: dict[str, bool] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpulaunch.spec.source import pointed
+from gpulaunch.jobfile.source import pointed
 
 RULES = {
     "device-index": "asks for a card that the job does not have",
@@ -32,7 +32,7 @@ ANY = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class IndexOptions:
     """Those that a command line sets, by name (`gpu_id` for `--gpu-id`).
 
     `handed`: those of its caller as well (`"$@"`); `more`: and others that nobody can know.
@@ -42,13 +42,13 @@ class Options:
     handed: bool = False
     more: bool = False
 
-    def under(self, caller: Options) -> Options:
+    def under(self, caller: IndexOptions) -> IndexOptions:
         """What a command has that stands in a script which `caller` called."""
         names = self.names | caller.names if self.handed else self.names
-        return Options(names, False, self.more or (self.handed and caller.more))
+        return IndexOptions(names, False, self.more or (self.handed and caller.more))
 
 
-NO_OPTIONS = Options()
+NO_OPTIONS = IndexOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Given:
     gpus: int = 1
     uuid: bool = False
     strict: bool = False
-    options: Options = NO_OPTIONS
+    options: IndexOptions = NO_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gpulaunch.lint import notebook, python, shell
 from gpulaunch.lint.files import Files, is_installed, lines_of
 from gpulaunch.lint.finding import NO_OPTIONS, Finding, Given, Placed, judged
 from gpulaunch.lint.modules import imported, module_file, roots_of
-from gpulaunch.lint.runs import Run
+from gpulaunch.lint.runs import ProgramRun
 from gpulaunch.lint.silence import heard
 
 _SHEBANG = re.compile(
@@ -28,22 +28,22 @@ _DEEPEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FileScan:
     """What a file holds. `book` is the notebook whose code cells were looked at."""
 
     placed: tuple[Placed, ...] = ()
     lines: list[str] = field(default_factory=list)
     imports: tuple[python.Module, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ProgramRun, ...] = ()
     indices: frozenset[str] = frozenset()
     book: notebook.Notebook | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CommandStart:
     """What a job's command runs, from which directory. `extra`: more places of modules."""
 
-    run: Run
+    run: ProgramRun
     cwd: str
     extra: tuple[str, ...] = ()
 
@@ -51,20 +51,20 @@ class Start:
 class Follow:
     def __init__(self, files: Files) -> None:
         self.files = files
-        self._looked: dict[tuple[str, str], Looked] = {}
-        self._behind: dict[Start, tuple[tuple[str, Looked], ...]] = {}
+        self._looked: dict[tuple[str, str], FileScan] = {}
+        self._behind: dict[CommandStart, tuple[tuple[str, FileScan], ...]] = {}
 
-    def findings(self, start: Start, given: Given) -> Iterator[Finding]:
+    def findings(self, start: CommandStart, given: Given) -> Iterator[Finding]:
         """What in the files behind a command does not suit a job of this kind."""
         yield from self._findings(start, given, set(), 0)
 
-    def indices(self, start: Start) -> frozenset[str]:
+    def indices(self, start: CommandStart) -> frozenset[str]:
         """Options that the script itself says are a card's number."""
         found = self._file(start)
         return self.look(*found).indices if found else frozenset()
 
     def _findings(
-        self, start: Start, given: Given, seen: set[Start], depth: int
+        self, start: CommandStart, given: Given, seen: set[CommandStart], depth: int
     ) -> Iterator[Finding]:
         if start in seen or not self.files.budget.left():
             return
@@ -75,12 +75,12 @@ class Follow:
                 found = judged(self.files.shown(path), looked.placed, looked.lines, [given])
                 yield from (_in_cell(one, looked.book) for one in found)
             for run in looked.runs if depth < _DEEPEST else ():
-                inner = Start(run, _directory(start.cwd, run.cwd, path), start.extra)
+                inner = CommandStart(run, _directory(start.cwd, run.cwd, path), start.extra)
                 yield from self._findings(inner, given, seen, depth + 1)
 
     # ── which files ─────────────────────────────────────────────────────────────────────────────
 
-    def behind(self, start: Start) -> tuple[tuple[str, Looked], ...]:
+    def behind(self, start: CommandStart) -> tuple[tuple[str, FileScan], ...]:
         """Of the file that is run, and of all that it imports, those in which something is."""
         key = replace(start, run=replace(start.run, options=NO_OPTIONS, number=0))
         if key not in self._behind:
@@ -88,7 +88,7 @@ class Follow:
             self._behind[key] = tuple(pair for pair in reached if pair[1].placed or pair[1].runs)
         return self._behind[key]
 
-    def _reached(self, start: Start) -> Iterator[tuple[str, str]]:
+    def _reached(self, start: CommandStart) -> Iterator[tuple[str, str]]:
         found = self._file(start)
         if found is None:
             return
@@ -104,7 +104,7 @@ class Follow:
                         seen.add(real)
                         pending.append((other, "module"))
 
-    def _file(self, start: Start) -> tuple[str, str] | None:
+    def _file(self, start: CommandStart) -> tuple[str, str] | None:
         run = start.run
         if run.kind == "code":
             return None
@@ -118,21 +118,21 @@ class Follow:
 
     # ── what is in them ─────────────────────────────────────────────────────────────────────────
 
-    def look(self, path: str, kind: str) -> Looked:
+    def look(self, path: str, kind: str) -> FileScan:
         """`kind` is that of a Run, or `module` for what is imported."""
         key = (self.files.real(path), kind)
         if key not in self._looked:
             text = self.files.text(path)
-            looked = Looked() if text is None else _look(text, kind)
+            looked = FileScan() if text is None else _look(text, kind)
             self._looked[key] = looked
         return self._looked[key]
 
 
-def _look(text: str, kind: str) -> Looked:
+def _look(text: str, kind: str) -> FileScan:
     if kind == "file":
         match = _SHEBANG.match(text)
         if match is None:
-            return Looked()
+            return FileScan()
         kind = "python" if match.group(1).startswith("python") else "shell"
     if kind == "notebook":
         return _of_notebook(text)
@@ -141,10 +141,10 @@ def _look(text: str, kind: str) -> Looked:
     looked = python.look(text, main=kind != "module")
     lines = lines_of(text)
     kept = tuple(heard(looked.placed, lines))
-    return Looked(kept, lines, looked.imports, looked.runs, looked.indices)
+    return FileScan(kept, lines, looked.imports, looked.runs, looked.indices)
 
 
-def of_shell(text: str, dialect: str) -> Looked:
+def of_shell(text: str, dialect: str) -> FileScan:
     """A script's suspects, each at the word that it is about."""
     looked = shell.look(text, dialect)
     lines = text.split("\n")
@@ -156,17 +156,17 @@ def of_shell(text: str, dialect: str) -> Looked:
         while last < len(lines) - 1 and lines[last].endswith("\\"):
             last += 1
         placed.append(Placed(found.suspect, line, column, last))
-    return Looked(tuple(heard(placed, lines)), lines, (), looked.runs)
+    return FileScan(tuple(heard(placed, lines)), lines, (), looked.runs)
 
 
-def _of_notebook(text: str) -> Looked:
+def _of_notebook(text: str) -> FileScan:
     book = notebook.read(text)
     if book is None:
-        return Looked()
+        return FileScan()
     looked = python.look(book.text)
     typed = list(book.typed)
     kept = heard(looked.placed, typed)
-    return Looked(tuple(kept), typed, looked.imports, looked.runs, book=book)
+    return FileScan(tuple(kept), typed, looked.imports, looked.runs, book=book)
 
 
 def _in_cell(finding: Finding, book: notebook.Notebook | None) -> Finding:

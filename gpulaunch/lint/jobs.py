@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text
+from gpulaunch.jobfile.commands import Word, commands_in
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.tree import YamlNode
+from gpulaunch.jobfile.values import SHELLS, dialect
 from gpulaunch.lint import shell
 from gpulaunch.lint.finding import Given, Suspect
-from gpulaunch.lint.follow import Start
-from gpulaunch.lint.runs import Run
-from gpulaunch.spec.commands import Word, commands_in
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.tree import Node
-from gpulaunch.spec.values import SHELLS, dialect
+from gpulaunch.lint.follow import CommandStart
+from gpulaunch.lint.runs import ProgramRun
 
 VARIANTS = 64
 """Jobs of one entry that are looked at each by itself."""
@@ -83,7 +83,7 @@ def given(jobs: Iterable[Job], by_uuid: bool) -> list[Given]:
 
 def looked_at(
     job: Job, indices: frozenset[str] = frozenset()
-) -> tuple[list[Charge], tuple[Run, ...]]:
+) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
     """What is suspect in a job's command, and what it runs."""
     if isinstance(job.run, tuple):
         return _list([shown(text) for text in job.run], indices)
@@ -93,13 +93,13 @@ def looked_at(
 
 def _script(
     text: str, kind: str, indices: frozenset[str], number: int | None = None
-) -> tuple[list[Charge], tuple[Run, ...]]:
+) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
     looked = shell.look(text, kind, indices)
     charges = [Charge(found.suspect, text, found.word, number) for found in looked.found]
     return charges, looked.runs
 
 
-def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tuple[Run, ...]]:
+def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
     charges = [
         Charge(suspect, words[number], Word("", 0, 0), number)
         for number, suspect in shell.of_words(words, indices)
@@ -127,13 +127,18 @@ def shown(text: Text) -> str:
     return "".join(p if isinstance(p, str) else f"{{{{{p.name}}}}}" for p in text.parts)
 
 
-def place_in(mistakes: Mistakes, run: Node, charge: Charge, shell: tuple[str, ...]) -> int:
+def place_in(mistakes: Mistakes, run: YamlNode, charge: Charge, shell: tuple[str, ...]) -> int:
     """Where a charge stands in the job file, whose entry says `run`."""
     return place_of_word(mistakes, run, charge.text, charge.word, charge.number, shell)
 
 
 def place_of_word(
-    mistakes: Mistakes, run: Node, text: str, word: Word, number: int | None, shell: tuple[str, ...]
+    mistakes: Mistakes,
+    run: YamlNode,
+    text: str,
+    word: Word,
+    number: int | None,
+    shell: tuple[str, ...],
 ) -> int:
     """Where a word of `text` stands, which is a command or, in a list, its element `number`.
 
@@ -152,7 +157,7 @@ def place_of_word(
     return node.at
 
 
-def _place_of(mistakes: Mistakes, node: Node, word: Word, script: str) -> int:
+def _place_of(mistakes: Mistakes, node: YamlNode, word: Word, script: str) -> int:
     """The place in the file of a word of `script`, which is the node's text."""
     text = script[word.start : word.end].partition("=")[0]
     if not text:
@@ -170,11 +175,11 @@ def _words(text: str, kind: str) -> Iterator[Word]:
         yield from command.arguments
 
 
-def start_of(run: Run, job: Job) -> Start:
+def start_of(run: ProgramRun, job: Job) -> CommandStart:
     """Where a job's command looks for the file that it runs."""
     path = job.env.get("PYTHONPATH")
     parts = path.split(":") if isinstance(path, str) else []
     cwd = run.cwd if run.cwd.startswith("/") else f"{job.cwd}/{run.cwd}"
-    return Start(
+    return CommandStart(
         run, posixpath.normpath(cwd), tuple(part for part in parts if part[:1] == "/")[:10]
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gpulaunch.lint import said
+from gpulaunch.lint import wording
 from gpulaunch.lint.devices import Found, option_name
-from gpulaunch.lint.said import MASK, ORDER, PORT
-from gpulaunch.lint.tree import Tree, last_name, words_in
+from gpulaunch.lint.tree import PythonTree, last_name, words_in
+from gpulaunch.lint.wording import MASK, ORDER, PORT
 
 _HIDDEN = frozenset({"", "-1", "NoDevFiles"})
 _OWN = ("VISIBLE_DEVICES", "GPULAUNCH_", "SLURM_")
@@ -25,7 +25,7 @@ _ENVIRONMENTS = frozenset(
 class Masks:
     """Checks nodes in the order of the source; knows which names hold what the launcher set."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: PythonTree) -> None:
         self.tree = tree
         self.own = _passed_on(tree)
         self.library, self.since = _first_import(tree)
@@ -38,7 +38,7 @@ class Masks:
         elif isinstance(node, ast.Delete):
             for target in node.targets:
                 if isinstance(target, ast.Subscript) and self._is(target.slice, MASK):
-                    yield target, said.no_mask()
+                    yield target, wording.no_mask()
         elif isinstance(node, ast.Call):
             yield from self._call(node)
         elif isinstance(node, ast.Dict) and self._is_environment(node):
@@ -54,10 +54,10 @@ class Masks:
         known = str(text) if text is not None else None
         if key == MASK:
             yield from self._mask(at, known, value)
-        elif key == ORDER and known is not None and (found := said.order(known)):
+        elif key == ORDER and known is not None and (found := wording.order(known)):
             yield at, found
         elif key == PORT and known and known.isdigit() and not self.tree.asks_for(at, PORT):
-            yield from [(at, said.port(f"{PORT}={known}"))] if known != "0" else ()
+            yield from [(at, wording.port(f"{PORT}={known}"))] if known != "0" else ()
 
     def _mask(self, at: ast.AST, known: str | None, value: ast.expr | None) -> Found:
         if known in _HIDDEN or value is None or self._passes_on(value):
@@ -68,9 +68,9 @@ class Masks:
         line = getattr(at, "lineno", 0)
         own = isinstance(at, ast.Call) or self.tree.dotted(getattr(at, "value", at)) == "os.environ"
         late = own and self.library and self.since < line
-        suspect = said.mask(known, only=only)
+        suspect = wording.mask(known, only=only)
         if late and suspect.rule == "own-mask":
-            suspect = said.late_mask(self.library, self.since, only)
+            suspect = wording.late_mask(self.library, self.since, only)
         yield at, suspect
 
     def _option(self, at: ast.AST, value: ast.expr) -> frozenset[str]:
@@ -96,10 +96,10 @@ class Masks:
         if whole == "os.putenv" and len(node.args) == 2:
             yield from self._set(node, self.tree.value(first), node.args[1])
         elif whole == "os.unsetenv" and first is not None and self._is(first, MASK):
-            yield node, said.no_mask()
+            yield node, wording.no_mask()
         elif name == "pop" and first is not None and self._is(first, MASK):
             if not self.tree.assigned_from(node):
-                yield node, said.no_mask()
+                yield node, wording.no_mask()
         elif name in ("update", "dict"):
             for keyword in node.keywords:
                 if keyword.arg:
@@ -114,7 +114,7 @@ class Masks:
             if isinstance(text, str) and text.startswith("tcp://"):
                 port = text.rpartition(":")[2].partition("?")[0]
                 if port.isdigit() and port != "0":
-                    yield leaf, said.address(text[:80])
+                    yield leaf, wording.address(text[:80])
 
     def _is_environment(self, node: ast.Dict) -> bool:
         """Whether a dictionary becomes some process's environment."""
@@ -151,16 +151,16 @@ class Masks:
             if self._reads_mask(node.value) and isinstance(parent, ast.JoinedStr):
                 before = self.tree.value(parent.values[0]) if parent.values else None
                 if before == "cuda:" and len(parent.values) == 2:
-                    yield node.value, said.mask_as_index()
+                    yield node.value, wording.mask_as_index()
         elif isinstance(node.func, ast.Name) and node.func.id == "int" and len(node.args) == 1:
             if not self._reads_mask(node.args[0]):
                 return
             outer = self.tree.parents.get(node)
             name = last_name(outer.func) if isinstance(outer, ast.Call) else ""
             if name in ("set_device", "device", "cuda"):
-                yield node, said.mask_as_index()
+                yield node, wording.mask_as_index()
             else:
-                for suspect in said.mask_as_number():
+                for suspect in wording.mask_as_number():
                     yield node, suspect
 
     def _reads_mask(self, node: ast.expr) -> bool:
@@ -176,7 +176,7 @@ class Masks:
         return False
 
 
-def _passed_on(tree: Tree) -> frozenset[str]:
+def _passed_on(tree: PythonTree) -> frozenset[str]:
     """Names whose value comes from what the launcher set."""
     own: set[str] = set()
     for _ in range(3):
@@ -190,7 +190,7 @@ def _passed_on(tree: Tree) -> frozenset[str]:
     return frozenset(own)
 
 
-def _first_import(tree: Tree) -> tuple[str, int]:
+def _first_import(tree: PythonTree) -> tuple[str, int]:
     """The first line that imports a framework, and its name."""
     for node in tree.nodes:
         if isinstance(node, ast.Import):

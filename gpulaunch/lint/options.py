@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.lint import said
+from gpulaunch.lint import wording
 from gpulaunch.lint.devices import option_name
 from gpulaunch.lint.finding import Suspect
 
@@ -68,7 +68,7 @@ def check(words: Words, indices: frozenset[str] = frozenset()) -> Iterator[tuple
         if suspect:
             yield at, suspect
     for at, word in enumerate(words[1:], 1):
-        if word and (suspect := said.device(word)) and not _is_value(words, at):
+        if word and (suspect := wording.device(word)) and not _is_value(words, at):
             yield at, suspect
 
 
@@ -132,14 +132,14 @@ def _setting(
     if value is None:
         return None
     if option in _PORTS and _NUMBER.match(value) and value.isdigit() and value != "0":
-        return said.port(shown)
+        return wording.port(shown)
     if option in _RENDEZVOUS and _ENDPOINT.fullmatch(value):
-        return said.endpoint(shown)
-    if suspect := said.typed_device(value):
+        return wording.endpoint(shown)
+    if suspect := wording.typed_device(value):
         return suspect
     if not _NUMBERS.fullmatch(value) or program in _SWITCHES:
         return None
-    if option in _LIST and (suspect := said.comma(value)):
+    if option in _LIST and (suspect := wording.comma(value)):
         return suspect
     return _numbered(option, value, shown, indices)
 
@@ -147,18 +147,18 @@ def _setting(
 def _numbered(option: str, value: str, shown: str, indices: frozenset[str]) -> Suspect | None:
     if not _NUMBER.fullmatch(value):
         several = [int(one) for one in re.findall("[0-9]+", value)]
-        return said.index(max(several), shown, "0") if option in _LIST and max(several) else None
+        return wording.index(max(several), shown, "0") if option in _LIST and max(several) else None
     number = int(value)
     if number == 0:
         return None
     if option in _INDEX or option in ("gpu_ids", "device_ids", "gpu_devices"):
-        return said.index(number, shown, "0")
+        return wording.index(number, shown, "0")
     if option in _COUNT or option in _PARALLEL:
-        return said.count(number, shown) if number > 1 else None
+        return wording.count(number, shown) if number > 1 else None
     if option == "gpu":
         if option in indices:
-            return said.index(number, shown, "0")
-        return said.index_or_count(number, shown) if number > 1 else None
+            return wording.index(number, shown, "0")
+        return wording.index_or_count(number, shown) if number > 1 else None
     return None
 
 
@@ -166,15 +166,15 @@ def _of_launcher(launcher: str, option: str, value: str | None, shown: str) -> S
     """What starts a process per card, and what sets a mask of its own for them."""
     number = int(value) if value and _NUMBER.fullmatch(value) else 0
     if launcher == "torchrun" and option == "nproc_per_node" and number > 1:
-        return said.count(number, shown, least=1)
+        return wording.count(number, shown, least=1)
     if launcher == "accelerate" and option == "num_processes" and number > 1:
-        return said.count(number, shown, least=1)
+        return wording.count(number, shown, least=1)
     if value is None or "VISIBLE_DEVICES" in value or "GPULAUNCH_" in value:
         return None  # the job's own cards, perhaps
     if launcher == "accelerate" and option == "gpu_ids" and value != "all":
-        return said.launcher_mask(f"accelerate launch {shown}", value)
+        return wording.launcher_mask(f"accelerate launch {shown}", value)
     if launcher == "deepspeed" and option in ("include", "exclude", "num_gpus"):
-        return said.launcher_mask(f"deepspeed {shown}", value)
+        return wording.launcher_mask(f"deepspeed {shown}", value)
     return None
 
 
@@ -183,14 +183,14 @@ def _container(words: Words) -> Iterator[tuple[int, Suspect]]:
     for at, option, value in settings(words):
         plain = (value or "").strip("\"'")
         if option == "gpus" and plain == "all":
-            yield at, said.all_cards("--gpus all")
+            yield at, wording.all_cards("--gpus all")
         elif option == "device" and plain == "nvidia.com/gpu=all":
-            yield at, said.all_cards(f"--device {plain}")
+            yield at, wording.all_cards(f"--device {plain}")
         elif option in ("gpus", "device") and _MACHINE_CARD.fullmatch(plain):
-            yield at, said.machine_cards(f"--{option} {plain}")
+            yield at, wording.machine_cards(f"--{option} {plain}")
         elif option in ("e", "env") and plain.startswith("NVIDIA_VISIBLE_DEVICES="):
             which = plain.partition("=")[2]
             if which == "all":
-                yield at, said.all_cards(f"--env {value}")
+                yield at, wording.all_cards(f"--env {value}")
             elif _MACHINE_CARD.fullmatch(which):
-                yield at, said.machine_cards(f"--env {value}")
+                yield at, wording.machine_cards(f"--env {value}")

@@ -14,10 +14,10 @@ from itertools import islice
 from gpulaunch.lint import devices, options, shell, spread
 from gpulaunch.lint.finding import Placed, Suspect
 from gpulaunch.lint.masks import Masks
-from gpulaunch.lint.runs import Run
-from gpulaunch.lint.tree import Tree, last_name, parse, words_in
+from gpulaunch.lint.runs import ProgramRun
+from gpulaunch.lint.tree import PythonTree, last_name, parse, words_in
 
-MOST = 100
+MAX_SUSPECTS = 100
 """Suspects of one file; more would be no help."""
 
 # fmt: off
@@ -47,7 +47,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PythonScan:
     """`indices` are the options that take the number of a card, as far as the file declares them.
 
     None where Python cannot read the file.
@@ -56,31 +56,31 @@ class Looked:
     placed: tuple[Placed, ...] = ()
     imports: tuple[Module, ...] = ()
     indices: frozenset[str] = frozenset()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[ProgramRun, ...] = ()
 
 
-def look(text: str, main: bool = True) -> Looked:
+def look(text: str, main: bool = True) -> PythonScan:
     """`main`: it is run, not imported, so that `if __name__ == "__main__"` holds."""
     module = parse(text)
     if module is None:
-        return Looked()
-    tree = Tree(module, main)
+        return PythonScan()
+    tree = PythonTree(module, main)
     lines = text.splitlines(keepends=True) if "\r" in text or "\f" in text else text.split("\n")
     found: dict[tuple[int, int, Suspect], Placed] = {}
     for node, suspect in _suspects(tree) if _SPEAKS.search(text) else ():
         placed = _placed(tree, node, suspect, lines)
         found.setdefault((placed.line, placed.column, suspect), placed)
-        if len(found) >= MOST:
+        if len(found) >= MAX_SUSPECTS:
             break
-    return Looked(
+    return PythonScan(
         tuple(sorted(found.values(), key=lambda p: (p.line, p.column))),
         tuple(_imports(tree)),
         frozenset(_indices(tree)),
-        tuple(_runs(tree))[:MOST] if "subprocess" in text or "system" in text else (),
+        tuple(_runs(tree))[:MAX_SUSPECTS] if "subprocess" in text or "system" in text else (),
     )
 
 
-def _suspects(tree: Tree) -> Iterator[tuple[ast.AST, Suspect]]:
+def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
     masks = Masks(tree)
     for node in tree.nodes:
         if not isinstance(node, _WORTH):
@@ -95,7 +95,7 @@ def _suspects(tree: Tree) -> Iterator[tuple[ast.AST, Suspect]]:
 
 
 def _reached(
-    tree: Tree, node: ast.AST, at: ast.AST, suspect: Suspect
+    tree: PythonTree, node: ast.AST, at: ast.AST, suspect: Suspect
 ) -> Iterator[tuple[ast.AST, Suspect]]:
     """Not behind a look at how many cards there are; behind an option, where that is set."""
     guarded = [one for one in dict.fromkeys((node, at)) if tree.counts_cards(one)]
@@ -106,7 +106,7 @@ def _reached(
         yield at, replace(suspect, only=only)
 
 
-def _placed(tree: Tree, node: ast.AST, suspect: Suspect, lines: list[str]) -> Placed:
+def _placed(tree: PythonTree, node: ast.AST, suspect: Suspect, lines: list[str]) -> Placed:
     """`last` is where the statement ends: there the comment stands that silences it."""
     line = getattr(node, "lineno", 1) - 1
     last = (getattr(node, "end_lineno", None) or line + 1) - 1
@@ -120,7 +120,7 @@ def _placed(tree: Tree, node: ast.AST, suspect: Suspect, lines: list[str]) -> Pl
     return Placed(suspect, line, column, last)
 
 
-def _imports(tree: Tree) -> Iterator[Module]:
+def _imports(tree: PythonTree) -> Iterator[Module]:
     for node in tree.nodes:
         if isinstance(node, ast.Import):
             yield from (Module(name.name) for name in node.names)
@@ -129,7 +129,7 @@ def _imports(tree: Tree) -> Iterator[Module]:
             yield Module(node.module or "", node.level, names)
 
 
-def _indices(tree: Tree) -> Iterator[str]:
+def _indices(tree: PythonTree) -> Iterator[str]:
     """Options that may mean several things, and here, by their declaration, a card's number."""
     for node in tree.nodes:
         if not isinstance(node, ast.Call) or last_name(node.func) not in ("add_argument", "option"):
@@ -146,13 +146,13 @@ def _indices(tree: Tree) -> Iterator[str]:
                 yield devices.option_name(str(name))
 
 
-def _starters(tree: Tree) -> Iterator[ast.Call]:
+def _starters(tree: PythonTree) -> Iterator[ast.Call]:
     """Calls that start a process."""
     calls = (node for node in tree.nodes if isinstance(node, ast.Call))
-    return islice((c for c in calls if _STARTERS.fullmatch(tree.dotted(c.func))), MOST)
+    return islice((c for c in calls if _STARTERS.fullmatch(tree.dotted(c.func))), MAX_SUSPECTS)
 
 
-def _runs(tree: Tree) -> Iterator[Run]:
+def _runs(tree: PythonTree) -> Iterator[ProgramRun]:
     """The scripts that it starts itself."""
     for node in _starters(tree):
         first = node.args[0] if node.args else None
@@ -162,7 +162,7 @@ def _runs(tree: Tree) -> Iterator[Run]:
             yield from shell.look(text, "sh").runs
 
 
-def _started(tree: Tree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
+def _started(tree: PythonTree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
     """`os.system("CUDA_VISIBLE_DEVICES=1 python x.py")`; what is not known is an expansion."""
     first = node.args[0] if node.args else None
     if isinstance(first, ast.List | ast.Tuple):
@@ -176,7 +176,7 @@ def _started(tree: Tree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
                 yield first, found.suspect
 
 
-def _known(tree: Tree, node: ast.expr) -> str:
+def _known(tree: PythonTree, node: ast.expr) -> str:
     value = tree.value(node)
     if value is not None:
         return str(value)

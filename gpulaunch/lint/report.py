@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from gpulaunch.core.model import Job
+from gpulaunch.jobfile import Plan, tree
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.lint import jobs as of_jobs
-from gpulaunch.lint import said
-from gpulaunch.lint.files import Budget, Files
+from gpulaunch.lint import wording
+from gpulaunch.lint.files import Files, ReadBudget
 from gpulaunch.lint.finding import Finding, Given, Placed, Suspect, judged
 from gpulaunch.lint.follow import Follow
 from gpulaunch.lint.jobs import Charge
 from gpulaunch.lint.silence import heard, silenced
-from gpulaunch.spec import Plan, tree
-from gpulaunch.spec.mistakes import Mistakes
-from gpulaunch.spec.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LintReport:
     """`note` says, in a line, what was not looked at; empty where everything was."""
 
     findings: tuple[Finding, ...] = ()
@@ -36,16 +36,18 @@ def findings(plan: Plan, jobs: Sequence[Job] | None = None) -> list[Finding]:
     return list(report(plan, jobs).findings)
 
 
-def report(plan: Plan, jobs: Sequence[Job] | None = None, budget: Budget | None = None) -> Report:
+def report(
+    plan: Plan, jobs: Sequence[Job] | None = None, budget: ReadBudget | None = None
+) -> LintReport:
     """The same, and what was left out because of the budget."""
-    budget = budget or Budget()
-    looking = _Looking(plan, Files(os.getcwd(), budget))
+    budget = budget or ReadBudget()
+    looking = _PlanScan(plan, Files(os.getcwd(), budget))
     found = looking.all(plan.jobs if jobs is None else jobs)
     note = f"not every script was looked at: {budget.why}" if budget.why else ""
-    return Report(tuple(found), note)
+    return LintReport(tuple(found), note)
 
 
-class _Looking:
+class _PlanScan:
     def __init__(self, plan: Plan, files: Files) -> None:
         self.plan = plan
         self.files = files
@@ -88,7 +90,7 @@ class _Looking:
                     yield found, here
 
     def _of(
-        self, job: Job, kinds: Sequence[Given], run: Callable[[], Node]
+        self, job: Job, kinds: Sequence[Given], run: Callable[[], YamlNode]
     ) -> Iterator[tuple[Finding, bool]]:
         charges, runs = of_jobs.looked_at(job)
         starts = [of_jobs.start_of(one, job) for one in runs]
@@ -105,14 +107,14 @@ class _Looking:
 
     def _environment(self, job: Job, kinds: Sequence[Given]) -> Iterator[Finding]:
         """A port of the job file's own that is the same for all jobs of an entry."""
-        port = job.env.get(said.PORT)
+        port = job.env.get(wording.PORT)
         if not isinstance(port, str) or not port.isdigit() or port == "0":
             return
-        at = self.plan.root.find(("jobs", job.group, "env", said.PORT))
-        yield from self._at(at, said.port(f"{said.PORT}: {port}"), kinds)
+        at = self.plan.root.find(("jobs", job.group, "env", wording.PORT))
+        yield from self._at(at, wording.port(f"{wording.PORT}: {port}"), kinds)
 
     def _charged(
-        self, charge: Charge, kinds: Sequence[Given], run: Node, job: Job
+        self, charge: Charge, kinds: Sequence[Given], run: YamlNode, job: Job
     ) -> Iterator[Finding]:
         """One of a command, where it holds, at its place in the job file."""
         at = of_jobs.place_in(self._mistakes, run, charge, job.shell)
@@ -128,7 +130,7 @@ class _Looking:
     def _mistakes(self) -> Mistakes:
         return Mistakes(self.plan.source, self.plan.root)
 
-    def _run_node(self, group: int) -> Node:
+    def _run_node(self, group: int) -> YamlNode:
         """The entry's `run:`, or what its worker runs."""
         top = self.plan.root.value
         entries = top["jobs"].value if isinstance(top, dict) else None
@@ -141,20 +143,20 @@ class _Looking:
                 return _worker_node(node.value["worker"])
         return self.plan.root
 
-    def _line(self, run: Node) -> str:
+    def _line(self, run: YamlNode) -> str:
         """The line on which `run:` itself stands."""
         number, lines = tree.place(run.key_at)[0], self.plan.source.lines
         return lines[number] if number < len(lines) else ""
 
 
-def _worker_node(node: Node) -> Node:
+def _worker_node(node: YamlNode) -> YamlNode:
     """What it runs: the program's list, or the function's name."""
     if not isinstance(node.value, dict):
         return node
     return node.value.get("run") or node.value.get("function") or node
 
 
-def _text(run: Node) -> str:
+def _text(run: YamlNode) -> str:
     if isinstance(run.value, list):
         return " ".join(str(node.value) for node in run.value)
     return str(run.value)

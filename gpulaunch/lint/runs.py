@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.lint.finding import NO_OPTIONS, Options
+from gpulaunch.lint.finding import NO_OPTIONS, IndexOptions
 from gpulaunch.lint.options import settings
 
 Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProgramRun:
     """`what` is a path, a module's name (module) or a program's text (code).
 
     `options` are those that its arguments set. `cwd` is relative
@@ -26,7 +26,7 @@ class Run:
 
     kind: Kind
     what: str
-    options: Options = NO_OPTIONS
+    options: IndexOptions = NO_OPTIONS
     cwd: str = "."
     number: int = 0
 
@@ -58,7 +58,7 @@ _VALUED = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 def runs(
     words: Sequence[str | None], cwd: str, handed: bool = False, more: bool = False
-) -> Iterator[Run]:
+) -> Iterator[ProgramRun]:
     """What a command's words run, program first. `handed` and `more`: see Options."""
     start = _start(words)
     if start is None:
@@ -73,7 +73,7 @@ def runs(
         rest = words[number + 1 :]
     given = frozenset(option for _, option, _ in settings(["", *rest]))
     given |= {word.lstrip("-").replace("-", "_") for word in rest if word and word[:1] == "-"}
-    yield Run(kind, what, Options(given, handed, more), cwd, number)
+    yield ProgramRun(kind, what, IndexOptions(given, handed, more), cwd, number)
 
 
 def _start(words: Sequence[str | None]) -> tuple[int, Kind, str] | None:

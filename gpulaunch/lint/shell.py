@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gpulaunch.lint import inside, options, said
+from gpulaunch.jobfile import warn
+from gpulaunch.jobfile.commands import ShellCommand, Word, command_of, commands_in
+from gpulaunch.jobfile.values import SHELLS
+from gpulaunch.lint import inside, options, wording
 from gpulaunch.lint.finding import Suspect
-from gpulaunch.lint.runs import Run, runs
-from gpulaunch.lint.said import MASK, ORDER, PORT
-from gpulaunch.spec import warn
-from gpulaunch.spec.commands import Command, Word, command_of, commands_in
-from gpulaunch.spec.values import SHELLS
+from gpulaunch.lint.runs import ProgramRun, runs
+from gpulaunch.lint.wording import MASK, ORDER, PORT
 
-MOST = 100
+MAX_SUSPECTS = 100
 """Suspects of one script; and files that it runs."""
 COMMANDS = 3000
 """Commands of one script that are looked at."""
@@ -47,7 +47,7 @@ _MORE = re.compile(r"\$\{?\w*(?:arg|opt|flag|param|extra)\w*|\$\{\w+\[[@*]", re.
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SuspectWord:
     """`word` is where it stands."""
 
     word: Word
@@ -55,42 +55,42 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ShellScan:
     """`runs` are the files that its commands run."""
 
-    found: tuple[Found, ...] = ()
-    runs: tuple[Run, ...] = ()
+    found: tuple[SuspectWord, ...] = ()
+    runs: tuple[ProgramRun, ...] = ()
 
 
-def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> Looked:
+def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> ShellScan:
     """Everything in a script, in the order of its commands."""
-    reader = _Reader(script, indices)
+    reader = _ShellReader(script, indices)
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
-        if len(reader.found) >= MOST or reader.spent > WORDS:
+        if len(reader.found) >= MAX_SUSPECTS or reader.spent > WORDS:
             break
-    return Looked(tuple(reader.found[:MOST]), tuple(reader.runs[:MOST]))
+    return ShellScan(tuple(reader.found[:MAX_SUSPECTS]), tuple(reader.runs[:MAX_SUSPECTS]))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScriptStep:
     """A command of a script: its words, what each stands for (None: nobody knows), and the
     directory where it runs, relative to the script's (None: nobody knows)."""
 
-    command: Command
+    command: ShellCommand
     words: tuple[Word, ...]
     values: tuple[str | None, ...]
     cwd: str | None
 
 
-def steps(script: str, dialect: str) -> Iterator[Step]:
+def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
     """The commands of a script in turn, those without a program left out."""
-    reader = _Reader(script, frozenset())
+    reader = _ShellReader(script, frozenset())
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
         if command.name is not None and reader.spent <= WORDS:
             words, values = reader.handed_on((command.name, *command.arguments))
-            yield Step(command, tuple(words), tuple(values), reader.cwd)
+            yield ScriptStep(command, tuple(words), tuple(values), reader.cwd)
 
 
 def of_words(
@@ -98,13 +98,13 @@ def of_words(
 ) -> Iterator[tuple[int, Suspect]]:
     """(number of the word, suspect) of a command that no shell reads."""
     places = [Word(word, 0, len(word)) for word in words]
-    reader = _Reader("", indices, typed=True)
+    reader = _ShellReader("", indices, typed=True)
     reader.read(command_of(places))
     for found in reader.found:
         yield next(i for i, place in enumerate(places) if place is found.word), found.suspect
 
 
-def runs_of_words(words: Sequence[str]) -> tuple[Run, ...]:
+def runs_of_words(words: Sequence[str]) -> tuple[ProgramRun, ...]:
     """What a command that no shell reads runs."""
     return tuple(runs([_known_word(word) for word in words], "."))
 
@@ -113,7 +113,7 @@ def _known_word(word: str) -> str | None:
     return None if "{{" in word or "${_}" in word else word
 
 
-class _Reader:
+class _ShellReader:
     def __init__(
         self, script: str, indices: frozenset[str], typed: bool = False, depth: int = 0
     ) -> None:
@@ -123,13 +123,13 @@ class _Reader:
         self.depth = depth
         self.known: dict[str, str] = {}
         self.cwd: str | None = "."
-        self.found: list[Found] = []
-        self.runs: list[Run] = []
+        self.found: list[SuspectWord] = []
+        self.runs: list[ProgramRun] = []
         self.asked: str = ""
         self.own: set[str] = set()
         self.spent = 0
 
-    def read(self, command: Command) -> None:
+    def read(self, command: ShellCommand) -> None:
         program = command.program
         if program in _TESTS:
             self.asked = " ".join(map(self._typed, command.arguments))
@@ -160,14 +160,14 @@ class _Reader:
                 else:
                     self.runs.append(run)
 
-    def _slots(self, command: Command) -> None:
+    def _slots(self, command: ShellCommand) -> None:
         """`xargs --process-slot-var=CUDA_VISIBLE_DEVICES`: a mask for each of its processes."""
         for word in command.before:
             option, _, value = self._typed(word).partition("=")
             if option == "--process-slot-var" and value == MASK:
-                self.found.append(Found(word, said.mask(None, f"{MASK} (by xargs)")))
+                self.found.append(SuspectWord(word, wording.mask(None, f"{MASK} (by xargs)")))
 
-    def _inside(self, command: Command) -> None:
+    def _inside(self, command: ShellCommand) -> None:
         """Commands in the strings of this one; what is found there is told at the string."""
         words = command.arguments
         if self.depth >= inside.DEEPEST or not words or (self.verbatim and self._is_shell(command)):
@@ -176,29 +176,29 @@ class _Reader:
             return
         texts = [self.value(word) or inside.loosely_unquoted(self._typed(word)) for word in words]
         for number, text in inside.scripts(command.program, texts):
-            inner = _Reader(text, self.indices, depth=self.depth + 1)
+            inner = _ShellReader(text, self.indices, depth=self.depth + 1)
             inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
             inner.cwd, inner.spent = self.cwd, self.spent
             for each in islice(commands_in(text, "bash"), COMMANDS):
                 inner.read(each)
-                if len(inner.found) >= MOST or inner.spent > WORDS:
+                if len(inner.found) >= MAX_SUSPECTS or inner.spent > WORDS:
                     break
             self.spent = inner.spent
-            self.found += [Found(words[number], found.suspect) for found in inner.found]
+            self.found += [SuspectWord(words[number], found.suspect) for found in inner.found]
             self.runs += [replace(run, number=0) for run in inner.runs]
 
-    def _is_shell(self, command: Command) -> bool:
+    def _is_shell(self, command: ShellCommand) -> bool:
         return command.program in SHELLS
 
     def _printed_to_a_shell(self, words: Sequence[Word]) -> bool:
         return not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
 
-    def _code(self, run: Run, word: Word) -> None:
+    def _code(self, run: ProgramRun, word: Word) -> None:
         """`python -c CODE`."""
         from gpulaunch.lint import python  # which, in turn, looks at the commands that it starts
 
         for placed in python.look(run.what).placed:
-            self.found.append(Found(word, placed.suspect))
+            self.found.append(SuspectWord(word, placed.suspect))
 
     def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""
@@ -218,25 +218,25 @@ class _Reader:
         before = self.found[-1] if self.found else None
         if before and before.suspect.rule == "daemon" and before.word is name:
             self.found.pop()
-            suspect = said.by_daemon(suspect)
-        self.found.append(Found(word, suspect))
+            suspect = wording.by_daemon(suspect)
+        self.found.append(SuspectWord(word, suspect))
 
-    def _warned(self, command: Command) -> None:
+    def _warned(self, command: ShellCommand) -> None:
         """Daemons and masks, as for the job file's own commands."""
         for finding in warn.of_command(command, self._typed):
             if finding.kind == "daemon":
                 why, _, mend = finding.message.partition("; ")
                 suspect = Suspect("daemon", why, mend or "run the program itself")
             elif command.program == "unset":
-                suspect = said.no_mask()
+                suspect = wording.no_mask()
             else:
                 value = self._typed(finding.word).partition("=")[2].strip("'\"")
                 if MASK in self.asked or not self.own.isdisjoint(_names(value)):
                     continue
-                suspect = said.mask(value)
-            self.found.append(Found(finding.word, suspect))
+                suspect = wording.mask(value)
+            self.found.append(SuspectWord(finding.word, suspect))
 
-    def _pass_on(self, command: Command) -> None:
+    def _pass_on(self, command: ShellCommand) -> None:
         """Variables that get their value from the launcher's mask: `IFS=, read -ra g <<<"$..."`."""
         first = command.name or (command.assignments[0] if command.assignments else None)
         if first is None or self.verbatim:
@@ -250,10 +250,10 @@ class _Reader:
         if command.program in ("read", "mapfile", "readarray", "for", *_SETTERS):
             self.own |= {word.text.partition("=")[0] for word in command.arguments} - {MASK}
 
-    def _exported(self, command: Command) -> tuple[Word, ...]:
+    def _exported(self, command: ShellCommand) -> tuple[Word, ...]:
         return command.arguments if command.program in _SETTERS else ()
 
-    def _assigned(self, word: Word, command: Command) -> None:
+    def _assigned(self, word: Word, command: ShellCommand) -> None:
         name, equals, typed = self._typed(word).partition("=")
         if not equals:
             return
@@ -265,9 +265,9 @@ class _Reader:
         if value is None:
             return
         if name == PORT and value.isdigit() and value != "0" and PORT not in self.asked:
-            self.found.append(Found(word, said.port(f"{PORT}={value}")))
-        elif name == ORDER and (suspect := said.order(value)):
-            self.found.append(Found(word, suspect))
+            self.found.append(SuspectWord(word, wording.port(f"{PORT}={value}")))
+        elif name == ORDER and (suspect := wording.order(value)):
+            self.found.append(SuspectWord(word, suspect))
 
     def _cd(self, values: Sequence[str | None], name: Word) -> None:
         target = values[1] if len(values) > 1 else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from gpulaunch.lint import said
+from gpulaunch.lint import wording
 from gpulaunch.lint.devices import Found, defaults_of
-from gpulaunch.lint.tree import Tree, last_name, words_in
+from gpulaunch.lint.tree import PythonTree, last_name, words_in
 
 _MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})
@@ -14,7 +14,7 @@ _TRAINERS = frozenset({"Trainer", "Fabric", "LightningCLI", "LitTrainer"})
 _STARTERS = frozenset({"spawn", "start_processes"})
 
 
-def check(tree: Tree, node: ast.AST) -> Found:
+def check(tree: PythonTree, node: ast.AST) -> Found:
     if isinstance(node, ast.Call):
         yield from _call(tree, node)
     elif isinstance(node, ast.Dict):
@@ -29,11 +29,11 @@ def check(tree: Tree, node: ast.AST) -> Found:
         yield from _divided(tree, node)
 
 
-def _call(tree: Tree, node: ast.Call) -> Found:
+def _call(tree: PythonTree, node: ast.Call) -> Found:
     name, whole = last_name(node.func), tree.dotted(node.func)
     named = any(keyword.arg == "device_ids" for keyword in node.keywords)
     if whole in _DATA_PARALLEL and not named and not tree.counts_cards(node):
-        yield node, said.data_parallel()
+        yield node, wording.data_parallel()
     for keyword in node.keywords:
         number = tree.value(keyword.value)
         if keyword.arg == "device_map":
@@ -42,28 +42,28 @@ def _call(tree: Tree, node: ast.Call) -> Found:
             if isinstance(number, str) and number.isdigit():
                 number = int(number)
             if type(number) is int and number > 1 and not _on_cpu(tree, node):
-                yield keyword.value, said.count(number, f"{keyword.arg}={number}")
+                yield keyword.value, wording.count(number, f"{keyword.arg}={number}")
         elif keyword.arg == "tensor_parallel_size" and type(number) is int and number > 1:
-            yield keyword.value, said.count(number, f"{keyword.arg}={number}")
+            yield keyword.value, wording.count(number, f"{keyword.arg}={number}")
         elif keyword.arg == "nprocs" and name in _STARTERS and _one_each(tree, keyword.value):
-            yield keyword.value, said.no_cards_to_start("nprocs=device_count()")
+            yield keyword.value, wording.no_cards_to_start("nprocs=device_count()")
 
 
-def _on_cpu(tree: Tree, node: ast.Call) -> bool:
+def _on_cpu(tree: PythonTree, node: ast.Call) -> bool:
     return any(
         keyword.arg == "accelerator" and tree.value(keyword.value) in ("cpu", "tpu", "mps")
         for keyword in node.keywords
     )
 
 
-def _device_map(tree: Tree, value: ast.expr) -> Found:
+def _device_map(tree: PythonTree, value: ast.expr) -> Found:
     for leaf in tree.leaves(value):
         text = tree.value(leaf)
         if isinstance(text, str) and text in _MAPS and not tree.counts_cards(leaf):
-            yield leaf, said.auto_map(text)
+            yield leaf, wording.auto_map(text)
 
 
-def _divided(tree: Tree, node: ast.BinOp) -> Found:
+def _divided(tree: PythonTree, node: ast.BinOp) -> Found:
     """`rank % torch.cuda.device_count()`."""
     if not isinstance(node.op, ast.Mod | ast.Div | ast.FloorDiv):
         return
@@ -72,10 +72,10 @@ def _divided(tree: Tree, node: ast.BinOp) -> Found:
     if any(_asks(test) for test in tree.tests_around(node)):
         return
     sign = {ast.Mod: "%", ast.Div: "/", ast.FloorDiv: "//"}[type(node.op)]
-    yield node, said.no_cards_to_share(f"the right side of {sign} is the number of cards")
+    yield node, wording.no_cards_to_share(f"the right side of {sign} is the number of cards")
 
 
-def _one_each(tree: Tree, value: ast.expr) -> bool:
+def _one_each(tree: PythonTree, value: ast.expr) -> bool:
     return _counted(tree, value) and not tree.counts_cards(value)
 
 
@@ -84,7 +84,7 @@ def _asks(test: ast.AST) -> bool:
     return any(word in words for word in ("cuda", "gpu", "device", "count"))
 
 
-def _counted(tree: Tree, node: ast.expr) -> bool:
+def _counted(tree: PythonTree, node: ast.expr) -> bool:
     """Whether it is `torch.cuda.device_count()`, also by a name that is given nothing else."""
     if isinstance(node, ast.Name):
         bound = tree.bound.get(node.id)

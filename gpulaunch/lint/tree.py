@@ -71,7 +71,7 @@ def _parse_with_room(text: str) -> ast.Module | None:
     return found[0]
 
 
-class Tree:
+class PythonTree:
     """`main`: the file is run itself, rather than imported."""
 
     def __init__(self, module: ast.Module, main: bool) -> None:

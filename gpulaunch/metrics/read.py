@@ -29,10 +29,10 @@ from gpulaunch.metrics.model import (
 )
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries
 
-PATIENCE = 2.0
+BUSY_TIMEOUT = 2.0
 
 
-def open_metrics(path: Path) -> Reader | None:
+def open_metrics(path: Path) -> MetricsReader | None:
     """None where there is no file, none of ours, a torn one, or one without samples; and where its
     tables or values are none that are written here."""
     if not is_regular(path):
@@ -41,12 +41,12 @@ def open_metrics(path: Path) -> Reader | None:
         # A writer that was killed left a journal, which a read-only connection may not roll back.
         try:
             uri = f"file:{quote(str(path))}?mode={mode}"
-            connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None)
+            connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None)
         except sqlite3.Error:
             return None
         try:
             if _ours(connection):
-                return Reader(connection)
+                return MetricsReader(connection)
             connection.close()
             return None
         except sqlite3.Error:
@@ -74,13 +74,13 @@ def _ours(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute(queries()["anything"]).fetchone()[0])
 
 
-class Reader:
+class MetricsReader:
     """Made by `open_metrics`. For the thread that made it."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> MetricsReader:
         return self
 
     def __exit__(self, *_: object) -> None:

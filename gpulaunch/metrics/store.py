@@ -25,7 +25,7 @@ from gpulaunch.metrics.model import AttemptSample, CardSample
 from gpulaunch.metrics.sql import APPLICATION, VERSION, queries, schema
 from gpulaunch.metrics.thin import thin
 
-LARGEST = 256 << 20
+MAX_STORE_BYTES = 256 << 20
 BACKLOG = 120
 THIN_EVERY = 60.0
 ASIDE = ".aside"
@@ -105,7 +105,7 @@ class Store:
             connection.execute("PRAGMA journal_mode = TRUNCATE")
             connection.execute("PRAGMA synchronous = OFF")
             (page,) = connection.execute("PRAGMA page_size").fetchone()
-            connection.execute(f"PRAGMA max_page_count = {LARGEST // page}")
+            connection.execute(f"PRAGMA max_page_count = {MAX_STORE_BYTES // page}")
             self._prepare(connection)
         except BaseException:
             connection.close()

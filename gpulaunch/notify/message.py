@@ -14,7 +14,7 @@ from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.failure.classes import CLASSES
-from gpulaunch.notify.occasions import EVERY, FINISH, FIRST, PAUSED
+from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
 from gpulaunch.views import words
 from gpulaunch.views.events import tally
 from gpulaunch.views.summary import next_command
@@ -36,7 +36,7 @@ _STATES: tuple[JobState, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Notification:
     """`title` is one line; `summary` is plain JSON, `variables` its counts for an environment."""
 
     title: str
@@ -71,7 +71,7 @@ class Cause:
 
 def compose(
     events: Sequence[str], ledger: Ledger, directory: str, now: Instant, end: RunClosed | None
-) -> Message:
+) -> Notification:
     """`events`: what it is about, the weightiest first; `end`: how the run ends, once it does."""
     causes = causes_of(ledger)
     state: RunState = end.state if end else "running"
@@ -111,7 +111,9 @@ def compose(
         "failures": [_plain(cause) for cause in causes[:REASONS]],
         "next": go_on or look,
     }
-    return Message(title, "\n".join(text), summary, _variables(events, state, ledger, directory))
+    return Notification(
+        title, "\n".join(text), summary, _variables(events, state, ledger, directory)
+    )
 
 
 def causes_of(ledger: Ledger) -> list[Cause]:

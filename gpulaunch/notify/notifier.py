@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from gpulaunch.core.facts import Fact, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
-from gpulaunch.notify.courier import LIMIT, Courier, Watching
+from gpulaunch.jobfile.notify_spec import Target
+from gpulaunch.notify.delivery import DELIVERY_TIMEOUT, Delivery, Watching
 from gpulaunch.notify.message import compose
-from gpulaunch.notify.occasions import Occasions
-from gpulaunch.spec.tell import Target
+from gpulaunch.notify.triggers import Occasions
 
-PATIENCE = 15.0
+DELIVERY_AT_END_TIMEOUT = 15.0
 """Seconds that the end of a run is put off at most, until everybody is told."""
 SILENT = 1.0
 """Seconds of that before it is said what is waited for."""
@@ -46,8 +46,8 @@ class Notifier:
         environ: Mapping[str, str],
         note: Callable[[str], None],
         clock: Callable[[], Instant],
-        limit: float = LIMIT,
-        patience: float = PATIENCE,
+        limit: float = DELIVERY_TIMEOUT,
+        patience: float = DELIVERY_AT_END_TIMEOUT,
     ) -> None:
         self._targets = targets
         self._ledger = ledger
@@ -59,7 +59,7 @@ class Notifier:
         self._clock = clock
         self._patience = patience
         self._occasions = Occasions(targets)
-        self._courier = Courier(loop, limit)
+        self._delivery = Delivery(loop, limit)
         self._failed: set[int] = set()
         self._last: dict[int, tuple[tuple[str, ...], RunClosed]] = {}
         self._told_end: tuple[object, ...] | None = None
@@ -80,14 +80,14 @@ class Notifier:
         self._told_end = told
         self._loop.forget("notify")
         for number, events in self._occasions.finish(self._clock().mono):
-            if number in self._courier.busy:
+            if number in self._delivery.busy:
                 self._last[number] = events, end  # what is under way is to arrive before it
             else:
                 self._send(number, events, end)
         self._loop.call_after("notify:said", SILENT, self._say)
         self._loop.call_after("notify:over", self._patience, self.give_up)
         self.waiting = True
-        while self._courier.busy:
+        while self._delivery.busy:
             turn()
         self.waiting = False
         self._loop.forget("notify:said")
@@ -96,18 +96,18 @@ class Notifier:
     def give_up(self, why: str = "") -> None:
         """Wait no longer for those who are being told."""
         self._last.clear()
-        self._courier.give_up(why or f"no answer within {self._patience:g} s")
+        self._delivery.give_up(why or f"no answer within {self._patience:g} s")
 
     def close(self) -> None:
-        self._courier.close()
+        self._delivery.close()
 
     def _plan(self) -> None:
-        at = self._occasions.next_at(self._courier.busy)
+        at = self._occasions.next_at(self._delivery.busy)
         if at is not None and not self.waiting:
             self._loop.call_at("notify", at, self._send_due)
 
     def _send_due(self) -> None:
-        for number, events in self._occasions.due(self._clock().mono, self._courier.busy):
+        for number, events in self._occasions.due(self._clock().mono, self._delivery.busy):
             self._send(number, events, None)
         self._plan()
 
@@ -134,7 +134,7 @@ class Notifier:
         if target.run is not None:
             request["run"] = arguments(target.run, message.title)
             request["variables"] = message.variables
-        self._courier.send(number, request, done)
+        self._delivery.send(number, request, done)
 
     def _address(self, target: Target) -> str | None:
         return self._environ.get(target.variable) if target.variable else target.to
@@ -149,7 +149,7 @@ class Notifier:
         self._plan()
 
     def _say(self) -> None:
-        names = ", ".join(self._targets[number].name for number in sorted(self._courier.busy))
+        names = ", ".join(self._targets[number].name for number in sorted(self._delivery.busy))
         self._note(
             f"the run's end waits until {names} is told, {self._patience:g} s at most;"
             " Ctrl-C: not at all"

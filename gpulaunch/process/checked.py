@@ -14,7 +14,7 @@ from gpulaunch.files import regular
 LARGEST_RECORD = 1 << 20
 """Bytes of one record; the longest that is written has some thousands."""
 LARGEST_COUNT = 1 << 53
-LATEST = 250e9
+MAX_TIMESTAMP = 250e9
 """Seconds since 1970, shortly before the last that a date can tell in every time zone."""
 
 
@@ -51,7 +51,7 @@ def count(value: object, most: int = LARGEST_COUNT) -> int:
 
 def seconds(value: object) -> float:
     """A time or a span in seconds, from 0 to LATEST. Raises ValueError."""
-    if isinstance(value, (int, float)) and 0 <= value <= LATEST:
+    if isinstance(value, (int, float)) and 0 <= value <= MAX_TIMESTAMP:
         return float(value)
     raise ValueError(f"expected seconds, found {value!r:.100}")
 

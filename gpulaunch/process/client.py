@@ -1,6 +1,6 @@
-"""The supervisor's side of nursery and keeper pairs: sockets, messages, reports.
+"""The supervisor's side of spawner and keeper pairs: sockets, messages, reports.
 
-It owns the nursery's process and each pair's socket. It never waits for a job, never signals one
+It owns the spawner's process and each pair's socket. It never waits for a job, never signals one
 (keepers do), and never blocks: `on_readable` takes in what is there.
 """
 
@@ -31,17 +31,17 @@ KEEPER = Path(__file__).with_name("keeper.py")
 SERVE = Path(__file__).with_name("serve.py")
 """A worker's own side: what a command with a task starts."""
 
-_MOST = 253  # descriptors that a message brings (SCM_MAX_FD)
+_MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 
 StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
 
-class NurseryGoneError(GpulaunchError):
-    """The nursery's process has died; start another one. Pairs born before live on."""
+class SpawnerGoneError(GpulaunchError):
+    """The spawner's process has died; start another one. Pairs forked before live on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ProgramStarted:
     """The program runs: its exec succeeded."""
 
     attempt: str
@@ -49,7 +49,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AttemptOver:
     """Nothing of the attempt is left, and its end is in its file.
 
     `kept`: but for its worker, which waits for another item on this pair. `note` is a line for
@@ -66,7 +66,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerGone:
+class WorkerReaped:
     """Nothing is left of the worker that was to retire (or there was none)."""
 
 
@@ -86,11 +86,11 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PairLeft:
     """The pair takes nothing in any more, and gives its leases back; then it is Gone.
 
-    It had nothing to run while this process was stopped, or was never born: the leases were not to
-    be had. `attempt`: what was launched on it, and never begun.
+    It had nothing to run while this process was stopped, or was never forked: the leases were not
+    to be had. `attempt`: what was launched on it, and never begun.
     """
 
     attempt: str | None
@@ -115,10 +115,12 @@ class StartedCold:
     for_good: bool = False
 
 
-Report: TypeAlias = Started | StartedCold | Ended | WorkerGone | Unkillable | Left | Lent | Gone
+Report: TypeAlias = (
+    ProgramStarted | StartedCold | AttemptOver | WorkerReaped | Unkillable | PairLeft | Lent | Gone
+)
 
 
-class Nursery:
+class Spawner:
     """One process, executed once, that forks keeper pairs. `environ` is what jobs start from."""
 
     def __init__(
@@ -149,7 +151,7 @@ class Nursery:
             os.close(control)
 
     def fileno(self) -> int:
-        """Readable when, and only when, the nursery is gone."""
+        """Readable when, and only when, the spawner is gone."""
         return self._socket.fileno()
 
     @property
@@ -157,7 +159,7 @@ class Nursery:
         return self._process.pid
 
     def said(self) -> str:
-        """What nursery and keepers wrote to standard error: nothing, unless one has crashed."""
+        """What spawner and keepers wrote to standard error: nothing, unless one has crashed."""
         return os.pread(self._said.fileno(), 65536, 0).decode("utf-8", "replace")
 
     def pair(
@@ -173,7 +175,7 @@ class Nursery:
         that says how many; where they do not come, the pair has Left. `gives_back`: it leaves, and
         lets all of them go, when nothing runs on it and this process is stopped.
 
-        Raises NurseryGoneError. A pair that could not be born reports Gone.
+        Raises SpawnerGoneError. A pair that could not be forked reports Gone.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -190,7 +192,7 @@ class Nursery:
                 _send(self._socket, message, passed)
             except OSError as problem:
                 ours.close()
-                raise NurseryGoneError(
+                raise SpawnerGoneError(
                     f"the process that forks keepers (pid {self.pid}) is gone: {self.said()}"
                 ) from problem
         return Pair(ours)
@@ -211,12 +213,12 @@ class Nursery:
         self._said.close()
 
     def close_in_child(self) -> None:
-        """In a forked child, to which the nursery is no child: give up the copy of its socket."""
+        """In a forked child, to which the spawner is no child: give up the copy of its socket."""
         self._socket.close()
         self._said.close()
         self._process.returncode = 0
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> Spawner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -260,7 +262,7 @@ class Pair:
             self._tell({**message, "now": now})
 
     def retire(self, now: bool = False) -> None:
-        """End the worker that stayed: end of its input, TERM, KILL; answered by WorkerGone."""
+        """End the worker that stayed: end of its input, TERM, KILL; answered by WorkerReaped."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
         self._tell({"do": "retire", "now": now})
@@ -288,7 +290,7 @@ class Pair:
     def _messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
         while not self._gone:
             try:
-                data, fds = receive(self._socket, 65536, _MOST)
+                data, fds = receive(self._socket, 65536, _MAX_DESCRIPTORS)
             except BlockingIOError:
                 return
             except ConnectionResetError:
@@ -300,16 +302,16 @@ class Pair:
         if message is None:
             yield from self._last_words()
         elif message["is"] == "started":
-            yield Started(message["attempt"], message["pid"])
+            yield ProgramStarted(message["attempt"], message["pid"])
         elif message["is"] == "unkillable":
-            # The outer keeper, which sweeps when the inner one was killed, knows no attempt.
+            # The guardian, which sweeps when the monitor one was killed, knows no attempt.
             if attempt := message["attempt"] or self._attempt:
                 yield Unkillable(attempt, tuple(message["pids"]))
         elif message["is"] == "worker_gone":
-            yield WorkerGone()
+            yield WorkerReaped()
         elif message["is"] == "left":
             attempt, self._attempt = self._attempt, None
-            yield Left(attempt)
+            yield PairLeft(attempt)
         elif message["is"] == "lent":
             yield Lent(tuple(fds))
         elif message["is"] == "cold":
@@ -317,10 +319,10 @@ class Pair:
         else:
             yield self._ended(end_from(message["end"]), message["kept"], message["note"])
 
-    def _ended(self, end: End, kept: bool = False, note: str = "") -> Ended:
+    def _ended(self, end: End, kept: bool = False, note: str = "") -> AttemptOver:
         attempt, self._attempt = self._attempt, None
         name = attempt or end.attempt
-        return Ended(name, end.outcome, end.leftovers, end.started, end.ended, kept, note)
+        return AttemptOver(name, end.outcome, end.leftovers, end.started, end.ended, kept, note)
 
     def _last_words(self) -> Iterator[Report]:
         """A keeper may have been killed between writing the end and telling it."""

@@ -75,7 +75,7 @@ class Main:
 class Command:
     """One attempt's program and its limits.
 
-    The environment is the nursery's, less `env_unset`, plus `env_set`; it is never shown. `log`
+    The environment is the spawner's, less `env_unset`, plus `env_set`; it is never shown. `log`
     and `end` are absolute paths of files that do not exist yet. `timeout` (from the start),
     `idle_timeout` (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
     glob patterns, looked at after an exit with one of `success_codes`; a path that exists is

@@ -11,7 +11,7 @@ import sys
 
 from gpulaunch.process.client import KEEPER
 
-PATIENCE = 20.0
+ISOLATION_CHECK_TIMEOUT = 20.0
 
 
 def why_no_isolation(python: str = sys.executable) -> str | None:
@@ -19,7 +19,7 @@ def why_no_isolation(python: str = sys.executable) -> str | None:
     try:
         tried = subprocess.run(
             [python, "-I", "-S", str(KEEPER), "try-isolation"],
-            timeout=PATIENCE,
+            timeout=ISOLATION_CHECK_TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

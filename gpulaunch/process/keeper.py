@@ -1,6 +1,6 @@
-"""The processes between the supervisor and a job: nursery, outer keeper, inner keeper.
+"""The processes between the supervisor and a job: spawner, guardian, monitor.
 
-    supervisor ──exec once──▶ nursery ──fork──▶ outer ──fork──▶ inner ──fork, exec──▶ job
+    supervisor ──exec once──▶ spawner ──fork──▶ guardian ──fork──▶ monitor ──fork, exec──▶ job
 
 What it owns: starting a job, its signals, timeouts and end, and the proof that nothing of it is
 left; and, between the items that it takes, a worker (`serve.py` is that one's own side). What it
@@ -13,17 +13,17 @@ says on standard error what keeps jobs from strict isolation here, if anything, 
 Who catches whom. All three are subreapers, so an orphan goes to the nearest one that lives:
 
     dies                 then
-    supervisor           inner sees the end of file: TERM, grace, KILL, sweep, end written
-    inner                outer adopts the job's processes, kills them, exits
-    outer                inner goes on with its job, and leaves after it; the nursery adopts inner
-    inner and outer      the nursery kills what it adopts; until then it holds socket and leases
-    nursery              pairs go on; the supervisor starts another nursery
+    supervisor             the monitor sees the end of file: TERM, grace, KILL, sweep, end written
+    monitor                the guardian adopts the job's processes, kills them, exits
+    guardian               the monitor goes on with its job, adopted by the spawner; then it leaves
+    monitor and guardian   the spawner kills what it adopts; until then it holds socket and leases
+    spawner                pairs go on; the supervisor starts another spawner
 
 Of a supervisor that is stopped (Ctrl-Z, SIGSTOP) a pair with nothing to run leaves, so that others
 have its cards; what runs goes on.
 
 INVARIANT: the supervisor sees the end of file of a pair's socket only when nothing of its job is
-left. Nursery, outer and inner each hold the socket, and each lets go only after its own sweep.
+left. Spawner, guardian and monitor each hold the socket, and each lets go only after its own sweep.
 
 A sweep kills direct children alone, again and again until waitpid says ECHILD: their numbers
 cannot be recycled, since nobody else reaps them, and a dead child's children are ours before we
@@ -86,14 +86,15 @@ SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Born(BaseException):
+class ContinueInChild(BaseException):
     """A job that goes on in this interpreter, without an exec, is on its way out of our frames."""
 
 
 # For preload/server.py, whose interpreter is the jobs' own: what jobs keep open because imports
-# opened it, and what makes a forked child its job (raises Born; or returns: it is to exec).
+# opened it, and what makes a forked child its job (raises ContinueInChild; or returns: it is to
+# exec).
 opened: set[int] = set()
-go_on_as_job: Callable[[dict[str, object], Inner, dict[bytes, bytes]], None] | None = None
+go_on_as_job: Callable[[dict[str, object], Monitor, dict[bytes, bytes]], None] | None = None
 # What imports have called in a forked child: in the one that becomes a job, which may be held up by
 # it for so many seconds. READY comes through its pipe after it; a job without that starts cold.
 at_fork: Callable[[], None] | None = None
@@ -101,7 +102,7 @@ at_fork_limit = 0.0
 AT_FORK = "what is called at forks (os.register_at_fork, pthread_atfork)"
 READY = b"\0"
 # The keepers' own forks: there, one for which nothing of that is called, as none of it may hold up
-# a keeper. Such a job has a midwife, a forked child that forks it by os.fork, where all is called,
+# a keeper. Such a job has a forker, a forked child that forks it by os.fork, where all is called,
 # says its number in a line before READY, and ends.
 fork: Callable[[], int] = os.fork
 
@@ -209,7 +210,7 @@ class Waker:
             pass
 
 
-class Channel:
+class KeeperChannel:
     """The keepers' end of a SEQPACKET pair: one JSON value a message."""
 
     def __init__(self, fd: int) -> None:
@@ -253,15 +254,15 @@ def receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
     return data, fds
 
 
-# ── The nursery ─────────────────────────────────────────────────────────────────────────────────
+# ── The spawner ─────────────────────────────────────────────────────────────────────────────────
 
 
-class PairSeat:
-    """What the nursery remembers of a pair, and holds until nothing of it is left."""
+class PairHandle:
+    """What the spawner remembers of a pair, and holds until nothing of it is left."""
 
-    def __init__(self, inner: int, fds: list[int]) -> None:
-        self.inner = inner
-        self.inner_start = started_at(inner) if inner else -1
+    def __init__(self, monitor: int, fds: list[int]) -> None:
+        self.monitor = monitor
+        self.monitor_start = started_at(monitor) if monitor else -1
         self.fds = fds
 
     def close(self) -> None:
@@ -270,7 +271,7 @@ class PairSeat:
             os.close(fd)
 
 
-class Unborn:
+class AwaitedPair:
     """A pair whose leases are still to come, through a link, from whoever keeps them."""
 
     def __init__(self, fds: list[int], alive: bool, gives_back: bool) -> None:
@@ -290,42 +291,42 @@ class Unborn:
         return bool(said) and len(fds) == said[0]
 
     def decline(self) -> None:
-        """It is not born: nothing was begun, and nothing is held."""
-        channel = Channel(self.fds[0])
+        """Say that no pair is forked: nothing was begun, and nothing is held."""
+        channel = KeeperChannel(self.fds[0])
         channel.send({"is": "left"})
         channel.socket.close()
         for fd in self.fds[1:]:
             os.close(fd)
 
 
-class Nursery:
+class SpawnServer:
     def __init__(self, control: int) -> None:
-        self.control: Channel | None = Channel(control)
+        self.control: KeeperChannel | None = KeeperChannel(control)
         self.environment = own_environment()
         self.waker = Waker()
-        self.pairs: dict[int, PairSeat] = {}
-        self.broken: list[PairSeat] = []
-        self.unborn: dict[int, Unborn] = {}
+        self.pairs: dict[int, PairHandle] = {}
+        self.broken: list[PairHandle] = []
+        self.awaited: dict[int, AwaitedPair] = {}
         self.nap: float | None = None
 
     def serve(self) -> None:
         """Until the supervisor is gone and every pair with it."""
-        while self.control or self.pairs or self.broken or self.unborn:
+        while self.control or self.pairs or self.broken or self.awaited:
             poller = select.poll()
             poller.register(self.waker.fd, select.POLLIN)
-            for fd in self.unborn:
+            for fd in self.awaited:
                 poller.register(fd, select.POLLIN)
             if self.control:
                 poller.register(self.control.fd, select.POLLIN)
             ready = dict(poller.poll(None if self.nap is None else self.nap * 1000))
             self.waker.clear()
             self.reap()
-            for fd in self.unborn.keys() & ready.keys():
-                self.bear_waiting(self.unborn.pop(fd))
+            for fd in self.awaited.keys() & ready.keys():
+                self.fork_awaited(self.awaited.pop(fd))
             if self.control and self.control.fd in ready:
                 self.answer(self.control)
 
-    def answer(self, control: Channel) -> None:
+    def answer(self, control: KeeperChannel) -> None:
         message, fds = control.receive()
         if message is None:
             os.close(control.socket.detach())
@@ -336,54 +337,54 @@ class Nursery:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             alive, gives_back = bool(message["alive"]), bool(message.get("gives_back"))
             if message.get("link"):
-                unborn = Unborn(fds, alive, gives_back)
-                self.unborn[unborn.link.fileno()] = unborn
+                awaited = AwaitedPair(fds, alive, gives_back)
+                self.awaited[awaited.link.fileno()] = awaited
             else:
-                self.bear(fds, alive, gives_back)
+                self.fork_pair(fds, alive, gives_back)
         except OSError:
             # Scarce. The pair's end of file is the answer, and the supervisor asks anew.
             sys.excepthook(*sys.exc_info())
             for fd in fds:
                 os.close(fd)
 
-    def bear_waiting(self, unborn: Unborn) -> None:
+    def fork_awaited(self, awaited: AwaitedPair) -> None:
         """Fork a pair whose leases have come; or say that they have not."""
         try:
-            if unborn.take():
-                self.bear(unborn.fds, unborn.alive, unborn.gives_back)
+            if awaited.take():
+                self.fork_pair(awaited.fds, awaited.alive, awaited.gives_back)
                 return
         except OSError:
             sys.excepthook(*sys.exc_info())
-        unborn.decline()
+        awaited.decline()
 
-    def bear(self, fds: list[int], alive: bool, gives_back: bool) -> None:
+    def fork_pair(self, fds: list[int], alive: bool, gives_back: bool) -> None:
         """Fork a pair. Raises OSError where there is none."""
-        birth, write = os.pipe()
+        forked, write = os.pipe()
         try:
             pid = fork_patiently()
         except OSError:
-            os.close(birth)
+            os.close(forked)
             os.close(write)
             raise
         if pid == 0:
-            born = False
+            continues = False
             try:
-                outer(fds, alive, gives_back, write, self.environment)
-            except Born:
-                born = True
+                guardian(fds, alive, gives_back, write, self.environment)
+            except ContinueInChild:
+                continues = True
                 raise
             except BaseException:
                 sys.excepthook(*sys.exc_info())
             finally:
-                if not born:
+                if not continues:
                     os._exit(70)
         os.close(write)
-        inner = int(os.read(birth, 32) or 0)
-        os.close(birth)
-        self.pairs[pid] = PairSeat(inner, fds)
+        monitor = int(os.read(forked, 32) or 0)
+        os.close(forked)
+        self.pairs[pid] = PairHandle(monitor, fds)
 
     def reap(self) -> None:
-        """Bury the dead, wake the stopped, kill whatever was adopted and is no keeper."""
+        """Reap the dead, wake the stopped, kill whatever was adopted and is no keeper."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -395,7 +396,7 @@ class Nursery:
                 send_signal(pid, signal.SIGCONT)
             elif pid in self.pairs:
                 seat = self.pairs.pop(pid)
-                if status == 0:  # the outer keeper proved that nothing is left
+                if status == 0:  # the guardian proved that nothing is left
                     seat.close()
                 else:
                     self.broken.append(seat)
@@ -404,23 +405,24 @@ class Nursery:
 
     def sweep(self) -> None:
         mine = [pid for pid in children() if pid not in self.pairs]
-        inners = {
-            seat.inner
+        monitors = {
+            seat.monitor
             for seat in self.broken
-            if seat.inner in mine and started_at(seat.inner) == seat.inner_start
+            if seat.monitor in mine and started_at(seat.monitor) == seat.monitor_start
         }
-        for pid in inners:
-            send_signal(pid, signal.SIGCONT)  # stopped, and its outer died before it could do this
-        strangers = [pid for pid in mine if pid not in inners]
+        for pid in monitors:
+            # Stopped, and its guardian died before it could do this.
+            send_signal(pid, signal.SIGCONT)
+        strangers = [pid for pid in mine if pid not in monitors]
         for pid in strangers:
             send_signal(pid, signal.SIGKILL)
         if strangers:
             self.nap = min((self.nap or 0.0005) * 2, 1.0)
             return
         for seat in self.broken:
-            if seat.inner not in inners:
+            if seat.monitor not in monitors:
                 seat.close()
-        self.broken = [seat for seat in self.broken if seat.inner in inners]
+        self.broken = [seat for seat in self.broken if seat.monitor in monitors]
         self.nap = None
 
 
@@ -447,42 +449,42 @@ def own_environment() -> dict[bytes, bytes]:
     return dict(entry.split(b"=", 1) for entry in entries if entry.find(b"=") > 0)
 
 
-# ── The outer keeper ────────────────────────────────────────────────────────────────────────────
+# ── The guardian ────────────────────────────────────────────────────────────────────────────────
 
 
-def outer(
-    fds: list[int], alive: bool, gives_back: bool, birth: int, environment: dict[bytes, bytes]
+def guardian(
+    fds: list[int], alive: bool, gives_back: bool, forked: int, environment: dict[bytes, bytes]
 ) -> None:
-    """Holds everything the inner keeper holds, and waits for its end. Never returns."""
+    """Holds everything the monitor holds, and waits for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    close_all_but({0, 1, 2, birth, *fds} | opened)
+    close_all_but({0, 1, 2, forked, *fds} | opened)
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    channel = Channel(fds[0])
+    channel = KeeperChannel(fds[0])
     leases = [lift(fd) for fd in fds[2 if alive else 1 :]]
-    watch, watched = os.pipe()  # the inner keeper reads: end of file when the outer one is gone
-    inner = fork_patiently()
-    if inner == 0:
+    watch, watched = os.pipe()  # the monitor reads: end of file when the guardian is gone
+    monitor = fork_patiently()
+    if monitor == 0:
         os.close(watched)
-        os.close(birth)
-        born = False
+        os.close(forked)
+        continues = False
         try:
-            Inner(channel, watch, leases, environment, gives_back).serve()
-        except Born:
-            born = True
+            Monitor(channel, watch, leases, environment, gives_back).serve()
+        except ContinueInChild:
+            continues = True
             raise
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            if not born:
+            if not continues:
                 Sweep(channel).to_the_end()
                 os._exit(0)
     os.close(watch)
-    os.write(birth, b"%d" % inner)
-    os.close(birth)
-    rename("keeper-outer")
-    wait_for(inner)
+    os.write(forked, b"%d" % monitor)
+    os.close(forked)
+    rename("keeper-guardian")
+    wait_for(monitor)
     Sweep(channel).to_the_end()
     os._exit(0)
 
@@ -502,19 +504,19 @@ def copy_high(fd: int) -> int:
     return copy
 
 
-def wait_for(inner: int) -> None:
+def wait_for(monitor: int) -> None:
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             send_signal(pid, signal.SIGCONT)  # a stopped keeper would keep no promise
-        elif pid == inner:
+        elif pid == monitor:
             return
 
 
 class Sweep:
     """Ends every descendant: `kill` for one blow, `to_the_end` where nothing else is to be done."""
 
-    def __init__(self, channel: Channel, attempt: str | None = None) -> None:
+    def __init__(self, channel: KeeperChannel, attempt: str | None = None) -> None:
         self.channel = channel
         self.attempt = attempt
         self.since = time.monotonic()
@@ -543,10 +545,10 @@ class Sweep:
             time.sleep(self.nap)
 
 
-# ── The inner keeper ────────────────────────────────────────────────────────────────────────────
+# ── The monitor ─────────────────────────────────────────────────────────────────────────────────
 
 
-class Inner:
+class Monitor:
     """Runs attempts, one at a time. One loop, which waits for everything at once.
 
     `gives_back`: where nothing is to be run and the supervisor is found stopped, it leaves, so that
@@ -556,7 +558,7 @@ class Inner:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: KeeperChannel,
         watch: int,
         leases: list[int],
         environment: dict[bytes, bytes],
@@ -566,12 +568,12 @@ class Inner:
         self.watch: int | None = watch
         self.leases = leases
         self.environment = environment
-        self.attempt: Attempt | None = None
-        self.worker: Worker | None = None
+        self.attempt: KeeperAttempt | None = None
+        self.worker: WorkerPipes | None = None
         self.retirement: Retirement | None = None
         self.pending: tuple[dict[str, object], int] | None = None
         self.early_stop: tuple[str, str, bool] | None = None
-        self.spare: Spare | None = None
+        self.spare: PreForked | None = None
         self.spare_at: float | None = time.monotonic() + SPARE_AFTER
         self.leaving = False
         self.supervisor = channel.supervisor() if gives_back else 0
@@ -581,7 +583,7 @@ class Inner:
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
         self.waker = Waker()
-        rename("keeper-inner")
+        rename("keeper-monitor")
 
     def serve(self) -> None:
         while self.attempt or self.worker or self.pending or not self.leaving:
@@ -594,7 +596,7 @@ class Inner:
             if self.channel.fd in ready:
                 self.listen(ready[self.channel.fd])
             if self.watch in ready:
-                self.watch = None  # outer is gone: the job goes on below the nursery's eyes
+                self.watch = None  # the guardian is gone: the job goes on below the spawner's eyes
                 self.leaving = True
             if self.attempt:
                 self.attempt.advance(time.monotonic())
@@ -604,7 +606,7 @@ class Inner:
             if not self.attempt:
                 self.mind_worker()
             if self.is_idle() and self.spare_at is not None and time.monotonic() >= self.spare_at:
-                self.bear_spare()
+                self.fork_ahead()
             if self.supervisor:
                 self.look_at_supervisor(time.monotonic())
 
@@ -632,7 +634,7 @@ class Inner:
         if self.worker:
             self.retire(now=False)
 
-    def bear_spare(self) -> None:
+    def fork_ahead(self) -> None:
         """Fork ahead, while there is nothing else to do: no step of a start costs more.
 
         INVARIANT: there is none beside an attempt or a worker, or ECHILD would prove nothing.
@@ -640,7 +642,7 @@ class Inner:
         self.spare_at = None
         if not self.leaving:
             with contextlib.suppress(OSError):  # scarce: the attempt forks for itself
-                self.spare = Spare.bear(self)
+                self.spare = PreForked.fork(self)
 
     def wait(self) -> dict[int, int]:
         poller = select.poll()
@@ -703,7 +705,7 @@ class Inner:
         if self.retirement:
             return
         (message, file), self.pending = self.pending, None
-        self.attempt = Attempt(self, message, file)
+        self.attempt = KeeperAttempt(self, message, file)
         if self.early_stop:
             self.attempt.stop(*self.early_stop)
             self.early_stop = None
@@ -711,7 +713,7 @@ class Inner:
             self.attempt = None
 
     def mind_worker(self) -> None:
-        """Between attempts: bury a worker that has died, end one, go on once it is gone."""
+        """Between attempts: reap a worker that has died, end one, go on once it is gone."""
         if self.worker and not self.retirement:
             if self.leaving:
                 self.retire(now=False)
@@ -741,7 +743,7 @@ class Inner:
         if self.retirement:
             self.retirement.asked = self.retirement.asked or asked
 
-    def bury_worker(self, pid: int) -> bool:
+    def reap_worker(self, pid: int) -> bool:
         """True if it was the worker that was just reaped: its pipes are closed."""
         if self.worker is None or self.worker.pid != pid:
             return False
@@ -776,13 +778,13 @@ def task_of(file: int) -> dict[str, object]:
 RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking"
 
 
-class Attempt:
+class KeeperAttempt:
     """One start of a job, from the fork to the proof that nothing of it is left.
 
     `spec` is what the keeper goes by; the rest of the command is in `file`, for its child.
     """
 
-    def __init__(self, keeper: Inner, spec: dict[str, object], file: int) -> None:
+    def __init__(self, keeper: Monitor, spec: dict[str, object], file: int) -> None:
         self.keeper = keeper
         self.spec = spec
         self.file = file
@@ -802,7 +804,7 @@ class Attempt:
         self.kill_at: float | None = None
         self.exec_pipe: int | None = None
         self.exec_words = b""
-        self.helper: Helper | None = None
+        self.helper: ForkedHelper | None = None
         self.helper_pids: set[int] = set()
         self.check_at = self.check_limit = 0.0
         self.cut: tuple[str, str] | None = None
@@ -811,7 +813,7 @@ class Attempt:
         self.fork_at: float | None = None
         self.fork_pause = 0.01
         self.ready_by: float | None = None
-        self.midwife = False  # `pid` is that of the one who is to fork the job
+        self.forker = False  # `pid` is that of the one who is to fork the job
         self.timeout = _seconds(spec["timeout"])
         self.idle_timeout = _seconds(spec["idle_timeout"])
         self.grace = _seconds(spec["grace"]) or 0.0
@@ -868,7 +870,7 @@ class Attempt:
                 pipes.extend(os.pipe())
             theirs = (pipes[0], pipes[3]) if pipes else ()
             if spare is None or not spare.begin(self.file, theirs):
-                spare = Spare.bear(self.keeper)
+                spare = PreForked.fork(self.keeper)
                 spare.begin(self.file, theirs)
         except OSError as problem:
             for fd in pipes:
@@ -879,19 +881,19 @@ class Attempt:
             self.fork_pause = min(self.fork_pause * 2, 1.0)
             return
         self.pid, self.exec_pipe = spare.pid, spare.exec_pipe
-        self.midwife, self.exec_words = spare.midwife, spare.words
+        self.forker, self.exec_words = spare.forker, spare.words
         self.started = (time.monotonic(), time.time())
         if self.task:
             os.close(pipes[0])
             os.close(pipes[3])
             self.loading = True
             to, back = pipes[1], pipes[2]
-            self.keeper.worker = Worker(self.id, self.task, self.grace, spare.pid, to, back)
+            self.keeper.worker = WorkerPipes(self.id, self.task, self.grace, spare.pid, to, back)
             self.keeper.worker.hand(self.task, fresh=True)
         if at_fork is not None and not self.keeper.exec_only:
             self.ready_by = time.monotonic() + at_fork_limit
         self.start_clock()
-        self.hear_birth()
+        self.hear_fork()
 
     def start_cold(self, what: str) -> None:
         """Fork another child, which executes the job, once nothing of the first one is left.
@@ -904,7 +906,7 @@ class Attempt:
         if self.exec_pipe is not None:
             os.close(self.exec_pipe)
         self.pid = self.exec_pipe = self.ready_by = None
-        self.midwife, self.exec_words, self.error = False, b"", None
+        self.forker, self.exec_words, self.error = False, b"", None
         self.keeper.exec_only = True
         why = f"{AT_FORK} {what}"
         message = {"is": "cold", "attempt": self.id, "why": why, "for_good": True}
@@ -912,7 +914,7 @@ class Attempt:
         self.asked = (time.monotonic(), time.time())
         self.launch()
 
-    def take_over(self, worker: Worker) -> None:
+    def take_over(self, worker: WorkerPipes) -> None:
         """The worker that is there gets the item: nothing is forked."""
         self.pid = worker.pid
         self.started = (time.monotonic(), time.time())
@@ -943,7 +945,7 @@ class Attempt:
                 words = os.read(self.exec_pipe, 65536)
                 self.exec_words += words
                 over = not words
-        self.hear_birth()
+        self.hear_fork()
         if not over:
             return
         os.close(self.exec_pipe)
@@ -953,13 +955,13 @@ class Attempt:
         elif self.ready_by is None:
             self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
 
-    def hear_birth(self) -> None:
+    def hear_fork(self) -> None:
         """What comes first in that pipe where something is called at forks: the number of who takes
-        a midwife's place, its keeper's child once the midwife has ended; and then READY."""
+        a forker's place, its keeper's child once the forker has ended; and then READY."""
         number, line, rest = self.exec_words.partition(b"\n")
-        if self.midwife and line and has_ended(self.pid):
-            self.midwife, self.pid, self.exec_words = False, int(number), rest
-        if self.ready_by is not None and not self.midwife and self.exec_words.startswith(READY):
+        if self.forker and line and has_ended(self.pid):
+            self.forker, self.pid, self.exec_words = False, int(number), rest
+        if self.ready_by is not None and not self.forker and self.exec_words.startswith(READY):
             self.ready_by, self.exec_words = None, self.exec_words[len(READY) :]
             self.start_clock()
 
@@ -989,9 +991,9 @@ class Attempt:
 
     def look(self, ready: dict[int, int]) -> None:
         """Take in what has happened: the exec's result, dead children, a helper's answer."""
-        unborn = self.ready_by is not None and self.cause is None and self.main_ended()
+        unready = self.ready_by is not None and self.cause is None and self.main_ended()
         self.read_exec_pipe()
-        if unborn and self.ready_by is not None:
+        if unready and self.ready_by is not None:
             self.start_cold("ended the process")
         self.hear_worker()
         self.reap()  # before the helper: a job that has ended cannot be too silent
@@ -1015,16 +1017,16 @@ class Attempt:
                 return
             if pid == 0:
                 return
-            self.bury(pid, status)
+            self.note_reaped(pid, status)
 
     def main_ended(self) -> bool:
         if not has_ended(self.pid):
             return False
-        if self.midwife:
+        if self.forker:
             self.read_exec_pipe()
         return has_ended(self.pid)
 
-    def bury(self, pid: int, status: int) -> None:
+    def note_reaped(self, pid: int, status: int) -> None:
         self.told.discard(pid)
         if self.sweep:
             self.sweep.nap = 0.0005
@@ -1032,7 +1034,7 @@ class Attempt:
             self.read_exec_pipe()
         if pid == self.pid:
             self.hear_worker()  # its last answer, which it gave before it died
-            unanswered = self.keeper.bury_worker(pid) and self.status is None and not self.cause
+            unanswered = self.keeper.reap_worker(pid) and self.status is None and not self.cause
             self.keep = False
             if unanswered and not self.error and status == 0:
                 status, self.note = 1 << 8, "its worker ended, with status 0, before it answered"
@@ -1045,7 +1047,7 @@ class Attempt:
 
     def ask(self, function: Callable[..., object], *arguments: object) -> bool:
         """Start a helper. False where processes are scarce: ask again later."""
-        self.helper = Helper.start(function, *arguments)
+        self.helper = ForkedHelper.start(function, *arguments)
         if self.helper:
             self.helper_pids.add(self.helper.pid)
         return self.helper is not None
@@ -1092,7 +1094,7 @@ class Attempt:
                 self.keep = False
                 send_signal(-worker.pid, signal.SIGKILL)
 
-    def answered(self, worker: Worker, word: dict[str, object]) -> None:
+    def answered(self, worker: WorkerPipes, word: dict[str, object]) -> None:
         code = word.get("exit", 0)
         code = code if isinstance(code, int) and 0 <= code < 256 else 1
         self.error = str(word["error"]) if word.get("error") else None
@@ -1100,7 +1102,7 @@ class Attempt:
         self.answered_at = (time.monotonic(), time.time())
         self.keep = not self.cause and not word.get("spoiled") and worker.may_stay()
 
-    def end_worker(self, worker: Worker, now: float) -> None:
+    def end_worker(self, worker: WorkerPipes, now: float) -> None:
         """The item is over and its worker is not to stay: end of input, half the grace, TERM."""
         self.phase = ENDING
         worker.close_input()
@@ -1123,7 +1125,7 @@ class Attempt:
             self.cause, self.by, self.kill_at = reason, by, at
             self.idle_at = None
             if self.pid is not None and not now:
-                self.main_ended()  # a midwife? Then the TERM is for its child.
+                self.main_ended()  # a forker? Then the TERM is for its child.
                 self.terminate(self.pid)
         elif now:
             self.kill_at = at
@@ -1142,7 +1144,7 @@ class Attempt:
         if self.over:
             return
         if self.pid is None:
-            self.advance_unborn(now)
+            self.advance_unready(now)
             return
         if self.phase == RUNNING:
             self.advance_running(now)
@@ -1153,7 +1155,7 @@ class Attempt:
         if self.phase == CHECKING:
             self.advance_checking(now)
 
-    def advance_unborn(self, now: float) -> None:
+    def advance_unready(self, now: float) -> None:
         limit = self.limit()
         if limit and now >= self.asked[0] + limit:
             self.cause = self.cause or "timeout"
@@ -1343,7 +1345,7 @@ def clip(text: str, limit: int) -> str:
 # ── A worker between its items ──────────────────────────────────────────────────────────────────
 
 
-class Worker:
+class WorkerPipes:
     """A process that is handed one item after the other, and the pipes to it."""
 
     def __init__(
@@ -1405,7 +1407,7 @@ class Worker:
         return self.memory is None or tree_memory(self.pid) <= int(str(self.memory))
 
     def has_died(self) -> bool:
-        """Looked at between items; whatever else has ended is buried meanwhile."""
+        """Looked at between items; whatever else has ended is reaped meanwhile."""
         for pid in children():
             if pid != self.pid:
                 with contextlib.suppress(ChildProcessError):
@@ -1425,7 +1427,7 @@ class Worker:
 class Retirement:
     """The end of a worker without an item: of its input, half the grace, TERM, the rest, KILL."""
 
-    def __init__(self, keeper: Inner, worker: Worker, now: bool) -> None:
+    def __init__(self, keeper: Monitor, worker: WorkerPipes, now: bool) -> None:
         self.keeper = keeper
         self.asked = self.over = False
         at = time.monotonic()
@@ -1467,7 +1469,7 @@ class Retirement:
                 if not pid:
                     return False
                 self.sweep.nap = 0.0005
-                self.keeper.bury_worker(pid)
+                self.keeper.reap_worker(pid)
         except ChildProcessError:
             self.over = True
             return True
@@ -1500,21 +1502,21 @@ def tree_memory(pid: int) -> int:
 # ── The job's first moments ─────────────────────────────────────────────────────────────────────
 
 
-class Spare:
+class PreForked:
     """A forked child that waits to be told which job it is to become.
 
     It is killed with its keeper, and ends by itself where that closes its link.
     """
 
-    def __init__(self, pid: int, link: socket.socket, exec_pipe: int, midwife: bool) -> None:
+    def __init__(self, pid: int, link: socket.socket, exec_pipe: int, forker: bool) -> None:
         self.pid = pid
         self.link = link
         self.exec_pipe = exec_pipe
-        self.midwife = midwife
+        self.forker = forker
         self.words = b""
 
     @classmethod
-    def bear(cls, keeper: Inner) -> Spare:
+    def fork(cls, keeper: Monitor) -> PreForked:
         """Raises OSError where processes or descriptors are scarce."""
         me = os.getpid()
         with contextlib.ExitStack() as stack:
@@ -1532,18 +1534,18 @@ class Spare:
                 become_job(keeper, me, theirs, write)
             os.set_blocking(read, False)
             on_failure.pop_all()
-        return cls(pid, link, read, midwife=at_fork is not None and not keeper.exec_only)
+        return cls(pid, link, read, forker=at_fork is not None and not keeper.exec_only)
 
     def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
         """Hand it the job; of a worker, also where its items come from and its answers go to.
 
-        False: it is dead, and buried.
+        False: it is dead, and reaped.
         """
         fds = struct.pack(f"{1 + len(pipes)}i", file, *pipes)
         try:
             self.link.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         except OSError:  # it was killed meanwhile
-            self.bury()
+            self.reap()
             return False
         finally:
             self.link.close()
@@ -1553,22 +1555,22 @@ class Spare:
         if not has_ended(self.pid) or (self.meet_child() and not has_ended(self.pid)):
             return False
         self.link.close()
-        self.bury()
+        self.reap()
         return True
 
     def meet_child(self) -> bool:
-        """Whether a midwife, which has ended, left a child; it takes the midwife's place."""
-        if not self.midwife:
+        """Whether a forker, which has ended, left a child; it takes the forker's place."""
+        if not self.forker:
             return False
         with contextlib.suppress(BlockingIOError):
             self.words += os.read(self.exec_pipe, 65536)
         number, line, rest = self.words.partition(b"\n")
         if line:
             os.waitpid(self.pid, 0)
-            self.midwife, self.pid, self.words = False, int(number), rest
+            self.forker, self.pid, self.words = False, int(number), rest
         return bool(line)
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         if has_ended(self.pid):
             self.meet_child()
         os.close(self.exec_pipe)
@@ -1576,9 +1578,9 @@ class Spare:
         os.waitpid(self.pid, 0)
 
 
-def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> None:
+def become_job(keeper: Monitor, parent: int, link: socket.socket, pipe: int) -> None:
     """In the forked child: never returns. What goes wrong goes in words into the pipe."""
-    born = False
+    continues = False
     try:
         settle_in(parent)
         if at_fork is not None and not keeper.exec_only:
@@ -1607,26 +1609,26 @@ def become_job(keeper: Inner, parent: int, link: socket.socket, pipe: int) -> No
         if go_on_as_job is not None and spec.get("main") and not keeper.exec_only:
             go_on_as_job(spec, keeper, environment)
         execute(raws(spec["argv"]), environment)
-    except Born:
-        born = True
+    except ContinueInChild:
+        continues = True
         raise
     except Refusal as problem:
         os.write(pipe, str(problem).encode("utf-8", "replace"))
     except BaseException as problem:
         os.write(pipe, f"{type(problem).__name__}: {problem}".encode("utf-8", "replace"))
     finally:
-        if not born:
+        if not continues:
             os._exit(127)
 
 
 def go_on_in_child(parent: int, pipe: int) -> None:
-    """In a midwife: return in a child, which is the keeper's own once the midwife has ended."""
-    midwife = os.getpid()
+    """In a forker: return in a child, which is the keeper's own once the forker has ended."""
+    forker = os.getpid()
     pid = fork_patiently(os.fork)
     if pid:
         os.write(pipe, b"%d\n" % pid)
         os._exit(0)
-    while os.getppid() == midwife:
+    while os.getppid() == forker:
         time.sleep(0.0002)
     settle_in(parent)
 
@@ -1923,7 +1925,7 @@ def try_isolation() -> str | None:
 # ── Looks at the file system, by a process of their own: it may hang, the keeper may not ────────
 
 
-class Helper:
+class ForkedHelper:
     """A forked child that computes one JSON value. Its silence holds nobody up."""
 
     def __init__(self, pid: int, fd: int) -> None:
@@ -1933,7 +1935,7 @@ class Helper:
         self.answer: dict[str, list[str]] | None = None
 
     @classmethod
-    def start(cls, function: Callable[..., object], *arguments: object) -> Helper | None:
+    def start(cls, function: Callable[..., object], *arguments: object) -> ForkedHelper | None:
         """None where processes or descriptors are scarce."""
         me = os.getpid()
         pipe: tuple[int, ...] = ()
@@ -2039,17 +2041,17 @@ def main() -> None:
     if sys.argv[1] == "try-isolation":
         sys.exit(try_isolation())
     signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals() - HEARD_SIGNALS)
-    rename("keeper-nursery")
+    rename("keeper-spawner")
     os.chdir("/")
     control = int(sys.argv[1])
     close_all_but({0, 1, 2, control})
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # what a job is to have, whatever we inherited
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    nursery = Nursery(control)
+    spawner = SpawnServer(control)
     gc.collect()
     gc.freeze()  # what is there now is shared with every keeper, and no collection unshares it
-    nursery.serve()
+    spawner.serve()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO, Any
 
-PATIENCE = 60.0  # seconds: NFS clients believe what they last saw for up to 60
+NFS_VISIBILITY_TIMEOUT = 60.0  # seconds: NFS clients believe what they last saw for up to 60
 LOOK_AGAIN = 0.5
 LOOK = 5.0  # seconds between two looks at whether the client wants an attempt stopped
 BEAT = 15.0  # seconds between two signs of life
@@ -62,19 +62,21 @@ class Problem(Exception):
 
 
 def main() -> int:
-    asked = Asked()
+    asked = StopSignals()
     run, batch = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2])
-    patience = float(sys.argv[3]) if len(sys.argv) > 3 else PATIENCE
+    patience = float(sys.argv[3]) if len(sys.argv) > 3 else NFS_VISIBILITY_TIMEOUT
     environ = own_environment()
     try:
-        attempt = Attempt(run, name_of_ours(run, batch, environ, asked, patience))
+        attempt = NodeAttempt(run, name_of_ours(run, batch, environ, asked, patience))
     except Problem as problem:
         say(str(problem))
         return 128 + signal.SIGTERM if asked.stop else UNFIT
     return serve(attempt, environ, asked, patience)
 
 
-def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience: float) -> int:
+def serve(
+    attempt: NodeAttempt, environ: dict[bytes, bytes], asked: StopSignals, patience: float
+) -> int:
     """Claim the attempt, run it, and wait for its end. The exit status."""
     look_anew(os.path.dirname(attempt.start_file))
     if os.path.lexists(attempt.start_file):  # then its ticket may be gone: not waited for
@@ -103,12 +105,12 @@ def serve(attempt: Attempt, environ: dict[bytes, bytes], asked: Asked, patience:
     return UNFIT
 
 
-def not_again(attempt: Attempt) -> int:
+def not_again(attempt: NodeAttempt) -> int:
     say(f"{attempt.id} {taken_before(attempt.start_file)}")
     return STARTED_BEFORE
 
 
-def run_it(attempt: Attempt, grant: Grant, asked: Asked, patience: float) -> int:
+def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: float) -> int:
     """From the ticket to the end. Raises Problem and OSError where nothing was run."""
     ticket = attempt.ticket
     if ticket is None:
@@ -154,7 +156,7 @@ def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
 # ── What was asked for meanwhile ────────────────────────────────────────────────────────────────
 
 
-class Asked:
+class StopSignals:
     """TERM and USR1: stop, with the job's grace; a TERM after either, and USR2: now.
 
     Slurm sends TERM, the client the others: Slurm has TERM for itself, and sends it to the job as
@@ -198,7 +200,7 @@ class Asked:
 
 
 def name_of_ours(
-    run: bytes, batch: bytes, environ: Mapping[bytes, bytes], asked: Asked, patience: float
+    run: bytes, batch: bytes, environ: Mapping[bytes, bytes], asked: StopSignals, patience: float
 ) -> bytes:
     """Which attempt of the batch this task of the array is. Raises Problem."""
     path = os.path.join(run, b"slurm", b"batches", batch + b".json")
@@ -215,7 +217,7 @@ def name_of_ours(
     return raw(names[index])
 
 
-def await_json(path: bytes, asked: Asked, patience: float) -> dict[str, Any] | None:
+def await_json(path: bytes, asked: StopSignals, patience: float) -> dict[str, Any] | None:
     """What is in the file; None where it does not show in time, or a stop is asked for.
 
     There is nothing to wait for but time: no file system tells of another machine's writes.
@@ -257,7 +259,7 @@ def sync(path: bytes) -> None:
         os.close(fd)
 
 
-class Attempt:
+class NodeAttempt:
     """The attempt that is to be run, and its files. `name` is what they are called."""
 
     def __init__(self, run: bytes, name: bytes) -> None:
@@ -653,7 +655,7 @@ def is_unused(port: int) -> bool:
 
 
 class Keepers:
-    """A nursery with one pair, as the package's `client.py` has them. Its end is theirs: what
+    """A spawner with one pair, as the package's `client.py` has them. Its end is theirs: what
     runs is then ended, with its grace."""
 
     def __init__(self, environ: dict[bytes, bytes]) -> None:
@@ -691,7 +693,7 @@ class Keepers:
         stop = {"do": "stop", "attempt": self.attempt, "reason": reason, "by": by, "now": now}
         self.tell(stop)
 
-    def await_end(self, attempt: Attempt, asked: Asked) -> dict[str, Any] | None:
+    def await_end(self, attempt: NodeAttempt, asked: StopSignals) -> dict[str, Any] | None:
         """The end, once nothing of the attempt is left; None where both keepers are gone."""
         told: tuple[bool, bool] = (False, False)
         while True:
@@ -759,7 +761,7 @@ def memory_file() -> IO[bytes]:
 def held_back() -> Iterator[None]:
     """What is started meanwhile has our signals blocked, until it has a mask of its own: Slurm
     signals all processes of a job at once."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, Asked.SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignals.SIGNALS)
     try:
         yield
     finally:

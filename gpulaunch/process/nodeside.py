@@ -47,7 +47,7 @@ class GrantedGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class NodeStart:
     """An attempt was claimed on a node: it is run there, and never again elsewhere.
 
     `job` is Slurm's id (`12_3` for a task of an array), `pid` that of node.py, on `host` (which
@@ -78,7 +78,7 @@ class Withdrawn:
     by: str
 
 
-def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
+def read_start(path: str | os.PathLike[str]) -> NodeStart | Withdrawn | None:
     """Who claimed the attempt, and where; None where nobody did, as far as is to be seen here.
 
     Raises OSError where it is there and cannot be read.
@@ -89,19 +89,19 @@ def read_start(path: str | os.PathLike[str]) -> Start | Withdrawn | None:
         start = _claim(record_of(claim))
     except (FileNotFoundError, ValueError, LookupError, TypeError):  # torn, or not by node.py
         return None
-    if isinstance(start, Start):
+    if isinstance(start, NodeStart):
         with suppress(ValueError, LookupError, TypeError):  # not there, or not whole
             if len(more) > 1:  # what follows the last whole line is empty, or a part of one
                 return replace(start, gpus=_granted(record_of(more[0])), awaits_cards=False)
     return start
 
 
-def _claim(record: Mapping[str, Any]) -> Start | Withdrawn:
+def _claim(record: Mapping[str, Any]) -> NodeStart | Withdrawn:
     """Raises ValueError, LookupError or TypeError where it is none."""
     if "withdrawn" in record:
         return Withdrawn(_reason(record["withdrawn"]), text(record["by"]))
     mask = record["mask"]
-    return Start(
+    return NodeStart(
         attempt=text(record["attempt"]),
         job=text(record["job"]),
         node=text(record["node"]),

@@ -1,7 +1,7 @@
 """The supervisor's side of a preload server: how it is started, what it says, its pairs.
 
-A server is a nursery that begins with importing: `on_readable` gives Ready, Refused or Vanished
-once; after Ready it bears pairs as any nursery does. Never blocks, never decides which jobs go
+A server is a spawner that begins with importing: `on_readable` gives Ready, Refused or Vanished
+once; after Ready it bears pairs as any spawner does. Never blocks, never decides which jobs go
 where.
 """
 
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from gpulaunch.process.client import Nursery, _coded, _inherited, _memory_file, code
+from gpulaunch.process.client import Spawner, _coded, _inherited, _memory_file, code
 
 FOLDER = Path(__file__).with_name("preload")
 SERVER = FOLDER / "server.py"
 HOOK = str(FOLDER / "hook")
-LIMIT = 600.0
+IMPORT_TIMEOUT = 600.0
 """Seconds that importing may take."""
 AT_FORK = 20.0
 """Seconds that what imports have called at forks may take, at one fork."""
@@ -49,13 +49,13 @@ class Preload:
     modules: tuple[str, ...] | None = None
     early: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
-    limit: float = LIMIT
+    limit: float = IMPORT_TIMEOUT
     at_fork: float = AT_FORK
     cards: tuple[str, ...] = CARDS
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreloadReady:
     """It serves. `reads` are the variables that imports read; `left_out` has the reasons."""
 
     modules: tuple[str, ...]
@@ -65,7 +65,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PreloadUnavailable:
     """Jobs cannot be forked from it, in words; nothing of it is left."""
 
     why: str
@@ -73,13 +73,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """It is gone; pairs born before live on."""
+    """It is gone; pairs forked before live on."""
 
 
-News: TypeAlias = Ready | Refused | Vanished
+News: TypeAlias = PreloadReady | PreloadUnavailable | Vanished
 
 
-class PreloadServer(Nursery):
+class PreloadServer(Spawner):
     """One interpreter that imports once. `log` is a file that does not exist yet: what it says."""
 
     def __init__(
@@ -120,10 +120,10 @@ class PreloadServer(Nursery):
             return Vanished()
         message = json.loads(data)
         if message["is"] == "refused":
-            return Refused(message["why"])
+            return PreloadUnavailable(message["why"])
         reads = frozenset(os.fsdecode(name.encode("latin-1")) for name in message["reads"])
         modules = tuple(message["modules"])
-        return Ready(modules, message["left_out"], reads, message["seconds"])
+        return PreloadReady(modules, message["left_out"], reads, message["seconds"])
 
 
 def _spec(preload: Preload, log: str, base: Mapping[str, str]) -> bytes:

@@ -67,7 +67,7 @@ class Item(dict):  # type: ignore[type-arg]
         return value
 
 
-class Channel:
+class ItemPipes:
     """Items in, answers out, on descriptors that no program hits by accident."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def open_log(path: str) -> int:
 class Calls:
     """Loads once, then calls the function with each item."""
 
-    def __init__(self, channel: Channel, function: str, load: str) -> None:
+    def __init__(self, channel: ItemPipes, function: str, load: str) -> None:
         self.channel = channel
         self.names = (function, load)
         self.function: Callable[..., object] = lambda *_: None
@@ -294,7 +294,7 @@ def flush() -> None:
         pass
 
 
-def call(channel: Channel, function: str, load: str) -> int:
+def call(channel: ItemPipes, function: str, load: str) -> int:
     place = function.rpartition(":")[0]
     if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]
@@ -311,7 +311,7 @@ class Lines:
     """Between the keeper and a program: items to its standard input, its answers back, and what it
     prints into the log of the item that it works on."""
 
-    def __init__(self, channel: Channel, argv: list[str]) -> None:
+    def __init__(self, channel: ItemPipes, argv: list[str]) -> None:
         self.channel = channel
         self.argv = argv
         self.log = os.dup(1)
@@ -519,7 +519,7 @@ def read(fd: int) -> bytes | None:
 
 
 def main() -> None:
-    channel = Channel()
+    channel = ItemPipes()
     if sys.argv[1] == "lines":
         code = Lines(channel, sys.argv[2:]).serve()
     else:

@@ -26,7 +26,7 @@ from gpulaunch.prometheus.tally import OTHER, Tally
 from gpulaunch.views.estimate import Ahead
 from gpulaunch.views.words import visible
 
-STALE = 15.0
+SAMPLE_MAX_AGE = 15.0
 """Seconds after which a sample no longer says what a card does: its driver may hang."""
 
 ENDS: tuple[AttemptState, ...] = ("succeeded", "failed", "cancelled", "interrupted", "lost")
@@ -158,7 +158,7 @@ def _measured(
         label = _label(card)
         _put(total, label, card.gpu.memory or None)
         sample = samples.get(uuid)
-        if sample is None or abs(now.utc - sample.at) > STALE:
+        if sample is None or abs(now.utc - sample.at) > SAMPLE_MAX_AGE:
             continue
         _put(busy, label, None if sample.utilization is None else sample.utilization / 100)
         _put(used, label, sample.memory)

@@ -18,7 +18,7 @@ from gpulaunch.journal.rundir import RunDir
 
 HOST = "127.0.0.1"
 BACKLOG = 16
-PATIENCE = 0.5
+DRAIN_TIMEOUT = 0.5
 """Seconds that the process may take to end, once it is told."""
 
 # Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
@@ -69,7 +69,7 @@ class Exporter:
             assert process.stdin is not None
             process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+                process.wait(DRAIN_TIMEOUT)
             process.kill()
             process.wait()
 

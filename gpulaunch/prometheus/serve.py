@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.metrics.read import open_metrics
-from gpulaunch.prometheus.source import Samples, Source
+from gpulaunch.prometheus.source import LatestSamples, RunCollector
 
 CONNECTIONS = 16
 SECONDS = 5.0
@@ -50,8 +50,8 @@ def main() -> None:
     with open(int(sys.argv[3]), encoding="utf-8") as file:
         earlier = json.load(file)
     run = RunDir(Path(sys.argv[4]))
-    samples = Samples(run.metrics, open_metrics)
-    with closing(Source(run.events, samples, earlier)) as source:
+    samples = LatestSamples(run.metrics, open_metrics)
+    with closing(RunCollector(run.events, samples, earlier)) as source:
         # What is read stays: looking through it for garbage would double the time that it takes.
         gc.disable()
         source.refresh()
@@ -60,10 +60,15 @@ def main() -> None:
         serve(listener, sys.stdin.fileno(), source)
 
 
-def serve(listener: socket.socket, lifeline: int, source: Source, seconds: float = SECONDS) -> None:
+def serve(
+    listener: socket.socket, lifeline: int, source: RunCollector, seconds: float = SECONDS
+) -> None:
     """Answer until `lifeline` is readable; nothing is ever written there, so that is its end."""
     listener.setblocking(False)  # a client may be gone before it is accepted
-    with _Server(listener, _app(source), seconds) as server, selectors.DefaultSelector() as waiting:
+    with (
+        _ScrapeServer(listener, _app(source), seconds) as server,
+        selectors.DefaultSelector() as waiting,
+    ):
         waiting.register(listener, selectors.EVENT_READ)
         waiting.register(lifeline, selectors.EVENT_READ)
         while True:
@@ -77,7 +82,7 @@ def serve(listener: socket.socket, lifeline: int, source: Source, seconds: float
         server.finish()
 
 
-def _app(source: Source) -> App:
+def _app(source: RunCollector) -> App:
     registry = CollectorRegistry()
     registry.register(source)
     answer: App = make_wsgi_app(registry)
@@ -95,7 +100,7 @@ def _app(source: Source) -> App:
     return app
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _ScrapeServer(ThreadingMixIn, WSGIServer):
     """A thread per connection. `_since`: when (monotonic) each open one came, oldest first."""
 
     daemon_threads = True
@@ -158,7 +163,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    server: _Server
+    server: _ScrapeServer
 
     def setup(self) -> None:
         self.request.settimeout(self.server.seconds)  # for the next bytes, or for taking ours

@@ -27,21 +27,21 @@ GAP = 1.0
 """Seconds between two looks at the journal, at least: scrapes in between see the same snapshot."""
 
 
-class Reader(Protocol):
+class SamplesReader(Protocol):
     def latest(self) -> dict[str, CardSample]: ...
     def close(self) -> None: ...
 
 
-Open = Callable[[Path], "Reader | None"]
+Open = Callable[[Path], "SamplesReader | None"]
 
 
-class Samples:
+class LatestSamples:
     """The cards' newest samples; nothing while there is no store, or none that can be read."""
 
     def __init__(self, path: Path, open_metrics: Open) -> None:
         self._path = path
         self._open = open_metrics
-        self._reader: Reader | None = None
+        self._reader: SamplesReader | None = None
 
     def latest(self) -> Mapping[str, CardSample]:
         try:
@@ -58,13 +58,13 @@ class Samples:
                 reader.close()
 
 
-class Source:
+class RunCollector:
     """A collector for the client library's registry. Close it."""
 
     def __init__(
         self,
         journal: Path,
-        samples: Samples,
+        samples: LatestSamples,
         earlier: Mapping[str, float] | None = None,
         clock: Callable[[], Instant] = now,
     ) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.metrics.read import Reader
+from gpulaunch.metrics.read import MetricsReader
 from gpulaunch.report.fold import Period
 
 POINTS = 360
@@ -30,7 +30,7 @@ class Curve:
     peak: int | None = None
 
 
-def curves(reader: Reader, uuids: Iterable[str], when: Period) -> dict[str, Curve]:
+def curves(reader: MetricsReader, uuids: Iterable[str], when: Period) -> dict[str, Curve]:
     """Of the cards that were measured while the run lasted."""
     found = {}
     for uuid in uuids:

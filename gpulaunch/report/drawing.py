@@ -15,11 +15,11 @@ from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.curves import Curve
-from gpulaunch.report.fold import History, Period, begin, cut_off, finish
+from gpulaunch.report.fold import Period, RunHistory, begin, cut_off, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.idle import Cause, Span
 from gpulaunch.report.lanes import Lane
-from gpulaunch.report.say import KINDS, SHORT, card_name, cards_of, ended
+from gpulaunch.report.wording import KINDS, SHORT, card_name, cards_of, ended
 from gpulaunch.views import words
 
 MIB = 1 << 20
@@ -49,7 +49,7 @@ class Words:
 
 
 def drawing(
-    history: History,
+    history: RunHistory,
     when: Period,
     lanes: list[Lane],
     spans: Mapping[str, tuple[Span, ...]],
@@ -87,7 +87,7 @@ def drawing(
 
 def _columns(
     attempts: list[AttemptRecord],
-    history: History,
+    history: RunHistory,
     when: Period,
     number_of: Mapping[str, int],
     uses: Mapping[AttemptId, AttemptUse],
@@ -118,7 +118,7 @@ def _kind(attempt: AttemptRecord, when: Period) -> str:
 
 def _lane(
     lane: Lane,
-    history: History,
+    history: RunHistory,
     when: Period,
     spans: Mapping[str, tuple[Span, ...]],
     curves: Mapping[str, Curve],

@@ -10,10 +10,10 @@ from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
 from gpulaunch.failure.classes import CLASSES, advice_for
 from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.report.fold import History, Period, begin, finish
+from gpulaunch.report.fold import Period, RunHistory, begin, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.model import FailedJob, FailureGroup, Slow
-from gpulaunch.report.say import cards_of, ended
+from gpulaunch.report.wording import cards_of, ended
 from gpulaunch.views import words
 
 FAILED = 20
@@ -22,7 +22,7 @@ SLOWEST = 10
 
 
 def failures(
-    history: History,
+    history: RunHistory,
     when: Period,
     tails: Mapping[AttemptId, tuple[str, ...]],
     logs: Mapping[AttemptId, str],
@@ -56,7 +56,7 @@ def failures(
 def _failed(
     job: JobRecord,
     attempt: AttemptRecord,
-    history: History,
+    history: RunHistory,
     when: Period,
     tails: Mapping[AttemptId, tuple[str, ...]],
     logs: Mapping[AttemptId, str],
@@ -80,7 +80,7 @@ def skipped(ledger: Ledger) -> Counter[str]:
 
 
 def slowest(
-    history: History, when: Period, uses: Mapping[AttemptId, AttemptUse]
+    history: RunHistory, when: Period, uses: Mapping[AttemptId, AttemptUse]
 ) -> tuple[Slow, ...]:
     """Attempts by their time, services left out: they end when told."""
     jobs = history.ledger.jobs

@@ -19,7 +19,7 @@ from gpulaunch.report.idle import CardTimes, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class TimedRemark:
     """A line for people with its moment: a note, or what the driver said of a card (UUID)."""
 
     at: float
@@ -29,13 +29,13 @@ class Remark:
 
 
 @dataclass(slots=True)
-class History:
+class RunHistory:
     """A run so far. `cards` are all that it ever had; of jobs and attempts the ledger knows."""
 
     ledger: Ledger = field(default_factory=Ledger)
     cards: dict[str, Gpu] = field(default_factory=dict)
     times: CardTimes = field(default_factory=CardTimes)
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: list[TimedRemark] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
     def see(self, fact: f.Fact, at: Instant, where: str = "the journal") -> None:
@@ -49,9 +49,9 @@ class History:
             case f.AttemptStarted(gpus=gpus):
                 self._know(gpus)
             case f.GpuReported(gpu, text):
-                self.remarks.append(Remark(at.utc, text, gpu=gpu))
+                self.remarks.append(TimedRemark(at.utc, text, gpu=gpu))
             case f.Noted(text, job):
-                self.remarks.append(Remark(at.utc, text, job=job or ""))
+                self.remarks.append(TimedRemark(at.utc, text, job=job or ""))
 
     def _know(self, gpus: Iterable[Gpu]) -> None:
         """Cards of other machines come when something runs there: put them where people look."""
@@ -77,15 +77,15 @@ class History:
         return sorted(every, key=lambda one: (begin(one), one.id))
 
 
-def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> History:
+def of(facts: Iterable[tuple[f.Fact, Instant]], where: str = "the journal") -> RunHistory:
     """Raises DamagedJournalError where a fact fits nothing before it."""
-    history = History()
+    history = RunHistory()
     for number, (fact, at) in enumerate(facts, 1):
         history.see(fact, at, f"{where}: line {number}")
     return history
 
 
-def read_history(run: RunDir, faults: list[Fault] | None = None) -> History:
+def read_history(run: RunDir, faults: list[Fault] | None = None) -> RunHistory:
     """`faults` gets what the journal lacks. Raises as `journal.read.read` does."""
     return of(read(run.events, faults), str(run.events))
 
@@ -103,7 +103,7 @@ class Period:
         return self.end - self.start
 
 
-def period(history: History, state: RunState, now: float, seen: float | None = None) -> Period:
+def period(history: RunHistory, state: RunState, now: float, seen: float | None = None) -> Period:
     """A run that lives ends now; one whose supervisor is gone, with the last that is known of it:
     a fact, or when it was last `seen` alive."""
     ledger = history.ledger
@@ -118,14 +118,14 @@ def period(history: History, state: RunState, now: float, seen: float | None = N
     return Period(state, start, max(start, end, history.times.reached, *ends))
 
 
-def spans(history: History, when: Period) -> Mapping[str, tuple[Span, ...]]:
+def spans(history: RunHistory, when: Period) -> Mapping[str, tuple[Span, ...]]:
     """Where each card's time went, by UUID, in the order of the cards."""
     found = history.times.until(when.end)
     beyond = _times_on_nodes(history, when) if history.on_nodes else {}
     return {uuid: beyond[uuid] if gpu.node else found[uuid] for uuid, gpu in history.cards.items()}
 
 
-def _times_on_nodes(history: History, when: Period) -> dict[str, tuple[Span, ...]]:
+def _times_on_nodes(history: RunHistory, when: Period) -> dict[str, tuple[Span, ...]]:
     """Of a cluster's card: the run's while a job of it is there, as the jobs' own records say."""
     on: dict[str, list[Span]] = {uuid: [] for uuid in history.cards}
     for attempt in history.attempts():

@@ -16,15 +16,15 @@ from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.metrics.model import AttemptUse
 
-ENOUGH = 3
-SPARE = 0.05
+MIN_JOBS_MEASURED = 3
+MEMORY_MARGIN = 0.05
 """The share of a card's memory that is left alone: peaks between two looks, and fragments."""
 BUSY = 80.0
 """Per cent of utilisation from which on a second job on the card would mostly wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class JobGroup:
     """`label` is what its jobs' names have in common: `fold-*`."""
 
     number: int
@@ -57,12 +57,14 @@ class Fit:
         return min(self.fits, ceil(100 / max(self.utilization, 1.0)))
 
 
-def groups_of(ledger: Ledger) -> list[Group]:
+def groups_of(ledger: Ledger) -> list[JobGroup]:
     """In the order of the file."""
     members: dict[int, list[str]] = defaultdict(list)
     for job in ledger.jobs.values():
         members[job.group].append(job.name)
-    return [Group(number, label(names), tuple(names)) for number, names in sorted(members.items())]
+    return [
+        JobGroup(number, label(names), tuple(names)) for number, names in sorted(members.items())
+    ]
 
 
 def label(names: Sequence[str]) -> str:
@@ -94,10 +96,10 @@ def fits(
         measured = list(_measured(jobs, uses))
         memories = [cards[a.gpus[0]].memory for a, _ in measured if a.gpus[0] in cards]
         peaks = [use.peak_gpu_memory or 0 for _, use in measured]
-        if len(measured) < ENOUGH or not memories:
+        if len(measured) < MIN_JOBS_MEASURED or not memories:
             continue
         means = [u.mean_gpu_utilization for _, u in measured if u.mean_gpu_utilization is not None]
-        room = int(min(memories) * (1 - SPARE))
+        room = int(min(memories) * (1 - MEMORY_MARGIN))
         found.append(
             Fit(
                 group.label,

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
-from gpulaunch.report.fold import History, Period
+from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
-from gpulaunch.report.say import SHORT, percent
+from gpulaunch.report.wording import SHORT, percent
 from gpulaunch.views import words
 
 
 def headline(
-    history: History,
+    history: RunHistory,
     when: Period,
     rows: Sequence[CardRow],
     failures: Sequence[FailureGroup],
@@ -72,7 +72,7 @@ def _counts(ledger: Ledger, when: Period) -> str:
 
 
 def tiles(
-    history: History, when: Period, rows: Sequence[CardRow], measures: Measures
+    history: RunHistory, when: Period, rows: Sequence[CardRow], measures: Measures
 ) -> tuple[Tile, ...]:
     """The numbers beneath them."""
     ledger = history.ledger
@@ -108,7 +108,7 @@ def tiles(
     return tuple(said)
 
 
-def _starts(history: History) -> str:
+def _starts(history: RunHistory) -> str:
     count = len(history.starts)
     return f"in {count} starts" if count > 1 else ""
 

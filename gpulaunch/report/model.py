@@ -11,7 +11,7 @@ from gpulaunch.report.curves import Curve
 from gpulaunch.report.fold import Period
 from gpulaunch.report.groups import Fit
 from gpulaunch.report.idle import Cause
-from gpulaunch.report.say import percent
+from gpulaunch.report.wording import percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RemarkLine:
     """A remark with its moment, seconds since 1970 (UTC)."""
 
     at: float
@@ -120,7 +120,7 @@ class Page:
     skipped: tuple[tuple[str, int], ...]
     slow: tuple[Slow, ...]
     fits: tuple[Fit, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[RemarkLine, ...]
     more_lines: int
     measured: bool
     manifest: tuple[tuple[str, str], ...]

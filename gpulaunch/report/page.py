@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.model import AttemptId, Gpu, RunState
 from gpulaunch.report.failed import failures, skipped, slowest
-from gpulaunch.report.fold import History, Period
+from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.groups import fits
 from gpulaunch.report.head import headline, tiles
 from gpulaunch.report.idle import CAUSES, Span, totals
-from gpulaunch.report.model import CardRow, Line, Measures, Page, Part
-from gpulaunch.report.say import LONG, SHORT, card_name
+from gpulaunch.report.model import CardRow, Measures, Page, Part, RemarkLine
+from gpulaunch.report.wording import LONG, SHORT, card_name
 from gpulaunch.views import words
 
 REMARKS = 200
@@ -28,7 +28,7 @@ STATES: Mapping[RunState, tuple[str, str]] = {
 
 
 def page(
-    history: History,
+    history: RunHistory,
     when: Period,
     spans: Mapping[str, tuple[Span, ...]],
     measures: Measures,
@@ -76,6 +76,6 @@ def _card_row(gpu: Gpu, spans: Sequence[Span]) -> CardRow:
     return CardRow(card_name(gpu), words.visible(gpu.name), tuple(parts))
 
 
-def _line(at: float, gpu: str, job: str, text: str, history: History) -> Line:
+def _line(at: float, gpu: str, job: str, text: str, history: RunHistory) -> RemarkLine:
     about = card_name(history.cards[gpu]) if gpu in history.cards else words.visible(job)
-    return Line(at, about, words.visible(text))
+    return RemarkLine(at, about, words.visible(text))

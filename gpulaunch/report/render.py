@@ -15,7 +15,7 @@ from typing import Any
 
 from gpulaunch import __version__
 from gpulaunch.report.model import Page
-from gpulaunch.report.say import percent
+from gpulaunch.report.wording import percent
 from gpulaunch.views import words
 
 ASSETS = Path(__file__).with_name("assets")

@@ -24,16 +24,16 @@ from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.metrics.read import Reader, open_metrics
+from gpulaunch.metrics.read import MetricsReader, open_metrics
 from gpulaunch.report.curves import curves
 from gpulaunch.report.drawing import drawing
-from gpulaunch.report.fold import History, Period, period, read_history, spans
+from gpulaunch.report.fold import Period, RunHistory, period, read_history, spans
 from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures
 from gpulaunch.report.page import page
 from gpulaunch.report.render import render
-from gpulaunch.report.say import card_name
 from gpulaunch.report.tails import tails
+from gpulaunch.report.wording import card_name
 from gpulaunch.views.summary import next_command
 from gpulaunch.views.tail import read_tail
 
@@ -102,7 +102,7 @@ def _tail(run: RunDir, who: AttemptId, lines: int, window: int) -> Sequence[str]
         return ()
 
 
-def _measures(reader: Reader | None, history: History, when: Period) -> Measures:
+def _measures(reader: MetricsReader | None, history: RunHistory, when: Period) -> Measures:
     if reader is None:
         return Measures({}, {})
     return Measures(reader.uses(), curves(reader, history.cards, when))
@@ -119,7 +119,7 @@ def _address(logs: Path, beside: Path) -> str:
     return quote(os.fsencode(os.path.relpath(logs, beside))) + "/"
 
 
-def manifest_rows(run: RunDir, history: History) -> list[tuple[str, str]]:
+def manifest_rows(run: RunDir, history: RunHistory) -> list[tuple[str, str]]:
     """What the run was made of; of one whose manifest is lost, what the journal knows."""
     ledger = history.ledger
     cards = [_card(gpu) for gpu in history.cards.values()]

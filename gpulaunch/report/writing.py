@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from gpulaunch.journal.rundir import RunDir
 
-PATIENCE = 60.0
+REPORT_TIMEOUT = 60.0
 """Seconds; 100,000 attempts take half of it on two cores."""
 _SAID = 400
 _LOOK = 0.2
@@ -49,7 +49,7 @@ class Writing:
         except OSError as error:
             self._trouble = error.strerror or str(error)
 
-    def wait(self, stopping: Mapping[signal.Signals, str], patience: float = PATIENCE) -> str:
+    def wait(self, stopping: Mapping[signal.Signals, str], patience: float = REPORT_TIMEOUT) -> str:
         """Until it is written: empty. Else why it is not, in words.
 
         `stopping`: signals, each in words, that end the waiting and with it the report; what the

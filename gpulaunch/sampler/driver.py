@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpulaunch.gpus.helper import Helper
+from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.metrics.model import CardSample
 
-LIMIT = 2.0
+ANSWER_TIMEOUT = 2.0
 PAUSES = (30.0, 60.0, 300.0, 900.0)
 SURVEY_AGAIN = 600.0  # seconds: cards come and go, MIG instances too
 EVERY = 5
@@ -36,7 +36,7 @@ _STUCK = ("Hung", "Crashed")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SampledCard:
     """A card or a MIG instance. `index` is that of its card."""
 
     uuid: str
@@ -44,7 +44,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DriverSample:
     """One look. `pids`: by card, the memory of each PID that computes there, where it is told.
 
     `silent` says why cards are not in `pids`. `whole`: those that are not the run's were looked at
@@ -69,13 +69,13 @@ class Driver:
     def __init__(
         self, cards: Sequence[tuple[int, str]], environ: Mapping[str, str] | None = None
     ) -> None:
-        self._ours = [Place(uuid, index) for index, uuid in cards]
-        self._others: list[Place] = []
+        self._ours = [SampledCard(uuid, index) for index, uuid in cards]
+        self._others: list[SampledCard] = []
         self._survey_at = float("-inf")
         self._unknown: dict[str, str] = {}
         self._mute: set[int] = set()
         self._sick: dict[str, _Sick] = {}
-        self._helper = Helper(environ, limit=LIMIT)
+        self._helper = DriverHelper(environ, limit=ANSWER_TIMEOUT)
         self._looks = 0
 
     @property
@@ -88,20 +88,20 @@ class Driver:
         places = {place.uuid: place for place in [*self._ours, *self._others]}
         return f"GPU {places[uuid].index} ({uuid})" if uuid in places else uuid
 
-    def look(self, at: float, now: float, whole: bool) -> Seen:
+    def look(self, at: float, now: float, whole: bool) -> DriverSample:
         """`at` (UTC) stamps the samples; `now` is monotonic. Blocks, at most LIMIT per sick card.
 
         `whole`: look at the cards that are not the run's too, whether or not it is their turn.
         """
         if not self._ours:
-            return Seen()
+            return DriverSample()
         whole = whole or self._looks % EVERY == 0
         self._looks += 1
         if now >= self._survey_at:
             self._survey(now)
         asked = [("use", place) for place in self._ours]
         asked += [("pids", place) for place in self._others if whole]
-        seen = Seen(whole=whole, silent=dict(self._unknown) if whole else {})
+        seen = DriverSample(whole=whole, silent=dict(self._unknown) if whole else {})
         put = []
         for ask, place in asked:
             sick = self._sick.get(place.uuid)
@@ -116,7 +116,7 @@ class Driver:
     def close(self) -> None:
         self._helper.close()
 
-    def _take(self, answer: Mapping[str, Any], at: float, now: float, seen: Seen) -> None:
+    def _take(self, answer: Mapping[str, Any], at: float, now: float, seen: DriverSample) -> None:
         uuid, error = answer["uuid"], answer.get("error")
         if error is not None:
             seen.silent[uuid] = f"{self.name(uuid)}: {error['text']}"
@@ -143,7 +143,7 @@ class Driver:
         count = machine.get("count", 0) if "error" not in machine else 0
         if not count:
             self._unknown["machine"] = "the driver does not say how many cards there are"
-        found: dict[str, Place] = {}
+        found: dict[str, SampledCard] = {}
         ours = {place.uuid: place for place in self._ours}
         indices = [n for n in range(count) if n not in self._mute]
         for answer in self._helper.run({"ask": "card", "index": n} for n in indices):
@@ -151,7 +151,7 @@ class Driver:
             if answer.get("error", {}).get("kind") in _STUCK:
                 self._mute.add(index)
             uuids = [part["uuid"] for part in answer.get("mig") or [answer] if "uuid" in part]
-            found |= {uuid: Place(uuid, index) for uuid in uuids}
+            found |= {uuid: SampledCard(uuid, index) for uuid in uuids}
         known = {place.index for place in (*self._ours, *found.values())}
         for index in set(range(count)) - known:
             self._unknown[str(index)] = f"GPU {index} does not answer"

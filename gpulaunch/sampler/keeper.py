@@ -1,6 +1,6 @@
 """What an attempt's keeper knows of its processes without being asked: /proc, standard library.
 
-The inner keeper is the parent of an attempt's main process, and of whatever loses its own parent:
+The monitor is the parent of an attempt's main process, and of whatever loses its own parent:
 what descends from it is the attempt's tree, however it daemonised. It runs one attempt at a time
 and waits for all of them, so the kernel adds the CPU time of those that ended to the keeper's own
 record: that is exact, to the kernel's 10 ms, and still there when the last of them is gone. Not in
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-_NAME = b"keeper-inner"
+_NAME = b"keeper-monitor"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 11, 12, 13, 14, 19
 """Fields of /proc/PID/stat, from the state on."""

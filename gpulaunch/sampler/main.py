@@ -31,10 +31,10 @@ from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import die_with_parent, is_the_same_here, sees_all_pids
 from gpulaunch.metrics.model import AttemptSample
 from gpulaunch.metrics.store import Step, Store, attempt_steps, card_steps, end_steps, pin_step
-from gpulaunch.sampler.driver import Driver, Seen
+from gpulaunch.sampler.driver import Driver, DriverSample
 from gpulaunch.sampler.keeper import Keeper
 from gpulaunch.sampler.pins import Pin, Pins
-from gpulaunch.sampler.tree import Tree, Trees
+from gpulaunch.sampler.tree import ProcessTree, Trees
 
 PERIOD, LONGEST_PERIOD = 1.0, 10.0
 SHARE = 0.008
@@ -47,7 +47,7 @@ def main() -> None:
     """Arguments: the launcher's PID, the database's path, [[index, UUID], ...] in JSON."""
     parent, path, cards = int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4])
     die_with_parent(parent)
-    link = Link(socket.socket(fileno=0))
+    link = LauncherLink(socket.socket(fileno=0))
     store = Store(path, lambda text: link.say("trouble", text=text))
     driver = Driver(cards)
     try:
@@ -57,7 +57,7 @@ def main() -> None:
         store.close()
 
 
-class Link:
+class LauncherLink:
     """The launcher's other end: one JSON value a message."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -82,7 +82,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class SampledAttempt:
     """An attempt. `since` and `seen_at` are monotonic: when it began, and the last look at it."""
 
     attempt: AttemptId
@@ -98,14 +98,14 @@ class Live:
 
 
 class Sampler:
-    def __init__(self, link: Link, store: Store, driver: Driver) -> None:
+    def __init__(self, link: LauncherLink, store: Store, driver: Driver) -> None:
         self._link = link
         self._store = store
         self._driver = driver
         self._trees = Trees()
         self._pins = Pins(_on_the_host(), is_the_same_here)
-        self._live: dict[AttemptId, Live] = {}
-        self._budget = Budget()
+        self._live: dict[AttemptId, SampledAttempt] = {}
+        self._budget = SamplingPace()
 
     def serve(self) -> None:
         """Until the launcher closes its end."""
@@ -139,7 +139,9 @@ class Sampler:
                 yield from self._sample(live, tree, seen, at, now)
         self._pins.tidy({who for tree in trees.values() for who in tree.processes.items()})
 
-    def _sample(self, live: Live, tree: Tree, seen: Seen, at: float, now: float) -> Iterator[Step]:
+    def _sample(
+        self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample, at: float, now: float
+    ) -> Iterator[Step]:
         sample = AttemptSample(
             live.attempt,
             at,
@@ -163,7 +165,7 @@ class Sampler:
             yield pin_step(live.attempt, pin.state, pin.why)
         self._live[live.attempt] = replace(live, seen_at=now, pin=pin or live.pin)
 
-    def _memory(self, live: Live, tree: Tree, seen: Seen) -> int | None:
+    def _memory(self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample) -> int | None:
         """Of its processes, on whichever cards they are; None where it cannot be told."""
         if not live.own or not all(uuid in seen.pids for uuid in live.own):
             return None
@@ -173,7 +175,7 @@ class Sampler:
             return None
         return None if None in found else sum(memory or 0 for memory in found)
 
-    def _judge(self, live: Live, tree: Tree, seen: Seen) -> Pin | None:
+    def _judge(self, live: SampledAttempt, tree: ProcessTree, seen: DriverSample) -> Pin | None:
         """Once misplaced, always misplaced; it is told to the launcher, once. A proof stands."""
         before = live.pin.state if live.pin else None
         if live.own is None or before == "misplaced":
@@ -192,14 +194,14 @@ class Sampler:
         )
         return pin
 
-    def _where(self, live: Live, pin: Pin) -> str:
+    def _where(self, live: SampledAttempt, pin: Pin) -> str:
         own = ", ".join(map(self._driver.name, live.own or ())) or "none"
         command = command_of(pin.pid)
         shown = f"process {pin.pid} ({command})" if command else f"process {pin.pid}"
         return f"{shown} is on {self._driver.name(pin.gpu)}; the job's own: {own}"
 
 
-class Budget:
+class SamplingPace:
     """How long to wait from look to look, from what the looks have cost: ours and the helper's."""
 
     def __init__(self) -> None:
@@ -221,8 +223,8 @@ class Budget:
             self._looks, self._before = 0, (helper, total)
 
 
-def _live(attempt: AttemptId, message: Mapping[str, Any]) -> Live:
-    return Live(
+def _live(attempt: AttemptId, message: Mapping[str, Any]) -> SampledAttempt:
+    return SampledAttempt(
         attempt,
         own=None if message["gpus"] is None else tuple(message["gpus"]),
         keeper=None if message["keeper"] is None else Keeper(*message["keeper"]),

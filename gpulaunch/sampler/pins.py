@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.sampler.driver import Seen
+from gpulaunch.sampler.driver import DriverSample
 
 FOREIGN = "the driver's PIDs are those of another PID namespace (a container's are its own)"
 
@@ -45,10 +45,14 @@ class Pins:
         """Those that go by the same number at the driver's."""
         if self.host:
             return dict(processes)
-        return {pid: born for pid, born in processes.items() if self._is_same(pid, born)}
+        return {pid: created for pid, created in processes.items() if self._is_same(pid, created)}
 
     def judge(
-        self, attempt: AttemptId, own: frozenset[str], processes: Mapping[int, float], seen: Seen
+        self,
+        attempt: AttemptId,
+        own: frozenset[str],
+        processes: Mapping[int, float],
+        seen: DriverSample,
     ) -> Pin | None:
         """None: nothing can be said yet. `own`: the UUIDs of its cards, none perhaps.
 
@@ -86,8 +90,8 @@ class Pins:
         """Only these processes are left."""
         self._believed = {who: same for who, same in self._believed.items() if who in alive}
 
-    def _is_same(self, pid: int, born: float) -> bool:
+    def _is_same(self, pid: int, created: float) -> bool:
         """Once it was seen to be, it stays the one; a card that is not open yet may be later."""
-        if not self._believed.get((pid, born)):
-            self._believed[pid, born] = self._same(pid)
-        return self._believed[pid, born]
+        if not self._believed.get((pid, created)):
+            self._believed[pid, created] = self._same(pid)
+        return self._believed[pid, created]

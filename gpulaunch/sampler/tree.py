@@ -20,7 +20,7 @@ EVERY_THREAD = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ProcessTree:
     """`processes`: when each PID was created, which makes it out among those of its number.
 
     `cpu_seconds` are the attempt's since it began, those of processes that ended included.
@@ -39,7 +39,7 @@ class Trees:
         self._forked: dict[int, tuple[str, ...]] = {}
         self._looks = 0
 
-    def look(self, keepers: Iterable[Keeper]) -> dict[Keeper, Tree]:
+    def look(self, keepers: Iterable[Keeper]) -> dict[Keeper, ProcessTree]:
         """Of keepers that are gone there is nothing."""
         self._looks += 1
         found = {keeper: tree for keeper in keepers if (tree := self._tree(keeper)) is not None}
@@ -48,7 +48,7 @@ class Trees:
         self._forked = {pid: tids for pid, tids in self._forked.items() if pid in alive}
         return found
 
-    def _tree(self, keeper: Keeper) -> Tree | None:
+    def _tree(self, keeper: Keeper) -> ProcessTree | None:
         cpu = spent_since(keeper)
         if cpu is None:
             return None
@@ -65,7 +65,7 @@ class Trees:
                 cpu += times.user + times.system + times.children_user + times.children_system
                 resident += memory.rss
                 below += self._children(pid)
-        return Tree(processes, max(0.0, cpu), resident)
+        return ProcessTree(processes, max(0.0, cpu), resident)
 
     def _process(self, pid: int) -> psutil.Process:
         """Raises psutil.NoSuchProcess."""

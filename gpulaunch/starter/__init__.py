@@ -6,8 +6,8 @@
 Reads no file, writes none, runs nothing: text in, text out.
 """
 
-from gpulaunch.starter.entry import Remark, Translation
+from gpulaunch.starter.entry import StarterRemark, Translation
 from gpulaunch.starter.example import starter
 from gpulaunch.starter.translate import translate
 
-__all__ = ["Remark", "Translation", "starter", "translate"]
+__all__ = ["StarterRemark", "Translation", "starter", "translate"]

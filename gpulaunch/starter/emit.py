@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.starter.entry import Entry, Loop, Remark
+from gpulaunch.starter.entry import ForeachLoop, StarterEntry, StarterRemark
 
 _BARE = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=~-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_./$]([^\n]*[^\n :])?")
@@ -83,7 +83,7 @@ def _comment(text: str, indent: str = "") -> Iterator[str]:
         yield f"{indent}# {shown}".rstrip()
 
 
-def job_file(name: str, entries: Sequence[Entry], remarks: Sequence[Remark]) -> str:
+def job_file(name: str, entries: Sequence[StarterEntry], remarks: Sequence[StarterRemark]) -> str:
     """The whole file: a header, the entries, and the remarks as comments at the end.
 
     Empty where there is no entry: a job list has at least one job.
@@ -108,7 +108,7 @@ def job_file(name: str, entries: Sequence[Entry], remarks: Sequence[Remark]) -> 
     return "\n".join(lines) + "\n"
 
 
-def _entry(entry: Entry) -> Iterator[str]:
+def _entry(entry: StarterEntry) -> Iterator[str]:
     yield ""
     for comment in entry.comments:
         yield from _comment(comment, "  ")
@@ -134,7 +134,7 @@ def _entry(entry: Entry) -> Iterator[str]:
     yield f"    run: {scalar(entry.run, 4)}"
 
 
-def _loops(loops: Sequence[Loop]) -> Iterator[str]:
+def _loops(loops: Sequence[ForeachLoop]) -> Iterator[str]:
     matrix = [loop for loop in loops if loop.kind == "matrix"]
     for loop in loops:
         if loop.kind == "glob":

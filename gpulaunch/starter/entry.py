@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Remark(NamedTuple):
+class StarterRemark(NamedTuple):
     """Something of the script that the job file does not say, or says otherwise, and why."""
 
     line: int
@@ -20,11 +20,11 @@ class Translation:
     """`yaml_text` is empty where no command of the script became a job."""
 
     yaml_text: str
-    untranslated: tuple[Remark, ...]
+    untranslated: tuple[StarterRemark, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ForeachLoop:
     """What gives an entry its items.
 
     `variable` is the script's name for it and `placeholder` the job file's. `kind` is how the job
@@ -40,13 +40,13 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StarterEntry:
     """One entry of `jobs:`. Text is already escaped for placeholders; comments are not escaped."""
 
     name: str
     run: str
     gpus: int = 1
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[ForeachLoop, ...] = ()
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     cwd: str | None = None

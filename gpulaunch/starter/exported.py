@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import Entry
+from gpulaunch.starter.entry import StarterEntry
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED, cards
 from gpulaunch.starter.shell import Script, walk, words_of
@@ -96,7 +96,7 @@ def is_export(script: str) -> bool:
     return any(line.startswith("#") and _MADE in line for line in script.split("\n")[:3])
 
 
-def entries_of(script: str, read: Read) -> list[Entry]:
+def entries_of(script: str, read: Read) -> list[StarterEntry]:
     """The jobs of an export, in its order. Raises Untranslatable."""
     found = list(_of_slurm(script, read) if "\nsubmit() {" in script else _of_shell(script))
     if not found:
@@ -107,7 +107,7 @@ def entries_of(script: str, read: Read) -> list[Entry]:
 # ── Shell ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_shell(script: str) -> Iterator[Entry]:
+def _of_shell(script: str) -> Iterator[StarterEntry]:
     lines = script.split("\n")
     place = next((match for line in lines if (match := _DIRECTORY.fullmatch(line))), None)
     directory = shlex.split(place.group(1))[0] if place else ""
@@ -183,7 +183,7 @@ class _Submission:
     names: Mapping[int, str]
 
 
-def _of_slurm(script: str, read: Read) -> Iterator[Entry]:
+def _of_slurm(script: str, read: Read) -> Iterator[StarterEntry]:
     made: dict[str, _Submission] = {}
     for line in script.split("\n"):
         match = _SUBMITTED.fullmatch(line)
@@ -225,7 +225,7 @@ def _waited(
     return tuple(dict.fromkeys(needs)), tuple(dict.fromkeys(after))
 
 
-def _of_unit(unit: str, text: str, read: Read) -> Iterator[Entry]:
+def _of_unit(unit: str, text: str, read: Read) -> Iterator[StarterEntry]:
     table = read(f"{unit}.tasks") if f"{unit}.tasks" in text else None
     single = re.search(r"^export (GPULAUNCH_JOB=.*)$", text, re.MULTILINE)
     rows = table.splitlines() if table else [single.group(1)] if single else []
@@ -291,7 +291,7 @@ def _outputs_in(lines: Sequence[str], given: _Given) -> list[str]:
 # ── A job's line ────────────────────────────────────────────────────────────────────────────────
 
 
-def _entry(name: str, line: str, given: _Given, base: str | None) -> Entry:
+def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntry:
     """The job whose command is the last one on a line."""
     script = Script(line)
     commands = [node for node in walk(script.root) if node.type == "command"]
@@ -323,7 +323,7 @@ def _entry(name: str, line: str, given: _Given, base: str | None) -> Entry:
         run = script.slice(words[0].start_byte, words[-1].end_byte)
         if "PATH" in assigned and not any(interpreter.values()):
             run = f"PATH={script.text(assigned['PATH'])} {run}"
-    return Entry(
+    return StarterEntry(
         name=escaped(name),
         run=given.text(run.rstrip("\n")),
         gpus=gpus,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import Entry, Loop
+from gpulaunch.starter.entry import ForeachLoop, StarterEntry
 from gpulaunch.starter.loops import Untranslatable, arranged, name_suffix
 from gpulaunch.starter.mask import MASK, cards
 from gpulaunch.starter.memory import PRINTS
@@ -44,7 +44,7 @@ class Launcher:
         self.script = script
         self.renderer = renderer
         self.notes = notes
-        self.entries: list[Entry] = []
+        self.entries: list[StarterEntry] = []
         self.bases: set[str] = set()
         self.prefixes: set[str] = set()
         self.numbers: dict[str, int] = {}
@@ -72,7 +72,7 @@ class Launcher:
         base = self._base(nodes)
         name = base + name_suffix(loops)
         needs, after, in_turn = _waits_for(order, scope)
-        entry = Entry(
+        entry = StarterEntry(
             name=name,
             run=_going_on(rendered.text) if goes_on else rendered.text,
             gpus=gpus,
@@ -121,7 +121,9 @@ class Launcher:
                 chosen.append([node])
         return chosen[::-1]
 
-    def _env(self, nodes: Iterable[Node], items: Sequence[Loop], scope: Scope) -> dict[str, str]:
+    def _env(
+        self, nodes: Iterable[Node], items: Sequence[ForeachLoop], scope: Scope
+    ) -> dict[str, str]:
         read = {name for node in nodes for name in variables_in(self.script, node)}
         read -= self.renderer.idle
         env = {name: escaped(value) for name, value in scope.exported.items() if name != MASK}

@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import Loop
+from gpulaunch.starter.entry import ForeachLoop
 from gpulaunch.starter.scope import Scope
 from gpulaunch.starter.shell import Script, literal
 
@@ -25,7 +25,7 @@ _LENGTH = re.compile(r"\$\{#(\w+)\[[@*]\]\}")
 _LESS_ONE = re.compile(r"(?:\$\(\()?\s*(\d+)\s*-\s*1\s*\)\)")
 _NAMED = re.compile(r"\$\{?(\w+)\}?|(?<![\w$-])([A-Za-z_]\w*)\b(?!=)")
 _SEQ = re.compile(r"\$\(seq (-w )?(\d+)(?: (\d+))?(?: (\d+))?\)")
-_MOST = 10_000
+_MAX_ITEMS = 10_000
 _OF_JOBS = ("run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt", "job")
 _OF_ITEMS = ("item", "index", "path", "stem", "name", "dir", "ext", "batch_dir", "exclude")
 _RESERVED = frozenset({*_OF_JOBS, *_OF_ITEMS})
@@ -35,7 +35,7 @@ class Untranslatable(Exception):
     """Why a piece of the script has no counterpart, in words."""
 
 
-def for_loop(script: Script, node: Node, scope: Scope) -> Loop:
+def for_loop(script: Script, node: Node, scope: Scope) -> ForeachLoop:
     """`for NAME in WORDS`. Raises Untranslatable."""
     name = node.child_by_field_name("variable")
     assert name is not None
@@ -43,7 +43,7 @@ def for_loop(script: Script, node: Node, scope: Scope) -> Loop:
     if not words:
         raise Untranslatable("loops over the script's own arguments, which a job file has not")
     if len(words) == 1 and (file := _FILE.fullmatch(script.text(words[0]))):
-        return Loop(script.text(name), "lines", (_placed(file.group(1), scope),))
+        return ForeachLoop(script.text(name), "lines", (_placed(file.group(1), scope),))
     values = [value for word in words for value in _values(script, word, scope)]
     globs = [isinstance(value, _Pattern) for value in values]
     texts = tuple(str(value) for value in values)
@@ -52,10 +52,10 @@ def for_loop(script: Script, node: Node, scope: Scope) -> Loop:
     if any("{{" in text or "\0" in text for text in texts):
         raise Untranslatable("an item holds {{, which the job file would read as a placeholder")
     if all(globs):
-        return Loop(script.text(name), "glob", tuple(_placed(text, scope) for text in texts))
+        return ForeachLoop(script.text(name), "glob", tuple(_placed(text, scope) for text in texts))
     if any(globs):
         raise Untranslatable("mixes patterns and plain words in one list")
-    return Loop(script.text(name), "values", texts)
+    return ForeachLoop(script.text(name), "values", texts)
 
 
 class _Pattern(str):
@@ -101,8 +101,8 @@ def _sequence(same: str | None, *numbers: str | None) -> list[str]:
     given = [int(number) for number in numbers if number is not None]
     first, last = (1, *given)[-2:] if len(given) < 3 else (given[0], given[2])
     step = given[1] if len(given) == 3 else 1
-    if not step or (last - first) // step >= _MOST:
-        raise Untranslatable(f"loops over more than {_MOST} numbers: use lines: of a file")
+    if not step or (last - first) // step >= _MAX_ITEMS:
+        raise Untranslatable(f"loops over more than {_MAX_ITEMS} numbers: use lines: of a file")
     found = [str(number) for number in range(first, last + 1, step)]
     width = max(map(len, found), default=0) if same else 0
     return [number.zfill(width) for number in found]
@@ -135,7 +135,7 @@ def _array(script: Script, name: str, scope: Scope) -> list[str]:
 
 
 def _numbers(first: int, last: int) -> list[str]:
-    if abs(last - first) >= _MOST:
+    if abs(last - first) >= _MAX_ITEMS:
         raise Untranslatable(f"loops over {abs(last - first) + 1} numbers: use lines: of a file")
     step = 1 if last >= first else -1
     return [str(number) for number in range(first, last + step, step)]
@@ -170,7 +170,7 @@ def counted(script: Script, text: str, scope: Scope, own: str = "") -> str:
     )
 
 
-def counting_loop(script: Script, node: Node, scope: Scope) -> Loop:
+def counting_loop(script: Script, node: Node, scope: Scope) -> ForeachLoop:
     """`for ((i=0; i<N; i++))`. Raises Untranslatable."""
     text = script.text(node)
     head = text[text.index("((") + 2 : text.index("))")] if "))" in text else ""
@@ -182,10 +182,10 @@ def counting_loop(script: Script, node: Node, scope: Scope) -> Loop:
     last = int(bound) - (less == "<")
     if last < int(first):
         raise Untranslatable("loops over nothing")
-    return Loop(name, "values", tuple(_numbers(int(first), last)))
+    return ForeachLoop(name, "values", tuple(_numbers(int(first), last)))
 
 
-def read_loop(script: Script, loop: Node, redirect: Node, scope: Scope) -> Loop:
+def read_loop(script: Script, loop: Node, redirect: Node, scope: Scope) -> ForeachLoop:
     """`while read NAME; do ...; done < FILE`. Raises Untranslatable."""
     head = " ".join(
         script.text(child) for child in loop.children if child.type in ("command", "list")
@@ -199,10 +199,10 @@ def read_loop(script: Script, loop: Node, redirect: Node, scope: Scope) -> Loop:
         raise Untranslatable("a loop that runs until something becomes true has no counterpart")
     if "{{" in file:
         raise Untranslatable("the file's name holds {{")
-    return Loop(match.group(1), "lines", (_placed(file, scope),))
+    return ForeachLoop(match.group(1), "lines", (_placed(file, scope),))
 
 
-def arranged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def arranged(loops: tuple[ForeachLoop, ...]) -> tuple[ForeachLoop, ...]:
     """Loops around one command: one alone is a foreach, nested values a matrix, and both multiply.
 
     Raises Untranslatable.
@@ -212,7 +212,7 @@ def arranged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
         raise Untranslatable("two loops over files inside each other: foreach takes one")
     if len(loops) < 2:
         return loops
-    out: list[Loop] = []
+    out: list[ForeachLoop] = []
     for loop in loops:
         if loop.kind == "values":
             name = loop.variable
@@ -220,12 +220,12 @@ def arranged(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
                 name += "_"
             if len(set(loop.values)) < len(loop.values):
                 raise Untranslatable(f"the loop over {loop.variable} has a value twice")
-            loop = Loop(loop.variable, "matrix", loop.values, name)
+            loop = ForeachLoop(loop.variable, "matrix", loop.values, name)
         out.append(loop)
     return tuple(out)
 
 
-def name_suffix(loops: tuple[Loop, ...]) -> str:
+def name_suffix(loops: tuple[ForeachLoop, ...]) -> str:
     """What makes the entry's names differ: `-{{stem}}`, `-{{lr}}-{{seed}}`, ..."""
     parts = []
     for loop in loops:

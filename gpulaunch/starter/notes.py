@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import Remark
+from gpulaunch.starter.entry import StarterRemark
 from gpulaunch.starter.shell import Script
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ class Notes:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.remarks: list[Remark] = []
+        self.remarks: list[StarterRemark] = []
         self.assigned: list[tuple[str, Node]] = []
         self.read: set[str] = set()
 
@@ -26,9 +26,9 @@ class Notes:
             compound = not node.type.endswith(("command", "assignment", "redirect"))
             text = self.script.typed.get(line) if compound else None
         shown = self.script.text(node) if text is None else text
-        self.remarks.append(Remark(line, shown, why))
+        self.remarks.append(StarterRemark(line, shown, why))
 
-    def all(self) -> tuple[Remark, ...]:
+    def all(self) -> tuple[StarterRemark, ...]:
         """Each once, in the script's order; at the end, so that unread variables are known."""
         for name, node in self.assigned:
             if name not in self.read and self.script.line(node) not in self.script.typed:

@@ -15,7 +15,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from gpulaunch.starter.emit import escaped
-from gpulaunch.starter.entry import Loop, Remark
+from gpulaunch.starter.entry import ForeachLoop, StarterRemark
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.mask import MASK, OWNED
 from gpulaunch.starter.outside import why_outside
@@ -60,15 +60,15 @@ class Rendered:
 
     text: str
     masks: list[str]
-    remarks: list[Remark]
-    variables: tuple[Loop, ...] = ()
+    remarks: list[StarterRemark]
+    variables: tuple[ForeachLoop, ...] = ()
 
 
 @dataclass(slots=True)
 class _Edits:
     cuts: list[tuple[int, int, str | None]] = field(default_factory=list)
     masks: list[str] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: list[StarterRemark] = field(default_factory=list)
     tops: Sequence[Node] = ()
 
 
@@ -80,7 +80,7 @@ class Renderer:
         self.idle: frozenset[str] = frozenset()
         self.exported: set[int] = set()
 
-    def render(self, groups: Sequence[Sequence[Node]], loops: tuple[Loop, ...]) -> Rendered:
+    def render(self, groups: Sequence[Sequence[Node]], loops: tuple[ForeachLoop, ...]) -> Rendered:
         """Each group is a stretch of the source; they become lines of their own.
 
         Raises Untranslatable and Unwritable.
@@ -171,7 +171,7 @@ class Renderer:
 
     # ── what changes ────────────────────────────────────────────────────────────────────────────
 
-    def _collect(self, top: Node, edits: _Edits, loops: Sequence[Loop]) -> None:
+    def _collect(self, top: Node, edits: _Edits, loops: Sequence[ForeachLoop]) -> None:
         if given := _GIVEN.search(shell_text(self.script, top)):
             given_text = given.group()
             raise Untranslatable(f"uses {given_text}, a word of the script's own command line")
@@ -193,7 +193,9 @@ class Renderer:
                 match := _OTHER_CARD.search(self.script.text(node))
             ):
                 why = f"asks for {match.group()}, but a job sees one card, cuda:0: change it"
-                edits.remarks.append(Remark(self.script.line(node), self.script.text(node), why))
+                edits.remarks.append(
+                    StarterRemark(self.script.line(node), self.script.text(node), why)
+                )
 
     def _refused(self, node: Node) -> str:
         """Why nothing around it can be a job; empty for nearly everything."""
@@ -266,7 +268,7 @@ class Renderer:
         if name in self.idle and parent is not None and parent.type not in _KEEPS:
             self._cut_statement(node, edits)
             edits.remarks.append(
-                Remark(self.script.line(node), self.script.text(node), "only chose the card")
+                StarterRemark(self.script.line(node), self.script.text(node), "only chose the card")
             )
             return
         if name not in OWNED or parent is None:
@@ -275,7 +277,7 @@ class Renderer:
             edits.masks.append(self._value(node))
         else:
             why = f"{name} is set by gpulaunch itself"
-            edits.remarks.append(Remark(self.script.line(node), self.script.text(node), why))
+            edits.remarks.append(StarterRemark(self.script.line(node), self.script.text(node), why))
         if parent.type == "command":
             self._cut_before_next(node, edits)
         elif parent.type == "declaration_command" and parent.named_child_count == 1:
@@ -312,7 +314,9 @@ class Renderer:
         name = self.script.text(words[0])
         if name in ("module", "ml"):
             self._cut_statement(node, edits)
-            edits.remarks.append(Remark(self.script.line(node), self.script.text(node), MODULES))
+            edits.remarks.append(
+                StarterRemark(self.script.line(node), self.script.text(node), MODULES)
+            )
             return
         read = {self.script.text(one) for one in walk(node) if one.type == "variable_name"}
         if self._is_message(node) and read & (self.idle | {_JOB_SLOT}):
@@ -341,7 +345,7 @@ class Renderer:
                 return
             self._cut_before_next(word, edits)
             why = f"{name}: `gpulaunch run --detach` goes on when the terminal is closed"
-            edits.remarks.append(Remark(self.script.line(node), name, why))
+            edits.remarks.append(StarterRemark(self.script.line(node), name, why))
 
     def _cut_env_mask(self, spelt: tuple[Node, str], words: list[Node], edits: _Edits) -> None:
         """With the `env` before it, where that has nothing else to do."""
@@ -370,7 +374,7 @@ class Renderer:
             if "\\\n" in gap:
                 edits.cuts.append((left.end_byte, right.start_byte, joined(gap)))
 
-    def _expansion(self, node: Node, edits: _Edits, loops: Sequence[Loop]) -> None:
+    def _expansion(self, node: Node, edits: _Edits, loops: Sequence[ForeachLoop]) -> None:
         text = self.script.text(node)
         if text in ("$!", "$?"):
             raise Untranslatable(f"uses {text}, which belongs to the command before it")
@@ -389,7 +393,7 @@ class Renderer:
         edits.cuts.append((start, node.end_byte, ""))
         text = self.script.text(node)
         if not re.fullmatch(r"\d*>&\d", text):
-            edits.remarks.append(Remark(self.script.line(node), text, KEPT))
+            edits.remarks.append(StarterRemark(self.script.line(node), text, KEPT))
 
     def of_a_log(self, node: Node) -> bool:
         """A file that takes standard error, or is called a log, and that nothing else mentions."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import Loop
+from gpulaunch.starter.entry import ForeachLoop
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -33,7 +33,7 @@ class Scope:
     timeout: str | None = None
     cpus: str | None = None
     errexit: bool = False
-    loops: tuple[Loop, ...] = ()
+    loops: tuple[ForeachLoop, ...] = ()
 
     def copy(self) -> Scope:
         return Scope(
@@ -65,10 +65,10 @@ class Made:
 
     base: str
     name: str
-    loops: tuple[Loop, ...]
+    loops: tuple[ForeachLoop, ...]
     before: frozenset[str]
 
-    def seen_from(self, loops: tuple[Loop, ...]) -> str:
+    def seen_from(self, loops: tuple[ForeachLoop, ...]) -> str:
         """Item by item inside the same loops; the whole group from elsewhere."""
         if self.loops and self.loops != loops:
             return f"{self.base}-*"
@@ -76,7 +76,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class BackgroundEnd:
     """`must` is true where the script went on only if it succeeded; `waited`: by a `wait`."""
 
     made: Made
@@ -86,7 +86,7 @@ class Ended:
 
 @dataclass(slots=True)
 class Order:
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[BackgroundEnd] = field(default_factory=list)
     running: list[Made] = field(default_factory=list)
     pids: dict[str, Made] = field(default_factory=dict)
     last: Made | None = None
@@ -99,12 +99,14 @@ class Order:
             self.running.append(made)
             self.last = made
         else:
-            self.ended = self._latest([*self.ended, Ended(made, must)])
+            self.ended = self._latest([*self.ended, BackgroundEnd(made, must)])
 
     def waited(self, which: Iterable[Made]) -> None:
         chosen = list(which)
         self.running = [made for made in self.running if made not in chosen]
-        self.ended = self._latest([*self.ended, *(Ended(made, False, True) for made in chosen)])
+        self.ended = self._latest(
+            [*self.ended, *(BackgroundEnd(made, False, True) for made in chosen)]
+        )
 
     def joined(self, inner: Order) -> None:
         """A background group: all it started may still run."""
@@ -113,7 +115,7 @@ class Order:
         self.last = self.running[-1] if self.running else self.last
 
     @staticmethod
-    def _latest(ended: list[Ended]) -> list[Ended]:
+    def _latest(ended: list[BackgroundEnd]) -> list[BackgroundEnd]:
         """Without those that another one already comes after."""
         covered: frozenset[str] = frozenset().union(*(one.made.before for one in ended))
         return [one for one in ended if one.made.base not in covered]

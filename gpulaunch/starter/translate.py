@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.starter import loops as lp
 from gpulaunch.starter.emit import Unwritable, job_file
-from gpulaunch.starter.entry import Remark, Translation
+from gpulaunch.starter.entry import StarterRemark, Translation
 from gpulaunch.starter.exported import entries_of, is_export
 from gpulaunch.starter.launch import Launcher
 from gpulaunch.starter.loops import Untranslatable
@@ -57,7 +57,7 @@ def translate(script: str, name: str, read: Read = lambda path: None) -> Transla
         why = str(no)
     except RecursionError:
         why = "groups, or commands in strings, inside each other too often to be read"
-    return Translation("", (Remark(1, script.strip().split("\n")[0], why),))
+    return Translation("", (StarterRemark(1, script.strip().split("\n")[0], why),))
 
 
 def _of_export(script: str, name: str, read: Read) -> Translation:
@@ -65,7 +65,7 @@ def _of_export(script: str, name: str, read: Read) -> Translation:
     try:
         return Translation(job_file(name, entries_of(script, read), ()), ())
     except (Untranslatable, Unwritable) as no:
-        return Translation("", (Remark(1, script.strip().split("\n")[0], str(no)),))
+        return Translation("", (StarterRemark(1, script.strip().split("\n")[0], str(no)),))
 
 
 class _Translator:

@@ -27,7 +27,7 @@ _CODE = re.compile(r"[^/]+/code/.+\.py")
 _DEVICE_IN_CODE = re.compile(r"""torch\.device\(["'](?!cpu|meta)\w+(?::\d+)?["']\)""")
 _THE_FIRST = {'torch.device("cuda")', 'torch.device("cuda:0")'}
 _ZIP = b"PK\x03\x04"
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 def name_of(source: Source) -> str:
@@ -83,7 +83,7 @@ def _check_members(archive: zipfile.ZipFile, name: str) -> None:
         )
     raise ExportedProgramError(
         f"{name} is a zip archive, but no program that torch.export.save wrote: found "
-        f"{', '.join(members[:_SHOWN]) or 'nothing in it'}"
+        f"{', '.join(members[:_MAX_SHOWN]) or 'nothing in it'}"
     )
 
 
@@ -108,11 +108,11 @@ def _torchscript(archive: zipfile.ZipFile, name: str) -> str:
             "and it runs where that is the card that is meant, as in a job, which sees its own "
             "card as cuda:0"
         )
-    more = [f"  ... and {len(found) - _SHOWN} more lines"] if len(found) > _SHOWN else []
+    more = [f"  ... and {len(found) - _MAX_SHOWN} more lines"] if len(found) > _MAX_SHOWN else []
     return "\n".join(
         [
             f"{what}its code has {', '.join(cards)} written into it, in {len(found)} lines:",
-            *found[:_SHOWN],
+            *found[:_MAX_SHOWN],
             *more,
             f"  {load} moves parameters, buffers and constants, and not those lines: they go on "
             "making tensors on that card. Trace or script it again on cuda:0, with the device "

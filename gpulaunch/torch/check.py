@@ -17,7 +17,7 @@ from gpulaunch.torch.devices import dtype_of, is_card, may_stay, normal, same, s
 from gpulaunch.torch.errors import DeviceMismatchError, Odd
 from gpulaunch.torch.walk import ATTRIBUTE, INPUT, UNLISTED, Named, Walk
 
-_SHOWN = 40
+_MAX_SHOWN = 40
 
 
 def check_devices(
@@ -155,9 +155,9 @@ def _report(odd: Sequence[Odd], total: int, wanted: torch.device, given: bool) -
         f"Expected all tensors to be on the same device, {wanted}{why}; "
         f"found {len(odd)} of {total} elsewhere:"
     ]
-    for mend, group in groupby(odd[:_SHOWN], lambda one: one.mend):
+    for mend, group in groupby(odd[:_MAX_SHOWN], lambda one: one.mend):
         lines += [f"  {one}" for one in group]
         lines.append(f"    -> {mend}")
-    if len(odd) > _SHOWN:
-        lines.append(f"  ... and {len(odd) - _SHOWN} more (the error's `odd` has all of them)")
+    if len(odd) > _MAX_SHOWN:
+        lines.append(f"  ... and {len(odd) - _MAX_SHOWN} more (the error's `odd` has all of them)")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from gpulaunch.torch.overlay import Overlay
 from gpulaunch.torch.records import Device, Moves
 from gpulaunch.torch.walk import Walk
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 def load_exported(
@@ -189,7 +189,7 @@ def _report(name: str, target: torch.device, left: list[str]) -> str:
     lines = [
         f"{name}: expected a program wholly on {target}, found {len(left)} records of another card "
         "after loading it:",
-        *(f"  {one}" for one in left[:_SHOWN]),
+        *(f"  {one}" for one in left[:_MAX_SHOWN]),
         "  Export it again on cuda:0 or on the CPU, with devices taken from inputs (x.device).",
     ]
     return "\n".join(lines)

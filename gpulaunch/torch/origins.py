@@ -24,7 +24,7 @@ _SWEEP = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of Python."""
 
     file: str
@@ -58,9 +58,9 @@ def is_installed(code: CodeType) -> bool:
     return f"{os.sep}site-packages{os.sep}" in code.co_filename
 
 
-def place(frame: FrameType) -> Place:
+def place(frame: FrameType) -> SourceLine:
     code = frame.f_code
-    return Place(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
+    return SourceLine(code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name))
 
 
 def calls(frame: FrameType | None) -> list[FrameType]:
@@ -74,9 +74,9 @@ def calls(frame: FrameType | None) -> list[FrameType]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class TensorOrigin:
     operation: str
-    place: Place | None
+    place: SourceLine | None
     module: weakref.ref[torch.nn.Module] | None
 
 
@@ -119,7 +119,7 @@ class Origins:
         self._made = {key: entry for key, entry in entries if not entry[0].expired()}
         self._sweep_at = max(_SWEEP, 2 * len(self._made))
 
-    def of(self, tensor: torch.Tensor) -> Origin | None:
+    def of(self, tensor: torch.Tensor) -> TensorOrigin | None:
         """None for what was there before."""
         key = storage_of(tensor)
         if key is None or key not in self._made:
@@ -127,8 +127,8 @@ class Origins:
         _, func, code, line, module = self._made[key]
         where = None
         if code is not None:
-            where = Place(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
-        return Origin(str(func), where, module)
+            where = SourceLine(code.co_filename, line, getattr(code, "co_qualname", code.co_name))
+        return TensorOrigin(str(func), where, module)
 
 
 def _among(key: int, args: Sequence[Any]) -> bool:

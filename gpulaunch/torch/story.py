@@ -46,7 +46,9 @@ def _in_full(
 ) -> tuple[list[str], list[Odd]]:
     names = Names(frame)
     usual = _usual(tensors)
-    each = [_Told(argument, tensor, names, origins, usual) for argument, tensor in tensors]
+    each = [
+        _OperationTensor(argument, tensor, names, origins, usual) for argument, tensor in tensors
+    ]
     text = [f"  in module {names.module(names.called[0])}"] if names.called else []
     text += _where(frame)
     text += [f"  {one}" for one in each]
@@ -79,7 +81,7 @@ def _where(frame: FrameType | None) -> Iterator[str]:
         yield "  in the backward pass, on a thread of autograd's own"
 
 
-class _Told:
+class _OperationTensor:
     """One tensor of the operation."""
 
     def __init__(

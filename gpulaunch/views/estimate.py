@@ -18,7 +18,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant
 
-ENOUGH = 3
+MIN_JOBS_FINISHED = 3
 KNOWN_SHARE = 0.75
 """Silent unless at least this share of the jobs left is in groups with enough finished ones."""
 
@@ -37,7 +37,7 @@ class Ahead:
 
 
 @dataclass(slots=True)
-class Group:
+class DurationGroup:
     """Finished: how many, the sums of their seconds and costs, of those squared and multiplied.
     Left: how many and their costs."""
 
@@ -86,7 +86,7 @@ class Estimate:
 
     def __init__(self, earlier: Mapping[str, float] | None = None) -> None:
         self._earlier = dict(earlier or {})
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, DurationGroup] = {}
         self._left: dict[str, tuple[int, float]] = {}
         self._running: dict[AttemptId, Instant] = {}
         self._queued: set[AttemptId] = set()
@@ -150,7 +150,7 @@ class Estimate:
         if not waiting or self._began is None:
             return None
         total = sum(left for left, _ in waiting.values())
-        known = {n for n in waiting if self._groups[n].done >= ENOUGH}
+        known = {n for n in waiting if self._groups[n].done >= MIN_JOBS_FINISHED}
         if sum(waiting[n][0] for n in known) < KNOWN_SHARE * total:
             return None
         work = sum(
@@ -177,7 +177,7 @@ class Estimate:
     def expected(self, name: str) -> float | None:
         """Seconds that this unfinished job takes, by its group's; None: too little is known."""
         member = self._left.get(name)
-        if member is None or self._groups[member[0]].done < ENOUGH:
+        if member is None or self._groups[member[0]].done < MIN_JOBS_FINISHED:
             return None
         return self._groups[member[0]].mean(member[1])
 
@@ -186,7 +186,7 @@ class Estimate:
         begun, longest = 0.0, 0.0
         for attempt, since in self._running.items():
             member = self._left.get(attempt.job)
-            if member is None or self._groups[member[0]].done < ENOUGH:
+            if member is None or self._groups[member[0]].done < MIN_JOBS_FINISHED:
                 continue
             expected = self._groups[member[0]].mean(member[1])
             passed = max(0.0, now.mono - since.mono)
@@ -205,7 +205,7 @@ class Estimate:
         self._drop(job.name)
         if job.service:
             return
-        group = self._groups.setdefault(job.group, Group())
+        group = self._groups.setdefault(job.group, DurationGroup())
         group.left += 1
         group.left_cost += job.cost
         group.costed = group.costed and job.cost > 0
@@ -218,7 +218,7 @@ class Estimate:
             self._groups[member[0]].left_cost -= member[1]
 
     def _count(self, job: JobRecord, seconds: float) -> None:
-        self._groups.setdefault(job.group, Group()).count(seconds, job.cost)
+        self._groups.setdefault(job.group, DurationGroup()).count(seconds, job.cost)
 
     def _recall(self, job: JobRecord) -> None:
         """An earlier run's time of this job counts as if it had finished once."""

@@ -28,7 +28,7 @@ _UNUSABLE: dict[GpuState, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EventLine:
     """`verb`, then how long it took (None: not a span), whom it is about, and the details.
 
     `loud`: also for those who asked for failures alone.
@@ -43,19 +43,19 @@ class Line:
     loud: bool = False
 
 
-class Teller:
+class LineFormatter:
     """Turns one run's facts into lines. `tell` comes after the ledger has applied the fact."""
 
     def __init__(self) -> None:
         self._cards: dict[str, GpuState] = {}
         self._draining: dict[str, float] = {}
         self._ended: dict[str, AttemptId] = {}
-        self._burst: list[Line] = []
+        self._burst: list[EventLine] = []
         self._planning = False
         self._before = 0
 
-    def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[Line]:
-        lines: list[Line] = []
+    def tell(self, fact: f.Fact, at: Instant, ledger: Ledger) -> list[EventLine]:
+        lines: list[EventLine] = []
         line = self._line(fact, at, ledger)
         bursty = isinstance(fact, f.JobRequeued | f.JobVanished | f.AttemptQueued) or (
             isinstance(fact, f.JobSettled) and line is not None and line.seconds is None
@@ -74,7 +74,7 @@ class Teller:
             lines.append(line)
         return lines
 
-    def flush(self) -> list[Line]:
+    def flush(self) -> list[EventLine]:
         """The lines that were held back to see whether more of their kind would come."""
         burst, self._burst = self._burst, []
         if len(burst) <= BURST:
@@ -82,9 +82,9 @@ class Teller:
         first = burst[0]
         jobs = words.several(len(burst), "job")
         detail = first.detail if len({line.detail for line in burst}) == 1 else ""
-        return [Line(first.utc, first.tone, first.verb, jobs, detail)]
+        return [EventLine(first.utc, first.tone, first.verb, jobs, detail)]
 
-    def waits(self, now: Instant, ledger: Ledger) -> list[Line]:
+    def waits(self, now: Instant, ledger: Ledger) -> list[EventLine]:
         """Said once of each card whose memory is all that the run waits for."""
         due = self.waits_at
         if due is None or now.mono < due or ledger.counts["running"]:
@@ -104,7 +104,7 @@ class Teller:
     def holding(self) -> bool:
         return bool(self._burst)
 
-    def _line(self, fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:
+    def _line(self, fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
         match fact:
             case f.RunOpened():
                 self._cards.clear()
@@ -147,7 +147,7 @@ class Teller:
 
     def _card(
         self, uuid: str, state: GpuState, why: str, at: Instant, ledger: Ledger
-    ) -> Line | None:
+    ) -> EventLine | None:
         """A line when a card becomes unusable, or is used after that; looking again is no news."""
         self._draining.pop(uuid, None)
         if state == "draining":
@@ -170,16 +170,16 @@ def unusable(state: GpuState, why: str) -> str:
 
 def _line(
     at: Instant, tone: Tone, verb: str, subject: str, detail: str, seconds: float | None = None
-) -> Line:
-    return Line(at.utc, tone, verb, words.visible(subject), words.visible(detail), seconds)
+) -> EventLine:
+    return EventLine(at.utc, tone, verb, words.visible(subject), words.visible(detail), seconds)
 
 
-def _alike(one: Line, other: Line) -> bool:
+def _alike(one: EventLine, other: EventLine) -> bool:
     """What is queued has needs of its own, job by job."""
     return one.verb == other.verb and (one.detail == other.detail or one.verb == QUEUED)
 
 
-def _opened(fact: f.RunOpened, at: Instant) -> Line:
+def _opened(fact: f.RunOpened, at: Instant) -> EventLine:
     kind = "simulated card" if fact.simulated else "card"
     verb = "run" if fact.epoch <= 1 else "goes on"
     cards = words.several(len(fact.gpus), kind)
@@ -188,12 +188,12 @@ def _opened(fact: f.RunOpened, at: Instant) -> Line:
     return _line(at, "calm", verb, fact.name, detail)
 
 
-def _planned(at: Instant, ledger: Ledger, before: int) -> Line:
+def _planned(at: Instant, ledger: Ledger, before: int) -> EventLine:
     detail = f"{words.count(before)} succeeded before" if before else ""
     return _line(at, "calm", "planned", words.several(len(ledger.jobs), "job"), detail)
 
 
-def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
+def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> EventLine:
     where = words.attempt_cards(attempt, ledger) or "no card"
     if attempt.node and not attempt.gpus:
         where += ", no card"
@@ -201,7 +201,7 @@ def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> Line:
     return _line(at, "start", "started", attempt.id.job, where + again)
 
 
-def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> Line | None:
+def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> EventLine | None:
     if attempt is None:
         return _line(at, "calm", "waits", fact.name, fact.why)
     if attempt.taken_back:
@@ -227,7 +227,7 @@ _SETTLED: dict[JobState, tuple[Tone, str]] = {
 
 def _settled(
     fact: f.JobSettled, at: Instant, ledger: Ledger, attempt: AttemptRecord | None
-) -> Line:
+) -> EventLine:
     tone, verb = _SETTLED.get(fact.state, ("calm", fact.state))
     ran = fact.state in ("succeeded", "failed", "cancelled") and attempt is not None
     if not ran or attempt is None:
@@ -246,7 +246,7 @@ def _settled(
     return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), seconds)
 
 
-def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> Line | None:
+def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
     match fact:
         case f.AdmissionPaused(why):
             return _line(at, "warn", "paused", "no new starts", why)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core.breaker import SHORTEST, without_own
+from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
 from gpulaunch.failure.classes import title_of
@@ -97,7 +97,7 @@ def _without(text: str, own: Sequence[str]) -> str:
     """The text without the job's own name, values and numbers; short ones as words of their own."""
     text = without_own(text, own)
     for value in own:
-        if 0 < len(value) < SHORTEST:
+        if 0 < len(value) < MIN_BREAKER:
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "*", text)
     return text
 

@@ -15,7 +15,7 @@ from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.views import words
-from gpulaunch.views.events import Line, Teller, Tone
+from gpulaunch.views.events import EventLine, LineFormatter, Tone
 from gpulaunch.views.terminal import SafeStream
 
 HELD = 0.25
@@ -36,7 +36,7 @@ class LineView:
     ) -> None:
         self._stream = SafeStream(stream)
         self._color, self._quiet, self._zone = color, quiet, zone
-        self._teller = Teller()
+        self._teller = LineFormatter()
         self._flush_at: float | None = None
         self._unwritten: deque[str] = deque()
 
@@ -65,7 +65,7 @@ class LineView:
         self._take(self._teller.flush())
         self._write(wait=True)
 
-    def _take(self, lines: Iterable[Line]) -> None:
+    def _take(self, lines: Iterable[EventLine]) -> None:
         shown = (line for line in lines if line.tone == "bad" or line.loud or not self._quiet)
         self._unwritten.extend(f"{self._text(line)}\n" for line in shown)
 
@@ -78,7 +78,7 @@ class LineView:
             self._stream.write(piece)
             self._stream.flush()
 
-    def _text(self, line: Line) -> str:
+    def _text(self, line: EventLine) -> str:
         verb = f"{line.verb:<11}"
         if self._color:
             verb = f"\x1b[{_COLORS[line.tone]}m{verb}\x1b[0m"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAMES = 3
 """Jobs of a group that are named."""
-LEAST = 6
+MIN_LINES = 6
 """Lines for the jobs, however low the screen is."""
 
 
@@ -82,7 +82,7 @@ def chosen(sections: Sequence[Section], room: int) -> list[int]:
     """How many items of each section are shown in so many lines: of each the first, then of those
     that come first the next, in turns."""
     shown = [0] * len(sections)
-    free = max(room, LEAST)
+    free = max(room, MIN_LINES)
     going = True
     while going:
         going = False

@@ -24,7 +24,7 @@ Number = TypeVar("Number", int, float)
 
 COMMANDS = 3
 """Jobs of a group whose command is shown."""
-LENGTH = 500
+MAX_COMMAND_CHARACTERS = 500
 """Characters of a command that are shown."""
 
 
@@ -186,7 +186,7 @@ def _workers_of(group: Sequence[Job]) -> list[str]:
 def _one_line(text: str) -> str:
     """A script of several lines on one, its line ends shown; long ones cut."""
     script = " ⏎ ".join(line.strip() for line in text.strip().splitlines())
-    return words.clip(words.visible(script), LENGTH)
+    return words.clip(words.visible(script), MAX_COMMAND_CHARACTERS)
 
 
 def _needs_of(group: Sequence[Job]) -> list[str]:

@@ -15,7 +15,7 @@ from gpulaunch.core.ledger import GpuRecord, Ledger
 from gpulaunch.core.model import SETTLED, AttemptId, Instant, JobState
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
-from gpulaunch.views.events import Line, Teller, Tone, unusable
+from gpulaunch.views.events import EventLine, LineFormatter, Tone, unusable
 from gpulaunch.views.terminal import SafeStream
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ GAP = 0.25
 CLOCK = 1.0
 """Seconds between two redraws in which only clocks move on."""
 NARROW = 60
-TIME = 8
-AT_ONCE = 200
+TIME_WIDTH = 8
+MAX_LINES_PER_REDRAW = 200
 """Lines printed in one redraw: some 30 ms, in which the run is not driven."""
 BAR = 80
 """Columns at most. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
@@ -59,8 +59,8 @@ class ProgressView:
     def __init__(self, console: Console, earlier: Mapping[str, float] | None = None) -> None:
         self._console = console
         self._live: Live | None = None
-        self._teller, self._estimate = Teller(), Estimate(earlier)
-        self._lines: list[Line] = []
+        self._teller, self._estimate = LineFormatter(), Estimate(earlier)
+        self._lines: list[EventLine] = []
         self._seeded = self._changed = self._closed = False
         self._drawn_at = float("-inf")
         self._size = (0, 0)
@@ -106,7 +106,7 @@ class ProgressView:
         else:
             self._print_lines()
 
-    def _say(self, lines: Iterable[Line]) -> None:
+    def _say(self, lines: Iterable[EventLine]) -> None:
         self._lines += (line for line in lines if line.verb not in _UNSAID)
 
     def _writable(self) -> bool:
@@ -120,7 +120,7 @@ class ProgressView:
             self._live = self._start(picture)
         with self._console:  # one write for both: no flicker
             self._live.update(picture, refresh=False)
-            self._print_lines(AT_ONCE)
+            self._print_lines(MAX_LINES_PER_REDRAW)
             self._live.refresh()
         self._changed = bool(self._lines)
 
@@ -147,7 +147,7 @@ class ProgressView:
         if lines:
             self._console.print(Text("\n").join(map(self._line, lines)), soft_wrap=True)
 
-    def _line(self, line: Line) -> Text:
+    def _line(self, line: EventLine) -> Text:
         from rich.text import Text
 
         mark, style = _MARKS[line.tone]
@@ -159,7 +159,7 @@ class ProgressView:
         about = f"{after}{line.detail}"
         return Text.assemble(
             (f" {mark} ", style),
-            (f"{took:>{TIME}}  ", "dim"),
+            (f"{took:>{TIME_WIDTH}}  ", "dim"),
             (before, style),
             line.subject,
             "  " if line.subject and about else "",
@@ -285,7 +285,7 @@ class ProgressView:
         from rich.text import Text
 
         took = self._ran(attempt, now) if attempt else ""
-        row = Text(f" {label:<{labels}}  {took:>{TIME}}  ", "dim")
+        row = Text(f" {label:<{labels}}  {took:>{TIME_WIDTH}}  ", "dim")
         row = Text.assemble(row, (text, "" if attempt else "dim"))
         row.truncate(self._width, overflow="ellipsis")
         return row

@@ -21,7 +21,7 @@ from gpulaunch.views.paths import RunPaths
 from gpulaunch.views.tail import read_tail
 from gpulaunch.views.usage import CardUse, card_seconds, card_uses
 
-SHOWN = 10
+MAX_FAILURES_TOLD = 10
 """Failures of different kinds, and causes of skipping, that are told one by one."""
 
 
@@ -116,11 +116,11 @@ def summarise(
             replace(
                 _failed(alike, ledger, paths, tail_of, exists), use=_use(alike, ledger, measured)
             )
-            for alike in failed[:SHOWN]
+            for alike in failed[:MAX_FAILURES_TOLD]
         ),
-        failed_more=sum(len(one.names) for one in failed[SHOWN:]),
-        skipped=tuple(causes[:SHOWN]),
-        skipped_more=sum(n for _, n in causes[SHOWN:]),
+        failed_more=sum(len(one.names) for one in failed[MAX_FAILURES_TOLD:]),
+        skipped=tuple(causes[:MAX_FAILURES_TOLD]),
+        skipped_more=sum(n for _, n in causes[MAX_FAILURES_TOLD:]),
         vanished=ledger.vanished,
         notes=tuple(ledger.notes),
         next_command=next_command(state, ledger, os.fspath(paths.root)),

@@ -19,7 +19,7 @@ from gpulaunch.views.words import visible
 
 WINDOW = 64 * 1024
 LINE = 400
-SHOWN = 6
+LINES_SHOWN = 6
 REPORTED = 10
 
 _BAR = re.compile(r"(.{0,200}?)\b\d{1,3}(?:\.\d+)?%(?:\||\s|$)")
@@ -33,7 +33,7 @@ _REPORT_GOES_ON = ("  every frame's tensors", f"{_REPORT}end of the report")
 
 
 def read_tail(
-    path: str | os.PathLike[str], lines: int = SHOWN, window: int = WINDOW
+    path: str | os.PathLike[str], lines: int = LINES_SHOWN, window: int = WINDOW
 ) -> tuple[str, ...]:
     """The last meaningful lines of a log; empty where it cannot be read.
 
@@ -50,7 +50,7 @@ def read_tail(
     return last_lines(data, lines, cut=start > 0)
 
 
-def last_lines(data: bytes, lines: int = SHOWN, cut: bool = False) -> tuple[str, ...]:
+def last_lines(data: bytes, lines: int = LINES_SHOWN, cut: bool = False) -> tuple[str, ...]:
     """The last meaningful lines of `data`; `cut`: its beginning is missing.
 
     Blank lines are dropped. The last traceback's exception is among them, whatever followed it; a

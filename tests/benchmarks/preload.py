@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch.engines.forkable import EARLY, forkable
-from gpulaunch.process.client import Nursery
-from gpulaunch.process.preloading import Preload, PreloadServer, Ready
+from gpulaunch.process.client import Spawner
+from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer
 from tests.explain.test_real import TORCH
 from tests.process.preloaded import news_of
 from tests.process.support import Slot
@@ -59,13 +59,13 @@ def compare(python: str, modules: Sequence[str], count: int) -> dict[str, Any]:
         env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ONE_THREAD
         found = forkable([python, "script.py"], name, env, False)
         preload = Preload(found.python, found.start, found.target, name, env, tuple(modules), EARLY)
-        with PreloadServer(preload, f"{name}/imports", env) as server, Nursery(environ=env) as cold:
+        with PreloadServer(preload, f"{name}/imports", env) as server, Spawner(environ=env) as cold:
             ready = news_of(server, 600)
-            assert isinstance(ready, Ready), ready
+            assert isinstance(ready, PreloadReady), ready
             slots = {}
-            for kind, nursery in (("cold", cold), ("preload", server)):
+            for kind, spawner in (("cold", cold), ("preload", server)):
                 (folder / kind).mkdir()
-                slots[kind] = Slot(nursery, folder / kind)
+                slots[kind] = Slot(spawner, folder / kind)
             rounds: dict[str, list[dict[str, float]]] = {"cold": [], "preload": []}
             for _ in range(count):
                 for kind, slot in slots.items():
@@ -86,7 +86,7 @@ def one(slot: Slot, python: str, cwd: str, env: dict[str, str]) -> dict[str, flo
 
 
 def summary(
-    modules: Sequence[str], ready: Ready, rounds: dict[str, list[dict[str, float]]]
+    modules: Sequence[str], ready: PreloadReady, rounds: dict[str, list[dict[str, float]]]
 ) -> dict[str, Any]:
     medians = {
         kind: {key: statistics.median(one[key] for one in some) for key in some[0]}

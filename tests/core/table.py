@@ -17,7 +17,6 @@ from gpulaunch.core.events import (
     EndWorker,
     Event,
     Freed,
-    Gather,
     Granted,
     HolderChanged,
     HoldQueue,
@@ -29,6 +28,7 @@ from gpulaunch.core.events import (
     Refused,
     Release,
     Request,
+    ReserveGang,
     SetTimer,
     Sick,
     Started,
@@ -113,7 +113,7 @@ class Table:
                 return f"at {at - self.now:.3g} {key.replace('GPU-', '')}"
             case HoldQueue(on):
                 return "hold" if on else "release"
-            case Gather(on):
+            case ReserveGang(on):
                 return f"gather {on}"
 
     def submit(self, *jobs: Job, again: Sequence[str] = (), left: Sequence[str] = ()) -> list[str]:

@@ -31,8 +31,14 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.core.moves import PAUSE, Ground, Move, Nowhere, move
 from gpulaunch.core.retry import failure_of
+from gpulaunch.core.retry_placement import (
+    CARD_PAUSE,
+    NoBetterPlacement,
+    RetryContext,
+    RetryPlacement,
+    choose_placement,
+)
 from tests.core.table import Table, attempt, job
 from tests.core.world import GIB
 
@@ -53,71 +59,86 @@ def failed(table: Table, what: str, kind: str, *gpus: int, **more: object) -> li
 
 
 def test_out_of_memory_goes_to_a_larger_card() -> None:
-    found = move("gpu_oom", ONE, Ground((SMALL,), (TWIN, LARGE)))
-    assert found == Move(Demand(gpu_memory=48 * GIB + 1), "on a card with more memory")
+    found = choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN, LARGE)))
+    assert found == RetryPlacement(Demand(gpu_memory=48 * GIB + 1), "on a card with more memory")
 
 
 def test_out_of_memory_on_a_shared_card_goes_alone() -> None:
-    found = move("gpu_oom", Demand(per_gpu=4, gpu_memory=GIB), Ground((SMALL,), (LARGE,)))
-    assert found == Move(Demand(per_gpu=1, gpu_memory=GIB), "alone on its card")
+    found = choose_placement(
+        "gpu_oom", Demand(per_gpu=4, gpu_memory=GIB), RetryContext((SMALL,), (LARGE,))
+    )
+    assert found == RetryPlacement(Demand(per_gpu=1, gpu_memory=GIB), "alone on its card")
 
 
 def test_out_of_memory_among_equals_is_not_tried_again() -> None:
-    assert move("gpu_oom", ONE, Ground((SMALL,), (TWIN,))) == Nowhere(
+    assert choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN,))) == NoBetterPlacement(
         "no card of the run has more memory"
     )
 
 
 def test_out_of_memory_beside_strangers_goes_elsewhere_or_waits() -> None:
-    away = move("gpu_oom", ONE, Ground((SMALL,), (TWIN,), foreign=True))
-    assert away == Move(Demand(avoid=frozenset({"GPU-s"})), "on another card")
-    assert move("gpu_oom", ONE, Ground((SMALL,), (), foreign=True)) == Move(ONE, "", PAUSE)
+    away = choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN,), foreign=True))
+    assert away == RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    assert choose_placement(
+        "gpu_oom", ONE, RetryContext((SMALL,), (), foreign=True)
+    ) == RetryPlacement(ONE, "", CARD_PAUSE)
 
 
 def test_a_crash_is_tried_elsewhere_once() -> None:
-    away = Move(Demand(avoid=frozenset({"GPU-s"})), "on another card")
-    assert move("crash", ONE, Ground((SMALL,), (TWIN,))) == away
-    assert isinstance(move("crash", ONE, Ground((SMALL,), (TWIN,), before=1)), Nowhere)
-    assert isinstance(move("crash", ONE, Ground((SMALL,), ())), Nowhere)
+    away = RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    assert choose_placement("crash", ONE, RetryContext((SMALL,), (TWIN,))) == away
+    assert isinstance(
+        choose_placement("crash", ONE, RetryContext((SMALL,), (TWIN,), before=1)), NoBetterPlacement
+    )
+    assert isinstance(choose_placement("crash", ONE, RetryContext((SMALL,), ())), NoBetterPlacement)
 
 
 def test_a_build_for_another_card_goes_to_another_kind_only() -> None:
-    found = move("wrong_arch", ONE, Ground((SMALL,), (TWIN, LARGE)))
-    assert found == Move(Demand(avoid=frozenset({"GPU-s", "GPU-t"})), "on another kind of card")
-    assert isinstance(move("wrong_arch", ONE, Ground((SMALL,), (TWIN,))), Nowhere)
+    found = choose_placement("wrong_arch", ONE, RetryContext((SMALL,), (TWIN, LARGE)))
+    assert found == RetryPlacement(
+        Demand(avoid=frozenset({"GPU-s", "GPU-t"})), "on another kind of card"
+    )
+    assert isinstance(
+        choose_placement("wrong_arch", ONE, RetryContext((SMALL,), (TWIN,))), NoBetterPlacement
+    )
 
 
 def test_a_busy_card_is_left_for_another_or_waited_for() -> None:
-    assert isinstance(away := move("gpu_busy", ONE, Ground((SMALL,), (TWIN,))), Move)
+    assert isinstance(
+        away := choose_placement("gpu_busy", ONE, RetryContext((SMALL,), (TWIN,))), RetryPlacement
+    )
     assert away.demand.avoid == {"GPU-s"}
-    waits = [move("gpu_busy", ONE, Ground((SMALL,), before=before)) for before in range(9)]
-    delays = [wait.delay for wait in waits if isinstance(wait, Move)]
+    waits = [
+        choose_placement("gpu_busy", ONE, RetryContext((SMALL,), before=before))
+        for before in range(9)
+    ]
+    delays = [wait.delay for wait in waits if isinstance(wait, RetryPlacement)]
     assert delays == [30, 60, 120, 240, 480, 600, 600, 600, 600]
 
 
 def test_cards_avoided_before_stay_avoided_while_there_are_others() -> None:
     before = Demand(avoid=frozenset({"GPU-t"}))
-    third = move("gpu_busy", before, Ground((SMALL,), (TWIN, LARGE)))
-    assert isinstance(third, Move)
+    third = choose_placement("gpu_busy", before, RetryContext((SMALL,), (TWIN, LARGE)))
+    assert isinstance(third, RetryPlacement)
     assert third.demand.avoid == {"GPU-s", "GPU-t"}
-    back = move("gpu_busy", before, Ground((SMALL,), (TWIN,)))
-    assert isinstance(back, Move)
+    back = choose_placement("gpu_busy", before, RetryContext((SMALL,), (TWIN,)))
+    assert isinstance(back, RetryPlacement)
     assert back.demand.avoid == {"GPU-s"}
 
 
 def test_an_ordinary_failure_leaves_a_doubted_card() -> None:
-    assert move("exit", ONE, Ground((SMALL,), (TWIN,))) == Move(ONE)
-    doubted = move("exit", ONE, Ground((SMALL,), (TWIN,), doubted=True))
-    assert isinstance(doubted, Move)
+    assert choose_placement("exit", ONE, RetryContext((SMALL,), (TWIN,))) == RetryPlacement(ONE)
+    doubted = choose_placement("exit", ONE, RetryContext((SMALL,), (TWIN,), doubted=True))
+    assert isinstance(doubted, RetryPlacement)
     assert doubted.demand.avoid == {"GPU-s"}
 
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_every_class_is_decided_with_and_without_cards(kind: str) -> None:
-    for ground in (Ground(), Ground((SMALL,)), Ground((SMALL,), (TWIN, LARGE))):
-        found = move(kind, Demand(gpus=1 if ground.used else 0), ground)
-        assert isinstance(found, Move | Nowhere)
-        assert isinstance(found, Move) or POLICIES[kind].again == "no"
+    for ground in (RetryContext(), RetryContext((SMALL,)), RetryContext((SMALL,), (TWIN, LARGE))):
+        found = choose_placement(kind, Demand(gpus=1 if ground.used else 0), ground)
+        assert isinstance(found, RetryPlacement | NoBetterPlacement)
+        assert isinstance(found, RetryPlacement) or POLICIES[kind].again == "no"
 
 
 # ── Which class ─────────────────────────────────────────────────────────────────────────────────

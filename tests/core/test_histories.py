@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from gpulaunch.core import (
+    active,
     admission,
-    attempts,
     cards,
-    gathering,
+    gang,
+    idle_workers,
     jobs,
     ledger,
     placement,
     queueing,
-    residents,
     waiting,
 )
 from gpulaunch.core.facts import JobVanished
@@ -67,8 +67,8 @@ def test_the_histories_reach_what_they_are_meant_to_reach() -> None:
         seen["continued"] += world.continued
         seen["robbed"] += sum("LeaseLost" in line and "Elsewhere" in line for line in world.log)
     expected = (
-        "Acquire Release Launch Drain StopAttempt SetTimer Gather Granted Refused Freed Wanted "
-        "GatherGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
+        "Acquire Release Launch Drain StopAttempt SetTimer ReserveGang Granted Refused Freed "
+        "Wanted GangGranted BecameReady TimerFired Asked JobDelayed JobRequeued JobVanished crash "
         "GpuEvent GpuReported AdmissionPaused AdmissionContinued EndWorker WorkerEnded continued "
         "LeaseLost HolderChanged robbed"
     )
@@ -124,13 +124,13 @@ def _skip_the_drain(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
-    end = attempts.Attempts.end
+    end = active.ActiveAttempts.end
 
-    def broken(self: attempts.Attempts, live: attempts.Live) -> None:
+    def broken(self: active.ActiveAttempts, live: active.ActiveAttempt) -> None:
         end(self, live)
         self.tokens.update(live.demand.uses)
 
-    patch.setattr(attempts.Attempts, "end", broken)
+    patch.setattr(active.ActiveAttempts, "end", broken)
 
 
 def _ignore_the_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -148,15 +148,15 @@ def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int, residents: bool = True) -> bool:
-        return len(card.attempts) + len(card.claims) < max(2, demand.per_gpu)
+    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+        return len(card.attempts) + len(card.reservations) < max(2, demand.per_gpu)
 
     patch.setattr(placement, "has_room", broken)
 
 
 def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int, residents: bool = True) -> bool:
-        beside = [*card.attempts.values(), *card.claims]
+    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+        beside = [*card.attempts.values(), *card.reservations]
         alike = all(other.per_gpu == demand.per_gpu for other in beside)
         room = not beside or (alike and len(beside) < demand.per_gpu)
         return room and memory >= demand.gpu_memory
@@ -175,8 +175,8 @@ def _settle_without_a_fact(patch: pytest.MonkeyPatch) -> None:
 def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
     make = cards.Cards.__init__
 
-    def broken(self: cards.Cards, gpus: object, limit: int | None, desk: object) -> None:
-        make(self, gpus, limit, desk)  # type: ignore[arg-type]
+    def broken(self: cards.Cards, gpus: object, limit: int | None, effects: object) -> None:
+        make(self, gpus, limit, effects)  # type: ignore[arg-type]
         real, self.limit = self.limit, len(self.all)
         held = self.held
         self.held = lambda: held() + max(0, len(self.all) - real)  # type: ignore[method-assign]
@@ -185,32 +185,32 @@ def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
 
 
 def _gather_without_the_right(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: gathering.Gathering) -> None:
+    def broken(self: gang.GangReservation) -> None:
         self.state = "granted"
 
-    patch.setattr(gathering.Gathering, "ask", broken)
+    patch.setattr(gang.GangReservation, "ask", broken)
 
 
 def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(residents.Residents, "end_idle", lambda self, to_come: False)
+    patch.setattr(idle_workers.IdleWorkers, "end_idle", lambda self, to_come: False)
 
 
 def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:
-    stay = residents.Residents.stay
+    stay = idle_workers.IdleWorkers.stay
 
-    def broken(self: residents.Residents, live: attempts.Live) -> None:
+    def broken(self: idle_workers.IdleWorkers, live: active.ActiveAttempt) -> None:
         stay(self, live)
         for card in live.cards:
-            card.residents.clear()
+            card.idle_workers.clear()
 
-    patch.setattr(residents.Residents, "stay", broken)
+    patch.setattr(idle_workers.IdleWorkers, "stay", broken)
 
 
 def _take_a_worker_that_is_ending(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: residents.Resident, demand: Demand) -> bool:
+    def broken(self: idle_workers.IdleWorker, demand: Demand) -> bool:
         return self.demand.worker == demand.worker
 
-    patch.setattr(residents.Resident, "suits", broken)
+    patch.setattr(idle_workers.IdleWorker, "suits", broken)
 
 
 def _forget_the_timer(patch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
 def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
     def broken(self: queueing.Queueing, node: waiting.Node) -> tuple[object, ...]:
         lives = [need.attempt for need in node.needs if need.attempt]
-        return tuple(lives) if node.place == "blocked" else ()
+        return tuple(lives) if node.state == "blocked" else ()
 
     patch.setattr(queueing.Queueing, "_under_way", broken)
 
@@ -303,14 +303,14 @@ def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_to_keepers_what_goes_on(patch: pytest.MonkeyPatch) -> None:
-    adopt = attempts.Attempts.inherit
+    adopt = active.ActiveAttempts.inherit
 
-    def broken(self: attempts.Attempts, attempt: object, node: object) -> None:
+    def broken(self: active.ActiveAttempts, attempt: object, node: object) -> None:
         self._queueing = False
         adopt(self, attempt, node)  # type: ignore[arg-type]
         self._queueing = True
 
-    patch.setattr(attempts.Attempts, "inherit", broken)
+    patch.setattr(active.ActiveAttempts, "inherit", broken)
 
 
 def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
@@ -319,7 +319,7 @@ def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
         if not uses:
             return None
         each = uses.count(uses[0])
-        return attempts.Share(uses[0], each, max(1, self._limits.get(uses[0], 1) // each))
+        return active.Share(uses[0], each, max(1, self._limits.get(uses[0], 1) // each))
 
     patch.setattr(queueing.Queueing, "_share_of", broken)
 

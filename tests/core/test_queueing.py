@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from gpulaunch.core import again
+from gpulaunch.core import resume_plan
 from gpulaunch.core.events import Cancel, Ended, GoOn, OutOfReach, Pause, Retry, Stop
 from gpulaunch.core.facts import (
     AttemptEnded,
@@ -519,10 +519,10 @@ def test_a_resume_says_what_is_under_way() -> None:
     names = jobs("a", "b", "c")
     table.submit(*names)
     table.started("a.1", on("n1", 0))
-    result = again.resume(table.run.ledger, names)
+    result = resume_plan.resume(table.run.ledger, names)
     assert str(result) == "0 done, 2 under way, 1 again"
     assert not result.requeue
-    assert not again.resume(table.run.ledger, jobs("a")).nothing
+    assert not resume_plan.resume(table.run.ledger, jobs("a")).nothing
 
 
 def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
@@ -530,7 +530,7 @@ def test_a_retry_leaves_what_is_under_way_and_hears_of_its_end() -> None:
     names = [*jobs("a", "b")]
     table.submit(*names)
     table.ended("a.1", Exited(1))
-    chosen = again.retry(table.run.ledger, names)
+    chosen = resume_plan.retry(table.run.ledger, names)
     assert chosen.left == {"b"}
     other = queue(ledger=copy.deepcopy(table.run.ledger))
     assert other.submit(*names, again=["a"], left=["b"]) == ["launch a.2 on none"]

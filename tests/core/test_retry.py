@@ -20,7 +20,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.retry import Retry, Settle, decide
+from gpulaunch.core.retry import Settle, TryAgain, decide
 
 TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
 
@@ -50,7 +50,7 @@ TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
 def test_each_failure_has_a_class_and_words(outcome: Outcome, failure: str, reason: str) -> None:
     assert decide(outcome, TWICE, 2) == Settle("failed", reason, failure, True)
     again = decide(outcome, TWICE, 1)
-    assert again == Retry(30.0, f"{reason}; retry 2 of 2", failure, True)
+    assert again == TryAgain(30.0, f"{reason}; retry 2 of 2", failure, True)
 
 
 def test_success_is_what_the_job_file_says() -> None:
@@ -62,13 +62,13 @@ def test_success_is_what_the_job_file_says() -> None:
 def test_only_the_named_classes_are_tried_again() -> None:
     job = Job("a", "true", retry=RetryPolicy(2, frozenset({"timeout"})))
     assert isinstance(decide(Exited(1), job, 0), Settle)
-    assert isinstance(decide(TimedOut("timeout", 1.0), job, 0), Retry)
+    assert isinstance(decide(TimedOut("timeout", 1.0), job, 0), TryAgain)
 
 
 def test_what_is_not_the_jobs_doing_is_not_charged() -> None:
     job = Job("a", "true")
-    assert decide(Interrupted("drain"), job, 0) == Retry(0.0, "interrupted: drain")
-    assert decide(Lost("gone"), job, 0, lost=1) == Retry(0.0, "lost: gone", "lost")
+    assert decide(Interrupted("drain"), job, 0) == TryAgain(0.0, "interrupted: drain")
+    assert decide(Lost("gone"), job, 0, lost=1) == TryAgain(0.0, "lost: gone", "lost")
     assert decide(Cancelled(), TWICE, 0) == Settle("cancelled", "cancelled")
     assert decide(Stopped(), job, 0) == Settle("succeeded")
 

@@ -14,7 +14,7 @@ from gpulaunch.core.events import (
     DrainGpus,
     Ended,
     Event,
-    GatherGranted,
+    GangGranted,
     Granted,
     Launch,
     Pause,
@@ -232,7 +232,7 @@ def test_cards_taken_for_a_wide_job_are_released_when_another_is_refused() -> No
     table.submit(job("pair", gpus=2))
     table.granted(0)
     assert table.elsewhere(1) == ["release 0", "gather True"]
-    assert table.on(GatherGranted()) == ["acquire 0"]
+    assert table.on(GangGranted()) == ["acquire 0"]
     assert table.granted(0) == ["at 45 gather"], "now it may keep the card idle"
     assert table.on(Wanted("GPU-0", True)) == []
     assert table.freed(1) == ["acquire 1"]
@@ -244,7 +244,7 @@ def test_a_gatherer_in_vain_lets_go_after_a_while() -> None:
     table.submit(job("pair", gpus=2))
     table.granted(0)
     table.elsewhere(1)
-    table.on(GatherGranted())
+    table.on(GangGranted())
     table.granted(0)
     assert table.timer("gather", 44) == []
     assert table.timer("gather", 1) == ["gather False", "at 13.4 gather", "release 0"]
@@ -263,11 +263,11 @@ def test_a_wide_job_is_not_overtaken_for_ever() -> None:
             break
         lines = table.ended(live.pop(0))
         if "gather True" in lines:
-            lines += table.on(GatherGranted())
+            lines += table.on(GangGranted())
         for line in list(lines):
             if line.startswith("drain"):
                 more = table.drained(int(line.split()[1]))
-                lines += more + (table.on(GatherGranted()) if "gather True" in more else [])
+                lines += more + (table.on(GangGranted()) if "gather True" in more else [])
         fresh = [line.split()[1] for line in lines if line.startswith("launch")]
         live += fresh
         history += fresh

@@ -10,7 +10,7 @@ from gpulaunch.core.events import (
     DrainGpus,
     Ended,
     Event,
-    GatherGranted,
+    GangGranted,
     GpuEvent,
     Granted,
     Pause,
@@ -229,7 +229,7 @@ def test_a_wide_job_waits_for_a_worker_to_end_and_gets_both_cards() -> None:
     lines += table.worker_ended("fold0.1") + table.drained(0)
     lines += table.ended("fold1.1", kept=True) + table.worker_ended("fold1.1")
     if "gather True" in lines:
-        lines += table.on(GatherGranted())
+        lines += table.on(GangGranted())
     for line in list(lines):
         if line.startswith("acquire"):
             lines += table.on(Granted(f"GPU-{line[-1]}", BIG))

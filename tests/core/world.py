@@ -29,8 +29,7 @@ from gpulaunch.core.events import (
     EndWorker,
     Event,
     Freed,
-    Gather,
-    GatherGranted,
+    GangGranted,
     GoOn,
     GpuEvent,
     Granted,
@@ -43,6 +42,7 @@ from gpulaunch.core.events import (
     Pause,
     Refused,
     Release,
+    ReserveGang,
     Retry,
     SetTimer,
     Sick,
@@ -399,12 +399,12 @@ class World:
             case SetTimer(key, at):
                 assert at > self.now, f"SetTimer({key}) in the past"
                 side.timers[key] = at
-            case Gather(on=True):
+            case ReserveGang(on=True):
                 assert self.gatherer is not side
                 assert side not in self.gather_queue
                 self.gather_queue.append(side)
                 self._grant_gathering()
-            case Gather(on=False):
+            case ReserveGang(on=False):
                 if side in self.gather_queue:
                     self.gather_queue.remove(side)
                 else:
@@ -745,7 +745,7 @@ class World:
 
     def _gathers(self, side: Side) -> None:
         if self.gatherer is side:
-            side.inbox.append(GatherGranted())
+            side.inbox.append(GangGranted())
 
     def _give_up_gathering(self, side: Side) -> None:
         assert self.gatherer is side

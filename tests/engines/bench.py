@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
-from gpulaunch.engines.attempts import Context
+from gpulaunch.engines.attempts import RunContext
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
@@ -45,8 +45,8 @@ class Bench:
     def begin(self) -> None:
         self.engine = Local(self.context(), self.pool, self.loop, self.events.append)
 
-    def context(self) -> Context:
-        return Context(
+    def context(self) -> RunContext:
+        return RunContext(
             run=self.run,
             run_id=self.run_id,
             epoch=self.epoch,

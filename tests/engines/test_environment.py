@@ -11,8 +11,8 @@ from gpulaunch.engines.environment import (
     CHOSEN,
     RANKS,
     THREADS,
-    Machine,
-    Place,
+    AttemptPlace,
+    MachineLimits,
     delta,
     threads,
 )
@@ -20,8 +20,8 @@ from gpulaunch.explain import INJECT
 from gpulaunch.process.command import NodeSlots
 
 GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))
-MACHINE = Machine(cpus=16, pool=4, cache="/cache")
-PLACE = Place(
+MACHINE = MachineLimits(cpus=16, pool=4, cache="/cache")
+PLACE = AttemptPlace(
     gpus=(GPUS[2],),
     style="index",
     scope="run/1",
@@ -36,7 +36,7 @@ JOB = Job("a", "true")
 
 def environment(
     job: Job = JOB,
-    place: Place = PLACE,
+    place: AttemptPlace = PLACE,
     base: dict[str, str] | None = None,
     own: dict[str, str | None] | None = None,
 ) -> dict[str, str]:

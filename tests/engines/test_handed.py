@@ -6,8 +6,8 @@ import gc
 import uuid
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Wanted
-from gpulaunch.engines.cards import Cards
-from gpulaunch.engines.eyes import PretendEyes
+from gpulaunch.engines.card_probe import SimulatedProbe
+from gpulaunch.engines.cards import CardLeases
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.loop import Loop
 
@@ -17,7 +17,9 @@ class Launcher:
         self.loop = loop
         self.events: list[Event] = []
         gpus = simulated(1, pool)
-        self.cards = Cards(gpus, loop, self.events.append, PretendEyes(), {}, lingering=lingering)
+        self.cards = CardLeases(
+            gpus, loop, self.events.append, SimulatedProbe(), {}, lingering=lingering
+        )
         self.gpu = gpus[0].uuid
 
     def hears(self, kind: type[Event]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release, Sick
-from gpulaunch.engines.attempts import Context
-from gpulaunch.engines.eyes import DriverEyes, Seen
+from gpulaunch.engines.attempts import RunContext
+from gpulaunch.engines.card_probe import CardSnapshot, NvmlProbe
 from gpulaunch.engines.health import Health
 from gpulaunch.engines.local import Local
 from gpulaunch.engines.pool import open_pool
@@ -39,7 +39,7 @@ class Bench:
         self.loop = Loop()
         self.events: list[Event] = []
         pool = open_pool(None, simulate, dict(os.environ), "run")
-        context = Context(RunDir(path), "run", 1, pool.machine, dict(os.environ))
+        context = RunContext(RunDir(path), "run", 1, pool.machine, dict(os.environ))
         self.engine = Local(context, pool, self.loop, self.events.append)
 
     def until(self, *kinds: type[Event], count: int = 1, seconds: float = 60.0) -> list[Event]:
@@ -159,13 +159,13 @@ def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
 
 def test_a_card_that_cannot_be_asked_about_now_is_occupied_and_not_sick(bench: Bench) -> None:
     (gpu,) = find(os.environ).gpus
-    seen: list[Seen | Sick] = []
-    eyes = DriverEyes(bench.loop)
+    seen: list[CardSnapshot | Sick] = []
+    eyes = NvmlProbe(bench.loop)
     with descriptors_left(1):
         eyes.look(gpu, seen.append)
         bench.loop.turn()
     (look,) = seen
-    assert isinstance(look, Seen)
+    assert isinstance(look, CardSnapshot)
     assert isinstance(eyes.unfit(look), Occupied)
     assert not eyes.drained(look, look)
     eyes.close()

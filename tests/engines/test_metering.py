@@ -20,17 +20,17 @@ import pytest
 
 from gpulaunch.core.events import Event, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.engines.metering import TRIES, Metering
+from gpulaunch.engines.metering import MAX_RESTARTS, Metering
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.metrics.read import Reader, open_metrics
-from gpulaunch.process.client import Ended, Nursery, Started
+from gpulaunch.metrics.read import MetricsReader, open_metrics
+from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import goes_along, wait_until
-from tests.process.conftest import nursery
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["nursery"]
+__all__ = ["spawner"]
 
 A, B = AttemptId("a", 1), AttemptId("b", 1)
 
@@ -95,7 +95,7 @@ class Bench:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Reader | None]:
+def opened(path: Path) -> Iterator[MetricsReader | None]:
     reader = open_metrics(path)
     try:
         yield reader
@@ -116,18 +116,18 @@ def closing(bench: Bench) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def slots(nursery: Nursery, tmp_path: Path) -> Iterator[list[Slot]]:
+def slots(spawner: Spawner, tmp_path: Path) -> Iterator[list[Slot]]:
     """Two keepers' places for jobs."""
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         folder.mkdir()
-    with Slot(nursery, folders[0]) as one, Slot(nursery, folders[1]) as two:
+    with Slot(spawner, folders[0]) as one, Slot(spawner, folders[1]) as two:
         yield [one, two]
 
 
 def launched(slot: Slot, *argv: str) -> int:
     slot.launch(*(argv or ("sleep", "60")))
-    return slot.expect(Started).pid
+    return slot.expect(ProgramStarted).pid
 
 
 def test_an_attempt_is_measured_while_it_lives(
@@ -153,7 +153,7 @@ def test_its_end_tells_the_exact_cpu_time(bench: Bench, slots: list[Slot]) -> No
     before = time.monotonic()
     bench.metering.begin(A, pid, bench.gpus)
     began = time.monotonic()
-    slots[0].expect(Ended)
+    slots[0].expect(AttemptOver)
     least = time.monotonic() - began
     bench.metering.end(A)
     most = time.monotonic() - before
@@ -231,7 +231,7 @@ def test_one_that_dies_at_once_each_time_is_given_up_quietly(
 
     def given_up() -> bool:
         bench.turn()
-        return bench.metering._failures > TRIES
+        return bench.metering._failures > MAX_RESTARTS
 
     wait_until(given_up)
     bench.turn()

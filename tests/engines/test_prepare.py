@@ -11,10 +11,10 @@ import pytest
 from gpulaunch.core.model import FastaRecord, Job
 from gpulaunch.core.template import render
 from gpulaunch.core.words import unescaped
-from gpulaunch.engines.prepare import NotPreparedError, Outs, materialise
+from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, materialise
+from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.spec import load_text
-from gpulaunch.spec.fasta import digest_of
 
 
 def jobs_of(text: str, base: Path) -> tuple[Job, ...]:
@@ -72,7 +72,7 @@ def test_the_home_directory_in_outputs_is_the_home_directory(tmp_path: Path) -> 
 
 
 def test_an_empty_output_directory_serves_a_later_attempt(tmp_path: Path) -> None:
-    outs = Outs()
+    outs = OutputDirs()
     outs.make(str(tmp_path / "a.1"))
     made = os.stat(tmp_path / "a.1")
     outs.over(str(tmp_path / "a.1"))
@@ -85,7 +85,7 @@ def test_an_empty_output_directory_serves_a_later_attempt(tmp_path: Path) -> Non
 
 
 def test_only_an_output_directory_that_is_as_one_just_made_serves_again(tmp_path: Path) -> None:
-    outs = Outs()
+    outs = OutputDirs()
     for name in ("full", "open", "gone"):
         outs.make(str(tmp_path / name))
     (tmp_path / "full" / "result").touch()
@@ -100,7 +100,7 @@ def test_only_an_output_directory_that_is_as_one_just_made_serves_again(tmp_path
 
 
 def test_a_spare_directory_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
-    outs = Outs()
+    outs = OutputDirs()
     outs.make(str(tmp_path / "a.1"))
     outs.over(str(tmp_path / "a.1"))
     for path in tmp_path.iterdir():

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Acquire, Event, Freed, GatherGranted, Granted, Occupied, Refused
+from gpulaunch.core.events import Acquire, Event, Freed, GangGranted, Granted, Occupied, Refused
 from gpulaunch.engines import cards as engine
-from gpulaunch.engines.cards import CONNECTS, Cards
-from gpulaunch.engines.eyes import PretendEyes
+from gpulaunch.engines.card_probe import SimulatedProbe
+from gpulaunch.engines.cards import CONNECTS, CardLeases
 from gpulaunch.engines.pace import Pace
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import gather_name, lease_name
@@ -76,7 +76,7 @@ class Launcher:
         self.events: list[Event] = []
         gpus = simulated(1, uuid.uuid4().hex[:12])
         self.gpu, self.key = gpus[0].uuid, gpus[0].key
-        self.cards = Cards(gpus, loop, self._post, PretendEyes(), environ)
+        self.cards = CardLeases(gpus, loop, self._post, SimulatedProbe(), environ)
 
     def _post(self, event: Event) -> None:
         self.events.append(event)
@@ -150,7 +150,7 @@ def test_the_right_to_gather_is_waited_for_as_quietly(
     for _ in range(TURNS):
         loop.turn(block=False)
     assert 1 <= squatter.visits <= 2 * CONNECTS + 2  # who has it is looked at each time
-    assert not [event for event in launcher.events if isinstance(event, GatherGranted)]
+    assert not [event for event in launcher.events if isinstance(event, GangGranted)]
     squatter.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.core.model import Gpu, Job
 from gpulaunch.engines import strict
-from gpulaunch.engines.environment import Place
+from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.gpus.nodes import Nodes, NodesError
 from gpulaunch.gpus.simulated import simulated
 
@@ -19,7 +19,7 @@ CARD = Gpu("GPU-1", 1, "0000:02:00.0", "NVIDIA H100", 80 << 30, minor=77)
 
 
 def test_a_strict_jobs_mask_is_by_uuid() -> None:
-    place = Place((CARD,), "index", "run/1", 1)
+    place = AttemptPlace((CARD,), "index", "run/1", 1)
     assert strict.placed(STRICT, place) == replace(place, style="uuid")
     assert strict.placed(ENV, place) is place
 

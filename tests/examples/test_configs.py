@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.spec import load
+from gpulaunch.jobfile import load
 from tests.examples.helpers import CONFIGS, gpulaunch
 
 RECIPES = sorted(CONFIGS.glob("*.yaml"))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.model import Demand, Job
+from gpulaunch.jobfile import load
 from gpulaunch.process.isolation import why_no_isolation
-from gpulaunch.spec import load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 FOLDER = EXAMPLES / "device-errors"

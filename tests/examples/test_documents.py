@@ -18,11 +18,11 @@ import yaml
 
 from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.core.model import address_variable
+from gpulaunch.jobfile import load_text
+from gpulaunch.jobfile.commands import commands_in
+from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.jobfile.placeholders import RESERVED
 from gpulaunch.lint.absent import looking
-from gpulaunch.spec import load_text
-from gpulaunch.spec.commands import commands_in
-from gpulaunch.spec.fields import FIELDS
-from gpulaunch.spec.placeholders import RESERVED
 from tests.examples.documents import Block, blocks, commands
 from tests.examples.helpers import ROOT
 from tests.examples.stage import environ_of, laid

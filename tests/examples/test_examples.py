@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.spec import load
+from gpulaunch.jobfile import load
 from tests.examples.helpers import EXAMPLES, gpulaunch
 
 JOB_FILES = sorted(EXAMPLES.glob("*/*.yaml"))

@@ -15,7 +15,7 @@ import pytest
 from gpulaunch import GpuExecutor
 from gpulaunch.errors import GpulaunchError, NoCardsError, UsageError
 from gpulaunch.executor import BrokenGpuExecutorError, NoCardsForExecutorError
-from gpulaunch.gpus.lease import Held, take
+from gpulaunch.gpus.lease import NameHeldError, take
 from gpulaunch.gpus.simulated import simulated
 from tests.cli.launcher import COMMAND, Launcher
 from tests.executor import script, work
@@ -33,7 +33,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> str:
 def is_leased(pool: str, card: int) -> bool:
     try:
         take(simulated(card + 1, pool)[card].key).close()
-    except Held:
+    except NameHeldError:
         return True
     return False
 

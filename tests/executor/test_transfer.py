@@ -12,7 +12,7 @@ import pytest
 
 from gpulaunch import GpuExecutor
 from gpulaunch.executor import transfer
-from gpulaunch.executor.channel import ITEM, LARGE, RESULT, Channel, Message
+from gpulaunch.executor.channel import ITEM, LARGE, RESULT, ChannelMessage, WorkerChannel
 from tests.executor import work
 
 
@@ -26,12 +26,12 @@ class Big:
         return Big, (pickle.PickleBuffer(self.data),)
 
 
-def channels() -> tuple[Channel, Channel]:
+def channels() -> tuple[WorkerChannel, WorkerChannel]:
     one, other = socket.socketpair()
-    return Channel(one), Channel(other)
+    return WorkerChannel(one), WorkerChannel(other)
 
 
-def through(message: Message) -> Message:
+def through(message: ChannelMessage) -> ChannelMessage:
     """The message at the other end."""
     one, other = channels()
     with one.link, other.link:
@@ -74,7 +74,7 @@ def test_small_buffers_stay_in_the_pickle() -> None:
 
 
 def test_empty_messages_arrive() -> None:
-    assert through(Message(b"T")).kind == b"T"
+    assert through(ChannelMessage(b"T")).kind == b"T"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 12, 20, 30])
@@ -82,7 +82,7 @@ def test_a_message_that_is_cut_short_is_an_end_of_file(cut: int) -> None:
     one, other = channels()
     with other.link:
         with one.link:
-            one.send(Message(RESULT, b"0123456789", [bytearray(5000)]))
+            one.send(ChannelMessage(RESULT, b"0123456789", [bytearray(5000)]))
             whole = other.link.recv(1 << 20)
         a, b = channels()
         with b.link:

@@ -6,11 +6,11 @@ import pytest
 
 from gpulaunch.executor.errors import BrokenGpuExecutorError
 from gpulaunch.executor.future import GpuFuture
-from gpulaunch.executor.work import Item, Ticket, Work
+from gpulaunch.executor.work import Claim, Work, WorkItem
 
 
-def item() -> Item:
-    return Item(GpuFuture(), abs, (1,), {})
+def item() -> WorkItem:
+    return WorkItem(GpuFuture(), abs, (1,), {})
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def work(calls: list[None]) -> Work:
     return Work(3, lambda: calls.append(None))
 
 
-def entered(work: Work) -> Ticket:
-    ticket = Ticket()
+def entered(work: Work) -> Claim:
+    ticket = Claim()
     work.enter(ticket)
     return ticket
 

@@ -719,7 +719,7 @@ def test_an_error_that_cannot_be_asked_has_no_report() -> None:
 
 
 def test_a_report_that_cannot_be_made_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpulaunch.explain.report.Report", None)
+    monkeypatch.setattr("gpulaunch.explain.report.DeviceErrorReport", None)
     error = RuntimeError("No CUDA GPUs are available")
     assert report(RuntimeError, error, None) == (
         "gpulaunch explain: no report: TypeError while it was made\n"

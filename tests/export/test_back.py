@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.core.model import Job
 from gpulaunch.export import Target, choose, to_shell, to_slurm
-from gpulaunch.spec import load, load_text
+from gpulaunch.jobfile import load, load_text
 from gpulaunch.starter import translate
 from tests.cli.launcher import Launcher
 from tests.examples.test_configs import RECIPES, beside_inputs, copied

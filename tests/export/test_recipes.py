@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.errors import UsageError
 from gpulaunch.export import Target, choose, to_hyperqueue, to_shell, to_slurm
-from gpulaunch.spec import load, load_text
+from gpulaunch.jobfile import load, load_text
 from tests.examples.test_configs import RECIPES, beside_inputs, copied
 
 __all__ = ["beside_inputs"]  # a fixture

@@ -268,7 +268,7 @@ def plan_of(launcher: Launcher, name: str) -> list[tuple[list[str], int, str]]:
     """Words, cards and directory of every job."""
     import shlex
 
-    from gpulaunch.spec import load
+    from gpulaunch.jobfile import load
 
     plan = load(launcher.path / name, environ={})
     found = []

@@ -160,8 +160,8 @@ def test_a_keeper_that_is_killed_costs_its_job_no_retry(launcher: Launcher) -> N
     launcher.file("jobs.yaml", "jobs: [{name: a, run: '[ {{attempt}} = 2 ] || sleep 1000'}]")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         (event,) = launcher.wait_for("attempt_started")
-        inner = int(Path(f"/proc/{event['pid']}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(inner, signal.SIGKILL)
+        monitor = int(Path(f"/proc/{event['pid']}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(monitor, signal.SIGKILL)
         assert process.wait(60) == 0
     attempts = launcher.jobs()["a"]["attempts"]
     assert [a["failure"] for a in attempts] == ["lost", None]

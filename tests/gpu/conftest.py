@@ -13,7 +13,7 @@ import pytest
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.free import is_free
-from gpulaunch.gpus.lease import Held, scope_of, take
+from gpulaunch.gpus.lease import NameHeldError, scope_of, take
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import pool
 
@@ -55,7 +55,7 @@ def gpu(free: tuple[Gpu, ...]) -> Iterator[Gpu]:
     for card in free:
         try:
             lease = take(card.key, scope_of(os.environ))
-        except Held:
+        except NameHeldError:
             continue
         with lease:
             yield card

@@ -17,7 +17,7 @@ from gpulaunch.core.events import Occupied
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, looks
 from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import Look, Machine
+from gpulaunch.gpus.machine import CardReading, Machine
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.gpus.visible import style_for, visible
 from tests.gpu.context import NO_DEVICE
@@ -56,7 +56,7 @@ def plain(gpus: Sequence[Gpu]) -> list[str]:
     return [gpu.uuid.split("-", 1)[1] for gpu in gpus]
 
 
-def one(client: ProbeClient, gpu: Gpu) -> Look:
+def one(client: ProbeClient, gpu: Gpu) -> CardReading:
     return looks(client, [gpu])[gpu.uuid]
 
 

@@ -18,14 +18,14 @@ from gpulaunch.gpus.probe import is_the_same_here, sees_all_pids
 from gpulaunch.gpus.visible import style_for, visible
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.read import measured
-from gpulaunch.process.client import Ended, Nursery, Started
+from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.sampler.driver import Driver
 from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
 from tests.helpers import wait_until
-from tests.process.conftest import nursery
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["nursery"]
+__all__ = ["spawner"]
 
 pytestmark = pytest.mark.gpu
 
@@ -103,7 +103,7 @@ def test_a_look_costs_little(gpu: Gpu) -> None:
 
 
 def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
-    machine: Machine, gpu: Gpu, nursery: Nursery, tmp_path: Path
+    machine: Machine, gpu: Gpu, spawner: Spawner, tmp_path: Path
 ) -> None:
     """The sampler as a run has it; what it costs is printed."""
     attempt, loop = AttemptId("a", 1), Loop()
@@ -123,14 +123,14 @@ def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
     names = [f"{name}={value}" for name, value in environ.items()]
     holds = f"sleep 8 | exec {sys.executable} {CONTEXT} {SIZE}"
     try:
-        with Slot(nursery, tmp_path) as slot:
+        with Slot(spawner, tmp_path) as slot:
             slot.launch("env", "-i", *names, "bash", "-c", holds)
-            metering.begin(attempt, slot.expect(Started).pid, [gpu])
+            metering.begin(attempt, slot.expect(ProgramStarted).pid, [gpu])
             pin = wait_until(pinned, 30.0, "a verdict")
             sampler = psutil.Process(metering.pid)
             processes = [sampler, *sampler.children()]
             before, began = [sum(p.cpu_times()[:2]) for p in processes], time.monotonic()
-            slot.expect(Ended)
+            slot.expect(AttemptOver)
             took = time.monotonic() - began
             cost = sum(sum(p.cpu_times()[:2]) for p in processes) - sum(before)
             metering.end(attempt)

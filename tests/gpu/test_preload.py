@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.visible import visible
-from gpulaunch.process.preloading import Refused
+from gpulaunch.process.preloading import PreloadUnavailable
 from tests.process.test_preload import Bench
 
 pytestmark = pytest.mark.gpu
@@ -39,5 +39,5 @@ def test_a_forked_job_begins_the_driver_under_its_own_mask(bench: Bench, gpu: Gp
 def test_an_import_that_begins_the_driver_is_refused(bench: Bench) -> None:
     text = "import ctypes\nassert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
     news = bench.news(bench.library("begins", text))
-    assert isinstance(news, Refused)
+    assert isinstance(news, PreloadUnavailable)
     assert "it uses the card" in news.why or "initialised CUDA" in news.why

@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from gpulaunch.gpus.lease import Held, Lease, Waiter, take
+from gpulaunch.gpus.lease import Lease, NameHeldError, Waiter, take
 
 WORK = 0.02
 
@@ -59,7 +59,7 @@ def take_any(keys: list[str]) -> Lease:
             for key in keys:
                 try:
                     return take(key)
-                except Held:
+                except NameHeldError:
                     if waiter := Waiter.connect(key, want=True):
                         waiters.append(waiter)
             if len(waiters) == len(keys) and (lease := wait(waiters)):

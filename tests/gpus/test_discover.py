@@ -18,7 +18,7 @@ from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.core.model import Gpu
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import Look, Machine
+from gpulaunch.gpus.machine import CardReading, Machine
 from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import is_the_same_here
 from gpulaunch.gpus.visible import style_for
@@ -34,7 +34,7 @@ def client(fake_driver: FakeDriver) -> Iterator[ProbeClient]:
         yield client
 
 
-def one(client: ProbeClient, gpu: Gpu) -> Look:
+def one(client: ProbeClient, gpu: Gpu) -> CardReading:
     return looks(client, [gpu])[gpu.uuid]
 
 
@@ -353,8 +353,8 @@ def test_memory_drains_over_time(fake_driver: FakeDriver, client: ProbeClient, g
 # ── The client in a loop ────────────────────────────────────────────────────────────────────────
 
 
-def answers(client: ProbeClient, count: int) -> list[Look]:
-    found: list[Look] = []
+def answers(client: ProbeClient, count: int) -> list[CardReading]:
+    found: list[CardReading] = []
     while len(found) < count:
         assert select.select([client], [], [], 10)[0]
         found += client.on_readable()

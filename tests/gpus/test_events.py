@@ -295,7 +295,7 @@ def test_a_card_that_is_lost_while_it_is_listened_to_is_told_once(
     fake_driver: FakeDriver, listen_to: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(events, "TRIES", 3)
+    monkeypatch.setattr(events, "MAX_RESTARTS", 3)
     uuid = fake_driver.card(0)
     fake_driver.card(1)
     client = ready(listen_to(), cards=2)
@@ -372,7 +372,7 @@ def test_a_helper_that_dies_again_and_again_is_given_up(
 ) -> None:
     monkeypatch.setattr(events, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(events, "LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(events, "TRIES", 2)
+    monkeypatch.setattr(events, "MAX_RESTARTS", 2)
     uuid = fake_driver.card(0)
     fake_driver.driver(crash="wait")
     client = listen_to()

@@ -4,14 +4,14 @@ import pytest
 
 from gpulaunch.core.events import Occupied, Sick
 from gpulaunch.gpus.free import drained, is_free
-from gpulaunch.gpus.machine import Look, Process
+from gpulaunch.gpus.machine import CardReading, Process
 
 MIB, GIB = 2**20, 2**30
 ALICE = Process(4242, "C", 41 * GIB, "alice", "python train.py")
 
 
-def card(*processes: Process, used: int = 4 * MIB, total: int = 80 * GIB) -> Look:
-    return Look("GPU-0", total=total, free=total - used, used=used, processes=processes)
+def card(*processes: Process, used: int = 4 * MIB, total: int = 80 * GIB) -> CardReading:
+    return CardReading("GPU-0", total=total, free=total - used, used=used, processes=processes)
 
 
 def test_an_idle_card_is_free() -> None:
@@ -57,11 +57,11 @@ def test_our_own_processes_are_no_strangers() -> None:
 
 def test_share_busy_accepts_strangers_and_never_a_sick_card() -> None:
     assert is_free(card(ALICE, used=41 * GIB), share_busy=True) is None
-    assert is_free(Look("GPU-0", sick="GPU is lost"), share_busy=True) == Sick("GPU is lost")
+    assert is_free(CardReading("GPU-0", sick="GPU is lost"), share_busy=True) == Sick("GPU is lost")
 
 
 def test_what_the_driver_does_not_say_is_no_ground_for_refusal() -> None:
-    assert is_free(Look("GPU-0")) is None
+    assert is_free(CardReading("GPU-0")) is None
 
 
 def test_a_card_is_drained_when_its_memory_is_what_it_was() -> None:
@@ -90,6 +90,6 @@ def test_on_a_shared_card_what_was_there_before_does_not_count() -> None:
 
 
 def test_where_memory_is_not_told_the_processes_decide() -> None:
-    before = Look("GPU-0")
-    assert drained(before, Look("GPU-0"))
-    assert not drained(before, Look("GPU-0", processes=(Process(7, "C"),)))
+    before = CardReading("GPU-0")
+    assert drained(before, CardReading("GPU-0"))
+    assert not drained(before, CardReading("GPU-0", processes=(Process(7, "C"),)))

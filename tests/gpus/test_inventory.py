@@ -10,8 +10,8 @@ import pytest
 
 from gpulaunch.gpus import doctor
 from gpulaunch.gpus.discover import ProbeClient, find
-from gpulaunch.gpus.doctor import Finding, examine
-from gpulaunch.gpus.inventory import Row, inventory
+from gpulaunch.gpus.doctor import DoctorFinding, examine
+from gpulaunch.gpus.inventory import InventoryRow, inventory
 from gpulaunch.gpus.lease import take
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.mask import pool
@@ -20,12 +20,12 @@ from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
 
-def table(driver: FakeDriver) -> list[Row]:
+def table(driver: FakeDriver) -> list[InventoryRow]:
     with ProbeClient(driver.environ) as client:
         return inventory(find(driver.environ, client=client), client)
 
 
-def found(findings: list[Finding], level: str, words: str) -> Finding:
+def found(findings: list[DoctorFinding], level: str, words: str) -> DoctorFinding:
     matches = [f for f in findings if f.level == level and words in f.what]
     assert len(matches) == 1, findings
     return matches[0]

@@ -17,8 +17,8 @@ import pytest
 
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import (
-    Held,
     Lease,
+    NameHeldError,
     UnfitLockError,
     Waiter,
     gather_name,
@@ -115,7 +115,7 @@ def holding(key: str, become: str = "") -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("no_leaked_descriptors")
 def test_a_lease_is_taken_once_and_free_again_when_closed(key: str) -> None:
-    with take(key), pytest.raises(Held):
+    with take(key), pytest.raises(NameHeldError):
         take(key)
     with take(key) as again:
         assert again.key == key
@@ -123,7 +123,7 @@ def test_a_lease_is_taken_once_and_free_again_when_closed(key: str) -> None:
 
 
 def test_the_refusal_names_who_holds_it(key: str) -> None:
-    with take(key), pytest.raises(Held) as refused:
+    with take(key), pytest.raises(NameHeldError) as refused:
         take(key)
     holder = refused.value.holder
     assert (holder.pid, holder.uid) == (os.getpid(), os.getuid())
@@ -133,13 +133,13 @@ def test_the_refusal_names_who_holds_it(key: str) -> None:
 
 def test_the_refusal_names_the_holders_run(key: str) -> None:
     run = f"20260101-000000-{uuid.uuid4().hex[:6]}"
-    with bind_name(f"run/{run}"), take(key), pytest.raises(Held) as refused:
+    with bind_name(f"run/{run}"), take(key), pytest.raises(NameHeldError) as refused:
         take(key)
     assert refused.value.holder.run == run
 
 
 def test_several_cards_are_taken_all_or_none(key: str) -> None:
-    with take(f"{key}/b"), pytest.raises(Held):
+    with take(f"{key}/b"), pytest.raises(NameHeldError):
         take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a"])
     taken = take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a", f"{key}/a"])
     assert [lease.key for lease in taken] == [f"{key}/a", f"{key}/b", f"{key}/c"]
@@ -150,7 +150,7 @@ def test_several_cards_are_taken_all_or_none(key: str) -> None:
 def test_nested_launchers_lease_below_their_parent(key: str) -> None:
     with take(key), take(key, scope="outer.1") as nested:
         assert nested.name == f"sub/outer.1/gpu/{key}"
-        with pytest.raises(Held):
+        with pytest.raises(NameHeldError):
             take(key, scope="outer.1")
     assert len(lease_name("MIG-" + "0" * 36, "x" * 300)) + len("gpulaunch/1/") <= 107
 
@@ -176,7 +176,7 @@ def test_a_connection_to_a_name_does_not_hold_it() -> None:
 
 def test_the_right_to_gather_is_one_for_all(key: str) -> None:
     with take_gather(scope=key):
-        with pytest.raises(Held):
+        with pytest.raises(NameHeldError):
             take_gather(scope=key)
         waiter = Waiter.connect_gather(scope=key)
         assert waiter is not None
@@ -192,7 +192,7 @@ def test_a_holder_that_is_stopped_is_said_with_what_goes_on_with_it(key: str) ->
     try:
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-        with pytest.raises(Held) as refused:
+        with pytest.raises(NameHeldError) as refused:
             take(key)
         assert f"stopped: kill -CONT {process.pid} goes on with it" in str(refused.value)
         process.send_signal(signal.SIGCONT)
@@ -257,7 +257,7 @@ def test_a_lease_is_handed_to_who_wanted_it_first_and_never_free_in_between(key:
     idle, first, second = waiter_for(key), waiter_for(key, want=True), waiter_for(key, want=True)
     assert lease.hand_over()
     assert lease.closed
-    with pytest.raises(Held):
+    with pytest.raises(NameHeldError):
         take(key)
     with received(first) as handed:
         assert handed.key == key
@@ -400,7 +400,7 @@ def test_a_name_with_line_breaks_forges_no_row_of_the_table(key: str) -> None:
 
 
 def test_the_name_of_a_holder_s_run_is_a_run_s_name(key: str) -> None:
-    with bind_name(f"run/{key}\x1b[2J"), take(key), pytest.raises(Held) as refused:
+    with bind_name(f"run/{key}\x1b[2J"), take(key), pytest.raises(NameHeldError) as refused:
         take(key)
     assert refused.value.holder.run is None
 
@@ -424,7 +424,7 @@ sys.stdin.read()
         wait_until(lease.on_readable)
         assert lease.hand_over()
         assert receive.stdout.readline() == key + "\n"
-        with pytest.raises(Held) as refused:
+        with pytest.raises(NameHeldError) as refused:
             take(key)
         assert refused.value.holder.pid == receive.pid
 
@@ -511,7 +511,7 @@ def test_where_the_kernels_queue_is_full_a_waiter_asks_again_in_a_while(
         queued = connect_name(f"gpu/{key}")
         assert queued is not None
         with queued, Waiter_closing(waiter_for(key, want=True)) as waiter:
-            with pytest.raises(Held):
+            with pytest.raises(NameHeldError):
                 take(key)
             assert readable(waiter)
             assert waiter.on_readable() == "perhaps"
@@ -523,7 +523,7 @@ def test_a_name_bound_by_a_process_that_does_not_get_to_listen_is_waited_for_by_
     monkeypatch.setattr(leases, "POLL", 0.01)
     with socket.socket(socket.AF_UNIX) as half:
         half.bind(f"\0gpulaunch/1/gpu/{key}")
-        with pytest.raises(Held):
+        with pytest.raises(NameHeldError):
             take(key)
         with Waiter_closing(waiter_for(key)) as waiter:
             assert readable(waiter)
@@ -558,7 +558,7 @@ sys.stdin.read()
         process.wait()
         waiter = waiter_for(key)
         try:
-            with pytest.raises(Held):
+            with pytest.raises(NameHeldError):
                 take(key)
             assert not readable(waiter, within=0.05)
         finally:
@@ -572,7 +572,7 @@ sys.stdin.read()
 @as_root
 def test_a_lease_excludes_other_users_and_is_handed_over_to_them(key: str) -> None:
     with holding(key, BECOME) as process:
-        with pytest.raises(Held) as refused:
+        with pytest.raises(NameHeldError) as refused:
             take(key)
         assert refused.value.holder.uid == NOBODY
         assert holders()[key].pid == process.pid
@@ -672,7 +672,7 @@ def test_a_locked_file_is_held_beside_the_socket(key: str, shared: Path) -> None
     fd = lock(str(shared), key)
     assert fd is not None
     # As from another container: the file is locked, and the name is free.
-    with pytest.raises(Held):
+    with pytest.raises(NameHeldError):
         take(key)
     assert f"gpu/{key}" not in listening()
     with Waiter_closing(waiter_for(key)) as waiter:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gpulaunch.gpus.lease import Held, Lease, Waiter, take
+from gpulaunch.gpus.lease import Lease, NameHeldError, Waiter, take
 from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LeaseState
 from tests.helpers import goes_along, wait_until
 
@@ -86,7 +86,7 @@ def news(waiter: Waiter) -> object:
 def is_free(key: str) -> bool:
     try:
         take(key).close()
-    except Held:
+    except NameHeldError:
         return False
     return True
 
@@ -107,7 +107,7 @@ def test_the_lease_of_one_who_is_stopped_is_let_go_but_where_keepers_hold_it(
         assert news(idle) == "gone"
         wait_until(lambda: is_free(keys[0]), 60)
         assert news(used) == "gone", "never the lease itself: something runs there"
-        with pytest.raises(Held) as held:
+        with pytest.raises(NameHeldError) as held:
             take(keys[1])
         assert held.value.holder.pid == process.pid
         assert held.value.holder.stopped

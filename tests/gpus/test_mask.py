@@ -5,7 +5,7 @@ import pytest
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.gpus.machine import Machine
-from gpulaunch.gpus.mask import Pool, pool
+from gpulaunch.gpus.mask import InheritedPool, pool
 
 
 def machine(count: int = 4, *, names: tuple[str, ...] = (), mig: int = 0) -> Machine:
@@ -26,7 +26,7 @@ def machine(count: int = 4, *, names: tuple[str, ...] = (), mig: int = 0) -> Mac
     return Machine(cards + instances)
 
 
-def indices(found: Pool) -> list[int]:
+def indices(found: InheritedPool) -> list[int]:
     return [gpu.index for gpu in found.gpus]
 
 

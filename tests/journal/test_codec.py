@@ -35,7 +35,7 @@ def test_every_fact_comes_back_as_it_was_written(cls: type) -> None:
         line = codec.encode(number, fact, at)
         assert line.endswith(b"\n")
         assert line.count(b"\n") == 1
-        assert codec.decode(line[:-1]) == codec.Line(number, fact, at)
+        assert codec.decode(line[:-1]) == codec.JournalLine(number, fact, at)
         assert codec.check(line[:-1]) == number
 
     check()

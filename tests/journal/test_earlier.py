@@ -34,7 +34,7 @@ def test_no_run_a_torn_one_and_a_large_one_say_nothing(
     assert earlier.durations(RunDir(tmp_path)) == {}
     (tmp_path / "events.jsonl").write_text("nonsense\n" * 3)
     assert earlier.durations(RunDir(tmp_path)) == {}
-    monkeypatch.setattr(earlier, "MOST", 1)
+    monkeypatch.setattr(earlier, "MAX_JOURNAL_BYTES", 1)
     assert earlier.durations(RunDir(tmp_path)) == {}
 
 

@@ -6,11 +6,11 @@ import textwrap
 from pathlib import Path
 
 from gpulaunch.lint import Finding, python, report
-from gpulaunch.lint.files import Budget
+from gpulaunch.lint.files import ReadBudget
 from gpulaunch.lint.finding import Given, judged
 from gpulaunch.lint.follow import of_shell
-from gpulaunch.lint.report import Report
-from tests.spec.helpers import plan_of
+from gpulaunch.lint.report import LintReport
+from tests.jobfile.helpers import plan_of
 
 ONE = Given(gpus=1)
 
@@ -31,8 +31,11 @@ def rules(found: list[Finding]) -> list[str]:
 
 
 def report_on(
-    directory: Path, jobs: str, files: dict[str, str] | None = None, budget: Budget | None = None
-) -> Report:
+    directory: Path,
+    jobs: str,
+    files: dict[str, str] | None = None,
+    budget: ReadBudget | None = None,
+) -> LintReport:
     """The report on a job file in a directory, with these files beside it."""
     for name, text in (files or {}).items():
         path = directory / name
@@ -41,7 +44,7 @@ def report_on(
     return report(plan_of(jobs, base=directory), budget=budget)
 
 
-def told(found: Report, directory: Path) -> list[str]:
+def told(found: LintReport, directory: Path) -> list[str]:
     """`name:line rule` of each finding, paths relative to the directory."""
     return [
         f"{one.path.replace(str(directory) + '/', '')}:{one.line} {one.rule}"

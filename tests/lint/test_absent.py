@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.errors import JobFileError
+from gpulaunch.jobfile import load_text
 from gpulaunch.lint.absent import looking
-from gpulaunch.spec import load_text
 
 ENVIRON = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.lint import report
-from gpulaunch.lint.report import Report
-from tests.spec.helpers import plan_of
+from gpulaunch.lint.report import LintReport
+from tests.jobfile.helpers import plan_of
 
 HERE = Path(__file__).parent
 CLEAN = sorted(HERE.glob("clean/*.*"))
@@ -23,7 +23,7 @@ _RUN = re.compile(r"^# run: (.*)$", re.MULTILINE)
 _GPUS = re.compile(r"^# gpus: (\d+)$", re.MULTILINE)
 
 
-def report_of(program: Path) -> Report:
+def report_of(program: Path) -> LintReport:
     text = program.read_text()
     run, gpus = _RUN.search(text), _GPUS.search(text)
     command = run.group(1) if run else "papermill {name} {{{{out}}}}/out.ipynb"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.lint.files import Budget
-from gpulaunch.lint.finding import Options
-from gpulaunch.lint.runs import Run, runs
+from gpulaunch.lint.files import ReadBudget
+from gpulaunch.lint.finding import IndexOptions
+from gpulaunch.lint.runs import ProgramRun, runs
 from tests.lint.helpers import report_on, told
 
 BAD = "import torch\ntorch.cuda.set_device(1)\n"
@@ -63,7 +63,9 @@ def test_a_file_that_is_only_named_is_not_run(command: str) -> None:
 
 def test_options_are_those_behind_the_script() -> None:
     (run,) = runs(["python", "-u", "x.py", "--gpu-id", "1", "model.device=a", "--flag"], ".")
-    assert run == Run("python", "x.py", Options(frozenset({"gpu_id", "device", "flag"})), ".", 2)
+    assert run == ProgramRun(
+        "python", "x.py", IndexOptions(frozenset({"gpu_id", "device", "flag"})), ".", 2
+    )
 
 
 def test_modules_beside_the_script_in_its_package_and_in_src(tmp_path: Path) -> None:
@@ -224,11 +226,11 @@ def test_another_job_s_comment_does_not(tmp_path: Path) -> None:
 def test_a_budget_ends_it_and_says_so(tmp_path: Path) -> None:
     files = {f"s/{n}.py": BAD for n in range(30)}
     jobs = "jobs:\n- {name: x, foreach: s/*.py, run: 'python {{path}}'}\n"
-    found = report_on(tmp_path, jobs, files, Budget(files=5))
+    found = report_on(tmp_path, jobs, files, ReadBudget(files=5))
     assert 0 < len(found.findings) <= 5
     assert "not every script was looked at: there are too many" in found.note
     ticks = iter(range(1000))
-    late = Budget(clock=lambda: float(next(ticks)), seconds=3)
+    late = ReadBudget(clock=lambda: float(next(ticks)), seconds=3)
     found = report_on(tmp_path, jobs, files, late)
     assert "3 s were over" in found.note
     assert report_on(tmp_path, jobs, files).note == ""

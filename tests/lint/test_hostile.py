@@ -56,7 +56,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_hostile_program_is_soon_done_with(name: str) -> None:
     began = time.process_time()
-    assert len(python.look(PROGRAMS[name]).placed) <= python.MOST
+    assert len(python.look(PROGRAMS[name]).placed) <= python.MAX_SUSPECTS
     assert time.process_time() - began < LONG
 
 

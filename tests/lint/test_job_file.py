@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.lint import findings
+from tests.jobfile.helpers import plan_of
 from tests.lint.helpers import report_on, told
-from tests.spec.helpers import plan_of
 
 FILE = """\
 jobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.lint.finding import Given, Options
+from gpulaunch.lint.finding import Given, IndexOptions
 from tests.lint.helpers import in_python, in_shell, rules
 
 MASK = 'os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n'
@@ -82,7 +82,7 @@ def test_a_guard_is_believed(guard: str) -> None:
 def test_an_option_leads_there_where_it_is_set() -> None:
     code = 'if args.multi_gpus:\n    x.to("cuda:1")\n'
     assert in_python(code) == []
-    given = Given(options=Options(frozenset({"multi_gpus"})))
+    given = Given(options=IndexOptions(frozenset({"multi_gpus"})))
     assert rules(in_python(code, given)) == ["device-index"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import NOTHING, AttemptSample, AttemptUse, CardSample
-from gpulaunch.metrics.read import Reader, measured, open_metrics
+from gpulaunch.metrics.read import MetricsReader, measured, open_metrics
 from gpulaunch.metrics.store import Store, attempt_steps, card_steps, end_steps, pin_step
 
 A, B = AttemptId("a", 1), AttemptId("b", 2)
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "metrics.db"
 
 
-def opened(path: Path) -> Reader:
+def opened(path: Path) -> MetricsReader:
     reader = open_metrics(path)
     assert reader is not None
     return reader

@@ -13,7 +13,7 @@ import pytest
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.metrics.read import Reader, open_metrics
+from gpulaunch.metrics.read import MetricsReader, open_metrics
 from gpulaunch.metrics.store import BACKLOG, Step, Store, card_steps, end_steps
 
 A = AttemptId("a", 1)
@@ -58,7 +58,7 @@ def test_what_is_written_is_read_back_by_another_connection_at_once(bench: Bench
     assert [entry.name for entry in bench.path.parent.iterdir()] == ["metrics.db"]
 
 
-def opened(path: Path) -> Reader:
+def opened(path: Path) -> MetricsReader:
     reader = open_metrics(path)
     assert reader is not None
     return reader

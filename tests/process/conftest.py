@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process.client import Nursery
+from gpulaunch.process.client import Spawner
 from tests.process.support import Slot
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
-        assert nursery.said() == ""
+def spawner() -> Iterator[Spawner]:
+    with Spawner() as spawner:
+        yield spawner
+        assert spawner.said() == ""
 
 
 @pytest.fixture
-def slot(nursery: Nursery, tmp_path: Path) -> Iterator[Slot]:
-    with Slot(nursery, tmp_path) as slot:
+def slot(spawner: Spawner, tmp_path: Path) -> Iterator[Slot]:
+    with Slot(spawner, tmp_path) as slot:
         yield slot
 
 

@@ -14,7 +14,7 @@ from gpulaunch.core.model import AttemptId, Outcome
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import End, read_end
-from gpulaunch.process.nodeside import PROGRAMS, Start, read_start, write_batch, write_ticket
+from gpulaunch.process.nodeside import PROGRAMS, NodeStart, read_start, write_batch, write_ticket
 from tests.helpers import goes_along
 
 PATIENCE = 60.0
@@ -92,9 +92,9 @@ class Node:
     def outcome(self, attempt: AttemptId) -> Outcome:
         return self.end(attempt).outcome
 
-    def began(self, attempt: AttemptId) -> Start:
+    def began(self, attempt: AttemptId) -> NodeStart:
         start = read_start(self.run.start(attempt))
-        assert isinstance(start, Start)
+        assert isinstance(start, NodeStart)
         return start
 
     def log(self, attempt: AttemptId) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gpulaunch.core.model import Outcome
 from gpulaunch.engines.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
-from gpulaunch.process.client import Ended, Nursery, StartedCold
-from gpulaunch.process.preloading import News, Preload, PreloadServer, Ready
+from gpulaunch.process.client import AttemptOver, Spawner, StartedCold
+from gpulaunch.process.preloading import News, Preload, PreloadReady, PreloadServer
 from tests.process.support import Slot
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -53,8 +53,8 @@ class Twice:
     def run(self, slot: Slot, argv: Sequence[str], cwd: Path, found: Forkable | None) -> Done:
         slot.launch(*argv, cwd=str(cwd), main=found.main if found else None)
         # The first of the two that comes: a forked job that started cold would be no comparison.
-        ended = slot.expect((Ended, StartedCold), 120)  # type: ignore[arg-type]
-        assert isinstance(ended, Ended), ended
+        ended = slot.expect((AttemptOver, StartedCold), 120)  # type: ignore[arg-type]
+        assert isinstance(ended, AttemptOver), ended
         return Done(
             ended.outcome,
             ended.leftovers,
@@ -64,7 +64,7 @@ class Twice:
     @property
     def cold_slot(self) -> Slot:
         if None not in self.slots:
-            self.slots[None] = self._slot(self.stack.enter_context(Nursery(environ=self.env)))
+            self.slots[None] = self._slot(self.stack.enter_context(Spawner(environ=self.env)))
         return self.slots[None]
 
     def slot(self, found: Forkable, cwd: Path) -> Slot:
@@ -72,7 +72,7 @@ class Twice:
         if key not in self.slots:
             server = self.stack.enter_context(self.server(found, cwd))
             news = news_of(server)
-            assert isinstance(news, Ready), news
+            assert isinstance(news, PreloadReady), news
             self.slots[key] = self._slot(server)
         return self.slots[key]
 
@@ -88,10 +88,10 @@ class Twice:
         )
         return PreloadServer(preload, str(self.folder / f"imports.{len(self.slots)}"), self.env)
 
-    def _slot(self, nursery: Nursery) -> Slot:
+    def _slot(self, spawner: Spawner) -> Slot:
         folder = self.folder / f"slot.{len(self.slots)}"
         folder.mkdir()
-        return self.stack.enter_context(Slot(nursery, folder))
+        return self.stack.enter_context(Slot(spawner, folder))
 
 
 @contextmanager
@@ -109,4 +109,4 @@ def in_shell(script: str) -> tuple[str, ...]:
     return (*PLAIN_SHELL, script)
 
 
-__all__ = ["Done", "Ended", "Twice", "in_shell", "news_of", "twice"]
+__all__ = ["AttemptOver", "Done", "Twice", "in_shell", "news_of", "twice"]

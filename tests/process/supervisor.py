@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gpulaunch.process.client import Ended, Gone, Nursery, Pair
+from gpulaunch.process.client import AttemptOver, Gone, Pair, Spawner
 from gpulaunch.process.command import Command
 
 
@@ -28,12 +28,12 @@ def main() -> None:
         )
 
     def bear(lease: socket.socket) -> None:
-        pair = nursery.pair([lease.fileno()])
+        pair = spawner.pair([lease.fileno()])
         selector.register(pair, selectors.EVENT_READ, (pair, lease))
         launch(pair)
 
     selector = selectors.DefaultSelector()
-    nursery = Nursery()
+    spawner = Spawner()
     for number in range(int(pairs)):
         lease = socket.socket(socket.AF_UNIX)
         lease.bind(f"\0gpulaunch-test/{mark}/{number}")
@@ -43,7 +43,7 @@ def main() -> None:
         for key, _ in selector.select():
             pair, lease = key.data
             for report in pair.on_readable():
-                if isinstance(report, Ended):
+                if isinstance(report, AttemptOver):
                     launch(pair)
                 if isinstance(report, Gone):
                     selector.unregister(pair)

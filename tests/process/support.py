@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from gpulaunch.process.client import Ended, Gone, Nursery, Pair, Report
+from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import End, read_end
 from tests.helpers import wait_until
@@ -43,22 +43,22 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
-def keepers_of(nursery: Nursery) -> tuple[int, int]:
-    """Outer and inner keeper of the nursery's only pair, once they are born."""
-    (outer,) = wait_until(lambda: children_of(nursery.pid))
-    (inner,) = wait_until(lambda: children_of(outer))
-    return outer, inner
+def keepers_of(spawner: Spawner) -> tuple[int, int]:
+    """Guardian and monitor of the spawner's only pair, once they are born."""
+    (guardian,) = wait_until(lambda: children_of(spawner.pid))
+    (monitor,) = wait_until(lambda: children_of(guardian))
+    return guardian, monitor
 
 
 class Slot:
     """A pair in a directory of its own, with the waiting that a supervisor's loop would do."""
 
     def __init__(
-        self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = (), alive: int | None = None
+        self, spawner: Spawner, folder: Path, leases: tuple[int, ...] = (), alive: int | None = None
     ) -> None:
         self.folder = folder
-        self.nursery = nursery
-        self.pair: Pair = nursery.pair(leases, alive)
+        self.spawner = spawner
+        self.pair: Pair = spawner.pair(leases, alive)
         self.reports: list[Report] = []
         self.number = 0
 
@@ -93,15 +93,15 @@ class Slot:
                 report = self.reports.pop(0)
                 if isinstance(report, kind):
                     return report
-                assert not isinstance(report, Gone), f"gone, {kind} expected: {self.nursery.said()}"
+                assert not isinstance(report, Gone), f"gone, {kind} expected: {self.spawner.said()}"
             left = end - time.monotonic()
-            assert left > 0, f"no {kind} within {patience} s: {self.nursery.said()}"
+            assert left > 0, f"no {kind} within {patience} s: {self.spawner.said()}"
             select.select([self.pair], [], [], left)
             self.reports.extend(self.pair.on_readable())
 
-    def run(self, *argv: str, **limits: Any) -> Ended:
+    def run(self, *argv: str, **limits: Any) -> AttemptOver:
         self.launch(*argv, **limits)
-        return self.expect(Ended)
+        return self.expect(AttemptOver)
 
     def end(self) -> End | None:
         return read_end(self.end_file)
@@ -114,8 +114,8 @@ class Slot:
 class WorkerSlot(Slot):
     """The same for workers, which carry `mark` in their environment as `MARK`."""
 
-    def __init__(self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = ()) -> None:
-        super().__init__(nursery, folder, leases)
+    def __init__(self, spawner: Spawner, folder: Path, leases: tuple[int, ...] = ()) -> None:
+        super().__init__(spawner, folder, leases)
         self.mark = token()
 
     @property

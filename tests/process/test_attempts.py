@@ -29,7 +29,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.errors import UsageError
-from gpulaunch.process.client import KEEPER, Ended, Nursery, Started
+from gpulaunch.process.client import KEEPER, AttemptOver, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import read_end
 from tests.helpers import wait_until
@@ -39,7 +39,7 @@ PYTHON = sys.executable
 FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
 
 
-def error_of(ended: Ended) -> str:
+def error_of(ended: AttemptOver) -> str:
     assert isinstance(ended.outcome, NotStarted)
     return ended.outcome.error
 
@@ -56,8 +56,8 @@ def test_signals_are_told_as_signals(slot: Slot, number: int) -> None:
 
 def test_started_comes_before_ended_and_names_the_main_process(slot: Slot) -> None:
     slot.launch("sh", "-c", "echo $$")
-    started = slot.expect(Started)
-    slot.expect(Ended)
+    started = slot.expect(ProgramStarted)
+    slot.expect(AttemptOver)
     assert started.attempt == "job.1"
     assert slot.log.read_text() == f"{started.pid}\n"
 
@@ -76,13 +76,13 @@ def test_the_end_is_on_file_before_it_is_told(slot: Slot) -> None:
 
 def test_the_end_file_has_its_blocks_while_the_job_runs(slot: Slot) -> None:
     slot.launch("sleep", "100", grace=0.1)
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     laid_out = slot.end_file.stat()
     assert laid_out.st_size > 0
     assert laid_out.st_blocks * 512 >= laid_out.st_size
     assert slot.end() is None
     slot.pair.stop("cancelled")
-    slot.expect(Ended)
+    slot.expect(AttemptOver)
     assert slot.end_file.stat().st_ino == laid_out.st_ino
 
 
@@ -114,7 +114,7 @@ def look(slot: Slot, **limits: object) -> dict[str, object]:
 
 def test_the_environment_is_exactly_base_and_changes(tmp_path: Path) -> None:
     base = {"PATH": os.environ["PATH"], "GONE": "1", "KEPT": "a=b\nc", "LANG": "C.UTF-8"}
-    with Nursery(environ=base) as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner(environ=base) as spawner, Slot(spawner, tmp_path) as slot:
         slot.run("env", "-0", env_set={"NEW": "ü", "KEPT2": ""}, env_unset=("GONE", "NEVER"))
         entries = slot.log.read_bytes().rstrip(b"\0").split(b"\0")
     want = {**base, "NEW": "ü", "KEPT2": ""}
@@ -123,7 +123,7 @@ def test_the_environment_is_exactly_base_and_changes(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_in_the_c_locale_adds_nothing_to_the_environment(tmp_path: Path) -> None:
-    with Nursery(environ={"PATH": os.environ["PATH"]}) as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner(environ={"PATH": os.environ["PATH"]}) as spawner, Slot(spawner, tmp_path) as slot:
         slot.run("env")
         assert slot.log.read_text().strip() == f"PATH={os.environ['PATH']}"
 
@@ -139,7 +139,7 @@ def test_nothing_leaks_into_the_job_but_stdio_and_leases(tmp_path: Path) -> None
     os.set_inheritable(stray, True)
     lease, alive = os.pipe()
     try:
-        with Nursery() as nursery, Slot(nursery, tmp_path, (lease, lease), alive) as slot:
+        with Spawner() as spawner, Slot(spawner, tmp_path, (lease, lease), alive) as slot:
             for _ in range(2):
                 fds = look(slot)["fds"]
                 assert isinstance(fds, dict)
@@ -283,9 +283,9 @@ def test_the_reason_of_a_stop_is_the_outcomes_kind(
     slot: Slot, reason: str, outcome: object
 ) -> None:
     slot.launch("sleep", "100")
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     slot.pair.stop(reason, by="Ctrl-C")  # type: ignore[arg-type]
-    assert slot.expect(Ended).outcome == outcome
+    assert slot.expect(AttemptOver).outcome == outcome
     end = slot.end()
     assert end is not None
     assert end.outcome == outcome
@@ -295,7 +295,7 @@ def test_a_stop_right_after_the_launch_is_not_lost(slot: Slot) -> None:
     for _ in range(10):
         slot.launch("sleep", "100", grace=15.0)
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
 
 
 def test_a_stop_after_the_end_does_not_touch_the_next_attempt(slot: Slot) -> None:
@@ -308,7 +308,7 @@ def test_an_end_of_its_own_before_the_stop_stays_its_own(slot: Slot) -> None:
     slot.launch("sh", "-c", "exit 6")
     wait_until(lambda: slot.end_file.exists() and slot.end())
     slot.pair.stop("cancelled", now=True)
-    assert slot.expect(Ended).outcome == Exited(6)
+    assert slot.expect(AttemptOver).outcome == Exited(6)
 
 
 SAVES = """
@@ -331,18 +331,18 @@ def test_all_that_saves_its_work_is_asked_once_and_has_the_grace(slot: Slot, she
     slot.launch("bash", "-c", command, grace=10.0)
     wait_until(lambda: slot.log.exists() and "up" in slot.log.read_text())
     slot.pair.stop("cancelled")
-    assert slot.expect(Ended).leftovers == 0
+    assert slot.expect(AttemptOver).leftovers == 0
     assert slot.log.read_text() == "up\nasked\nsaved\n"
 
 
 def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> None:
     mark = token()
     slot.launch(nasty, "ignore-term", mark, grace=0.4)
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     wait_until(lambda: len(marked(mark)) == 2)
     at = time.monotonic()
     slot.pair.stop("cancelled")
-    assert slot.expect(Ended).outcome == Cancelled(Signaled(9))
+    assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(9))
     assert time.monotonic() - at >= 0.4
     assert marked(mark) == []
 
@@ -350,19 +350,19 @@ def test_what_ignores_term_is_killed_after_its_grace(slot: Slot, nasty: str) -> 
 def test_a_second_stop_with_now_kills_at_once(slot: Slot, nasty: str) -> None:
     mark = token()
     slot.launch(nasty, "ignore-term", mark, grace=60.0)
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     wait_until(lambda: len(marked(mark)) == 2)
     slot.pair.stop("interrupted", by="Ctrl-C")
     slot.pair.stop("interrupted", by="Ctrl-C again", now=True)
-    assert slot.expect(Ended).outcome == Interrupted("Ctrl-C", Signaled(9))
+    assert slot.expect(AttemptOver).outcome == Interrupted("Ctrl-C", Signaled(9))
 
 
 def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:
     slot.launch(nasty, "stopped-saves", token(), grace=60.0)
-    pid = slot.expect(Started).pid
+    pid = slot.expect(ProgramStarted).pid
     wait_until(lambda: b") T" in Path(f"/proc/{pid}/stat").read_bytes())
     slot.pair.stop("cancelled")
-    assert slot.expect(Ended).outcome == Cancelled(Exited(7))
+    assert slot.expect(AttemptOver).outcome == Cancelled(Exited(7))
     assert slot.log.read_text() == "saved\n"
 
 
@@ -383,21 +383,21 @@ def test_silence_of_the_log_ends_a_job_and_speech_does_not(slot: Slot) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="holding up an exec (fanotify) needs root")
 def test_an_exec_that_hangs_is_stopped_and_holds_nobody_up(
-    nursery: Nursery, slot: Slot, tmp_path: Path
+    spawner: Spawner, slot: Slot, tmp_path: Path
 ) -> None:
     """As a program on a dead file server would: the kernel is told to wait for our permission."""
     program = tmp_path / "program"
     shutil.copy("/bin/true", program)
     other = tmp_path / "other"
     other.mkdir()
-    with held_up(program, FAN_OPEN_EXEC_PERM), Slot(nursery, other) as neighbour:
+    with held_up(program, FAN_OPEN_EXEC_PERM), Slot(spawner, other) as neighbour:
         slot.launch(str(program), timeout=0.5, grace=0.2)
         for _ in range(5):
             assert neighbour.run("true").outcome == Exited(0)
-        assert isinstance(slot.expect(Ended).outcome, TimedOut)
+        assert isinstance(slot.expect(AttemptOver).outcome, TimedOut)
         slot.launch(str(program))
         slot.pair.stop("cancelled", now=True)
-        assert slot.expect(Ended).outcome == Cancelled(Signaled(9))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(9))
         assert slot.run("true").outcome == Exited(0)
     assert slot.run(str(program)).outcome == Exited(0)
 
@@ -472,11 +472,11 @@ def test_a_check_of_outputs_that_hangs_can_be_stopped(slot: Slot) -> None:
     (folder / "x").touch()
     with held_up(folder, FAN_OPEN_PERM | FAN_ONDIR):
         slot.launch("true", outputs=(str(folder),), grace=0.3)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
         wait_until(lambda: not slot.reports and slot.log.exists())
         assert select.select([slot.pair], [], [], 0.3)[0] == []
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended).outcome == Cancelled(Exited(0))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Exited(0))
     assert slot.run("true", outputs=(str(folder),)).outcome == Exited(0)
 
 
@@ -501,12 +501,12 @@ def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(tmp_path: 
     script.write_text(f"KEEPER = {str(KEEPER)!r}\n{SCARCE}")
     python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$4"\n')
     python.chmod(0o755)
-    with Nursery(str(python)) as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner(str(python)) as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("true", timeout=20.0).outcome == Exited(0)
         assert slot.run("true", outputs=("/etc/hostname",)).outcome != Exited(0)
         slot.launch("true")
         slot.pair.stop("cancelled")
-        assert isinstance(slot.expect(Ended).outcome, Cancelled | Exited)
+        assert isinstance(slot.expect(AttemptOver).outcome, Cancelled | Exited)
         slot.finish()
 
 
@@ -519,7 +519,7 @@ def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
         pytest.skip("no tmpfs here")
     try:
         slot.launch("sh", "-c", f"head -c 1000000 /dev/zero > {disk}/fill; exit 9", end=f"{disk}/e")
-        assert slot.expect(Ended).outcome == Exited(9)
+        assert slot.expect(AttemptOver).outcome == Exited(9)
         end = read_end(disk / "e")
         assert end is not None
         assert end.outcome == Exited(9)
@@ -533,14 +533,14 @@ def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
 # ── One pair, many attempts ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_pair_is_used_a_hundred_times_without_growth(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_pair_is_used_a_hundred_times_without_growth(spawner: Spawner, tmp_path: Path) -> None:
     def size() -> tuple[int, int]:
-        (outer,) = children_of(nursery.pid)
-        (inner,) = children_of(outer)
-        rss = int(Path(f"/proc/{inner}/statm").read_text().split()[1]) * 4096
-        return len(os.listdir(f"/proc/{inner}/fd")), rss
+        (guardian,) = children_of(spawner.pid)
+        (monitor,) = children_of(guardian)
+        rss = int(Path(f"/proc/{monitor}/statm").read_text().split()[1]) * 4096
+        return len(os.listdir(f"/proc/{monitor}/fd")), rss
 
-    with Slot(nursery, tmp_path) as slot:
+    with Slot(spawner, tmp_path) as slot:
         for _ in range(10):
             slot.run("true", outputs=("/etc/hostname",), idle_timeout=5.0)
         fds, memory = size()

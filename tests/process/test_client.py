@@ -1,4 +1,4 @@
-"""The supervisor's side: descriptors, a nursery that dies, pairs that are gone."""
+"""The supervisor's side: descriptors, a spawner that dies, pairs that are gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from gpulaunch.core.model import Exited
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.process.client import Ended, Gone, Nursery, NurseryGoneError, Started
+from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, SpawnerGoneError
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of
 
@@ -24,45 +24,45 @@ def open_files() -> int:
 
 def test_two_hundred_launches_leak_no_descriptor(tmp_path: Path) -> None:
     before = open_files()
-    with Nursery() as nursery:
+    with Spawner() as spawner:
         for number in range(20):
             folder = tmp_path / str(number)
             folder.mkdir()
-            with Slot(nursery, folder) as slot:
+            with Slot(spawner, folder) as slot:
                 for _ in range(10):
                     slot.run("true")
                 slot.finish()
-        wait_until(lambda: children_of(nursery.pid) == [])
-        held = len(os.listdir(f"/proc/{nursery.pid}/fd"))
+        wait_until(lambda: children_of(spawner.pid) == [])
+        held = len(os.listdir(f"/proc/{spawner.pid}/fd"))
     assert held == 6  # standard ones, its waker's two, the supervisor's socket
     assert open_files() == before
 
 
-def test_a_dead_nursery_is_noticed_its_pairs_live_on_and_another_takes_over(
+def test_a_dead_spawner_is_noticed_its_pairs_live_on_and_another_takes_over(
     tmp_path: Path,
 ) -> None:
-    with Nursery() as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner() as spawner, Slot(spawner, tmp_path) as slot:
         slot.launch("sleep", "0.3")
-        slot.expect(Started)
-        assert select.select([nursery], [], [], 0)[0] == []
-        os.kill(nursery.pid, signal.SIGKILL)
-        assert select.select([nursery], [], [], 5)[0] == [nursery]
-        with pytest.raises(NurseryGoneError):
-            nursery.pair()
-        assert slot.expect(Ended).outcome == Exited(0)
+        slot.expect(ProgramStarted)
+        assert select.select([spawner], [], [], 0)[0] == []
+        os.kill(spawner.pid, signal.SIGKILL)
+        assert select.select([spawner], [], [], 5)[0] == [spawner]
+        with pytest.raises(SpawnerGoneError):
+            spawner.pair()
+        assert slot.expect(AttemptOver).outcome == Exited(0)
         (tmp_path / "next").mkdir()
-        with Nursery() as other, Slot(other, tmp_path / "next") as next_slot:
+        with Spawner() as other, Slot(other, tmp_path / "next") as next_slot:
             assert next_slot.run("true").outcome == Exited(0)
         assert slot.run("true").outcome == Exited(0)
         slot.finish()
 
 
-def test_a_pair_on_its_way_when_the_nursery_dies_is_gone(tmp_path: Path) -> None:
-    with Nursery() as nursery:
-        os.kill(nursery.pid, signal.SIGSTOP)
-        with Slot(nursery, tmp_path) as slot:
+def test_a_pair_on_its_way_when_the_spawner_dies_is_gone(tmp_path: Path) -> None:
+    with Spawner() as spawner:
+        os.kill(spawner.pid, signal.SIGSTOP)
+        with Slot(spawner, tmp_path) as slot:
             slot.launch("true")
-            os.kill(nursery.pid, signal.SIGKILL)
+            os.kill(spawner.pid, signal.SIGKILL)
             assert slot.expect(Gone).attempt == "job.1"
             slot.pair.stop("cancelled")
             assert slot.pair.on_readable() == []
@@ -71,15 +71,15 @@ def test_a_pair_on_its_way_when_the_nursery_dies_is_gone(tmp_path: Path) -> None
 def test_a_python_that_is_not_there_is_one_clear_error() -> None:
     before = open_files()
     with pytest.raises(GpulaunchError, match="found /no/python: No such file"):
-        Nursery("/no/python")
+        Spawner("/no/python")
     assert open_files() == before
 
 
-def test_a_program_that_is_no_python_is_noticed_as_a_dead_nursery() -> None:
-    with Nursery("/bin/false") as nursery:
-        assert select.select([nursery], [], [], 5)[0] == [nursery]
-        with pytest.raises(NurseryGoneError):
-            nursery.pair()
+def test_a_program_that_is_no_python_is_noticed_as_a_dead_spawner() -> None:
+    with Spawner("/bin/false") as spawner:
+        assert select.select([spawner], [], [], 5)[0] == [spawner]
+        with pytest.raises(SpawnerGoneError):
+            spawner.pair()
 
 
 def test_an_idle_pair_finishes_when_asked_and_a_busy_one_refuses(slot: Slot) -> None:
@@ -89,36 +89,36 @@ def test_an_idle_pair_finishes_when_asked_and_a_busy_one_refuses(slot: Slot) -> 
     with pytest.raises(RuntimeError):
         slot.launch("true")
     slot.pair.stop("cancelled")
-    slot.expect(Ended)
+    slot.expect(AttemptOver)
     slot.pair.end()
     assert slot.expect(Gone).attempt is None
 
 
-def test_closing_the_pair_ends_its_job(nursery: Nursery, slot: Slot) -> None:
+def test_closing_the_pair_ends_its_job(spawner: Spawner, slot: Slot) -> None:
     slot.launch("sleep", "100")
-    started = slot.expect(Started)
+    started = slot.expect(ProgramStarted)
     slot.pair.close()
     wait_until(lambda: not Path(f"/proc/{started.pid}").exists())
     wait_until(slot.end)
-    wait_until(lambda: children_of(nursery.pid) == [])
+    wait_until(lambda: children_of(spawner.pid) == [])
 
 
-def test_a_closed_nursery_leaves_its_pairs_to_finish(tmp_path: Path) -> None:
-    nursery = Nursery()
-    with Slot(nursery, tmp_path) as slot:
+def test_a_closed_spawner_leaves_its_pairs_to_finish(tmp_path: Path) -> None:
+    spawner = Spawner()
+    with Slot(spawner, tmp_path) as slot:
         slot.launch("sleep", "0.2")
-        slot.expect(Started)
-        pid = nursery.pid
-        nursery.close()
-        assert slot.expect(Ended).outcome == Exited(0)
+        slot.expect(ProgramStarted)
+        pid = spawner.pid
+        spawner.close()
+        assert slot.expect(AttemptOver).outcome == Exited(0)
         slot.finish()
     os.waitpid(pid, 0)  # it ended by itself
 
 
-def test_idle_keepers_do_not_wake(nursery: Nursery, slot: Slot) -> None:
+def test_idle_keepers_do_not_wake(spawner: Spawner, slot: Slot) -> None:
     slot.launch("sleep", "1.0", timeout=100.0, idle_timeout=50.0)
-    slot.expect(Started)
-    pids = [nursery.pid, *children_of(nursery.pid)]
+    slot.expect(ProgramStarted)
+    pids = [spawner.pid, *children_of(spawner.pid)]
     pids += children_of(pids[1])
 
     def switches() -> list[str]:
@@ -129,15 +129,15 @@ def test_idle_keepers_do_not_wake(nursery: Nursery, slot: Slot) -> None:
     before = switches()
     assert select.select([slot.pair], [], [], 0.4)[0] == []
     assert switches() == before
-    slot.expect(Ended)
+    slot.expect(AttemptOver)
 
 
 ALONE = """
 import sys
 from pathlib import Path
-from gpulaunch.process.client import Nursery
+from gpulaunch.process.client import Spawner
 from tests.process.support import Slot
-with Nursery() as nursery, Slot(nursery, Path(sys.argv[1])) as slot:
+with Spawner() as spawner, Slot(spawner, Path(sys.argv[1])) as slot:
     slot.run("env")
     slot.finish()
 """
@@ -163,7 +163,7 @@ def test_a_python_built_for_an_old_libc_launches_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    with Nursery() as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner() as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("printf", "%s", "x" * 100_000).outcome == Exited(0)
         assert slot.log.stat().st_size == 100_000
         slot.finish()

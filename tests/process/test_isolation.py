@@ -18,7 +18,7 @@ import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, NotStarted, Signaled, TimedOut
 from gpulaunch.errors import UsageError
-from gpulaunch.process.client import KEEPER, Ended, Gone, Nursery, Started
+from gpulaunch.process.client import KEEPER, AttemptOver, Gone, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.isolation import why_no_isolation
 from tests.helpers import wait_until
@@ -83,18 +83,18 @@ def refused(who: str, python: str) -> str | None:
 def strict(request: pytest.FixtureRequest, open_folder: Path) -> Iterator[Slot]:
     """A slot of ours, of an ordinary user's, of another user's."""
     with (
-        Nursery(interpreter(open_folder, request.param)) as nursery,
-        Slot(nursery, open_folder) as slot,
+        Spawner(interpreter(open_folder, request.param)) as spawner,
+        Slot(spawner, open_folder) as slot,
     ):
         yield slot
-        assert nursery.said() == ""
+        assert spawner.said() == ""
 
 
 @pytest.fixture
 def ordinary(open_folder: Path) -> Iterator[Slot]:
     with (
-        Nursery(interpreter(open_folder, "ordinary")) as nursery,
-        Slot(nursery, open_folder) as slot,
+        Spawner(interpreter(open_folder, "ordinary")) as spawner,
+        Slot(spawner, open_folder) as slot,
     ):
         yield slot
 
@@ -150,7 +150,7 @@ def test_nothing_is_mounted_outside_where_mounts_are_shared(open_folder: Path) -
     script = open_folder / "interpreter"
     script.write_text(f'#!/bin/sh\nexec unshare -m --propagation shared {sys.executable} "$@"\n')
     script.chmod(0o755)
-    with Nursery(str(script)) as nursery, Slot(nursery, open_folder) as slot:
+    with Spawner(str(script)) as spawner, Slot(spawner, open_folder) as slot:
         assert said(slot, "sh", "-c", f"test ! -e {OTHER} && echo absent") == "absent\n"
         assert slot.run("test", "-c", OTHER).outcome == Exited(0)
         assert slot.run("grep", "^tmpfs /dev ", "/proc/mounts").outcome == Exited(1)
@@ -159,8 +159,8 @@ def test_nothing_is_mounted_outside_where_mounts_are_shared(open_folder: Path) -
 def test_a_node_deep_inside_is_hidden_alone(open_folder: Path) -> None:
     nodes = "--node dri/card0 --node dri/card1 --node dri/by-path/pci-1 --node nvidia1"
     with (
-        Nursery(interpreter(open_folder, "ordinary", options=nodes)) as nursery,
-        Slot(nursery, open_folder) as slot,
+        Spawner(interpreter(open_folder, "ordinary", options=nodes)) as spawner,
+        Slot(spawner, open_folder) as slot,
     ):
         hidden = ("/dev/dri/card1", "/dev/dri/by-path/pci-1", "/dev/nvidia1", "/dev/nvidia7")
         found = said(slot, "sh", "-c", "cd /dev; echo *1 dri/* dri/by-path/*", hidden=hidden)
@@ -233,8 +233,8 @@ def test_other_groups_still_open_files(open_folder: Path) -> None:
         folder.chmod(0o777)
         who = NOBODY.replace("--clear-groups", groups)
         with (
-            Nursery(interpreter(folder, "nobody", as_who=who)) as nursery,
-            Slot(nursery, folder) as slot,
+            Spawner(interpreter(folder, "nobody", as_who=who)) as spawner,
+            Slot(spawner, folder) as slot,
         ):
             assert slot.run("cat", str(secret), hidden=HIDDEN).outcome == outcome
 
@@ -243,12 +243,12 @@ def test_other_groups_still_open_files(open_folder: Path) -> None:
 
 
 def test_the_job_is_the_keepers_own_child_by_the_number_that_is_told(strict: Slot) -> None:
-    outer, inner = keepers_of(strict.nursery)
+    guardian, monitor = keepers_of(strict.spawner)
     strict.launch("sh", "-c", "echo $$ $PPID", hidden=HIDDEN)
-    started = strict.expect(Started)
-    strict.expect(Ended)
-    assert strict.log.read_text() == f"{started.pid} {inner}\n"
-    assert outer != inner
+    started = strict.expect(ProgramStarted)
+    strict.expect(AttemptOver)
+    assert strict.log.read_text() == f"{started.pid} {monitor}\n"
+    assert guardian != monitor
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -267,10 +267,10 @@ def test_a_program_that_is_not_there_is_told_as_ever(strict: Slot) -> None:
 def test_a_term_is_heard_and_the_grace_is_given(strict: Slot) -> None:
     script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
     strict.launch("bash", "-c", script, hidden=HIDDEN)
-    strict.expect(Started)
+    strict.expect(ProgramStarted)
     wait_until(lambda: "up" in strict.log.read_text())
     strict.pair.stop("cancelled")
-    assert strict.expect(Ended).outcome == Cancelled(Exited(3))
+    assert strict.expect(AttemptOver).outcome == Cancelled(Exited(3))
     assert strict.log.read_text().endswith("bye\n")
     ended = strict.run("sh", "-c", "trap '' TERM; sleep 100", hidden=HIDDEN, timeout=1.0, grace=0.2)
     assert ended.outcome == TimedOut("timeout", 1.0, Signaled(signal.SIGKILL))
@@ -280,30 +280,30 @@ def test_a_term_is_heard_and_the_grace_is_given(strict: Slot) -> None:
 def test_whatever_it_leaves_is_ended_from_outside(who: str, open_folder: Path, nasty: str) -> None:
     mark = token()
     with (
-        Nursery(interpreter(open_folder, who)) as nursery,
-        Slot(nursery, open_folder) as slot,
+        Spawner(interpreter(open_folder, who)) as spawner,
+        Slot(spawner, open_folder) as slot,
     ):
         assert slot.run(nasty, "daemons-exit", mark, hidden=HIDDEN).leftovers == 3
         slot.launch(nasty, "ignore-term", mark, hidden=HIDDEN)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
         slot.pair.stop("stopped", now=True)
-        slot.expect(Ended)
+        slot.expect(AttemptOver)
         # In namespaces of its own making, too.
         within = f"{nasty} daemons-exit {mark}"
         slot.run("unshare", "-Um", "sh", "-c", within, hidden=HIDDEN)
         assert marked(mark) == []
         slot.launch(nasty, "ignore-term", mark, hidden=HIDDEN, grace=0.1)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
         slot.pair.close()
         wait_until(lambda: not marked(mark))
 
 
 def test_it_dies_with_its_keepers(ordinary: Slot, nasty: str) -> None:
     mark = token()
-    outer, inner = keepers_of(ordinary.nursery)
+    guardian, monitor = keepers_of(ordinary.spawner)
     ordinary.launch(nasty, "ignore-term", mark, hidden=HIDDEN)
-    ordinary.expect(Started)
-    for keeper in (outer, inner):
+    ordinary.expect(ProgramStarted)
+    for keeper in (guardian, monitor):
         os.kill(keeper, signal.SIGKILL)
     ordinary.expect(Gone)
     assert marked(mark) == []
@@ -338,8 +338,8 @@ def test_a_job_cannot_reach_what_is_hidden(way: str, who: str, open_folder: Path
         pytest.skip("no util-linux here")
     script = f"{{ {WAYS[way].replace('REACH', REACH)}; }} 2>&1; {{ {REACH}; }} 2>&1"
     with (
-        Nursery(interpreter(open_folder, who)) as nursery,
-        Slot(nursery, open_folder) as slot,
+        Spawner(interpreter(open_folder, who)) as spawner,
+        Slot(spawner, open_folder) as slot,
     ):
         slot.run("sh", "-c", script, hidden=HIDDEN)
         assert b"\0" not in slot.log.read_bytes(), slot.log.read_text()
@@ -348,13 +348,13 @@ def test_a_job_cannot_reach_what_is_hidden(way: str, who: str, open_folder: Path
 
 
 def test_a_job_cannot_reach_it_through_another_strict_job(open_folder: Path) -> None:
-    with Nursery(interpreter(open_folder, "ordinary")) as nursery:
+    with Spawner(interpreter(open_folder, "ordinary")) as spawner:
         folders = [open_folder / name for name in ("one", "two")]
         for folder in folders:
             folder.mkdir()
-        with Slot(nursery, folders[0]) as one, Slot(nursery, folders[1]) as two:
+        with Slot(spawner, folders[0]) as one, Slot(spawner, folders[1]) as two:
             one.launch("sleep", "100", hidden=(), grace=0.1)
-            pid = one.expect(Started).pid
+            pid = one.expect(ProgramStarted).pid
             script = f"cd /proc/{pid}/root/dev && head -c 1 full; nsenter -t {pid} -U -m {REACH}"
             two.run("sh", "-c", script, hidden=HIDDEN)
             assert "ermission denied" in two.log.read_text()
@@ -366,7 +366,7 @@ def test_a_job_cannot_reach_it_through_another_strict_job(open_folder: Path) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root may do, root alone can show")
 def test_root_can_undo_it(open_folder: Path) -> None:
     """As the documentation says: against accidents, not against intent."""
-    with Nursery(interpreter(open_folder, "us")) as nursery, Slot(nursery, open_folder) as slot:
+    with Spawner(interpreter(open_folder, "us")) as spawner, Slot(spawner, open_folder) as slot:
         said(slot, "sh", "-c", f"test ! -e {OTHER} && umount -l /dev && test -c {OTHER}")
         assert os.path.exists(OTHER)
 
@@ -404,11 +404,11 @@ def test_keepers_of_every_python_isolate(open_folder: Path) -> None:
         folder = open_folder / version
         folder.mkdir()
         with (
-            Nursery(interpreter(folder, "ordinary", program)) as nursery,
-            Slot(nursery, folder) as slot,
+            Spawner(interpreter(folder, "ordinary", program)) as spawner,
+            Slot(spawner, folder) as slot,
         ):
             assert said(slot, "sh", "-c", f"test ! -e {OTHER} && echo {version}") == f"{version}\n"
-            assert nursery.said() == ""
+            assert spawner.said() == ""
 
 
 # ── Where it is forbidden ───────────────────────────────────────────────────────────────────────
@@ -420,7 +420,7 @@ def test_where_namespaces_are_forbidden_nothing_is_started_and_the_reason_told(
     if why := why_no_isolation(interpreter(open_folder, "ordinary")):
         pytest.skip(why)
     forbidden = interpreter(open_folder, "ordinary", options="--forbidden")
-    with Nursery(forbidden) as nursery, Slot(nursery, open_folder) as slot:
+    with Spawner(forbidden) as spawner, Slot(spawner, open_folder) as slot:
         outcome = slot.run("sh", "-c", f"touch {open_folder}/ran", hidden=HIDDEN).outcome
         assert isinstance(outcome, NotStarted)
         assert outcome.error.startswith("strict isolation is not possible here: ")

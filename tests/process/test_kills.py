@@ -53,18 +53,18 @@ class Run:
         return [pid for pid in marked(self.mark) if pid != supervisor]
 
     def keepers(self) -> list[tuple[int, int]]:
-        """(outer, inner) of every pair."""
-        (nursery,) = children_of(self.process.pid)
-        outers = children_of(nursery)
-        return [(outer, inner) for outer in outers for inner in children_of(outer)]
+        """(guardian, monitor) of every pair."""
+        (spawner,) = children_of(self.process.pid)
+        guardians = children_of(spawner)
+        return [(guardian, monitor) for guardian in guardians for monitor in children_of(guardian)]
 
     def kill(self, victims: str, chance: random.Random) -> None:
         """The supervisor and, of one pair, the keepers named."""
         pids = {"supervisor": self.process.pid}
-        if "nursery" in victims:
-            (pids["nursery"],) = wait_until(lambda: children_of(self.process.pid))
+        if "spawner" in victims:
+            (pids["spawner"],) = wait_until(lambda: children_of(self.process.pid))
         elif victims != "supervisor":
-            pids["outer"], pids["inner"] = chance.choice(wait_until(self.keepers))
+            pids["guardian"], pids["monitor"] = chance.choice(wait_until(self.keepers))
         for who in victims.split():
             with contextlib.suppress(ProcessLookupError):  # its own job was quicker
                 os.kill(pids[who], signal.SIGKILL)
@@ -110,13 +110,13 @@ def settle(run: Run) -> float:
     ("victims", "share"),
     [
         ("supervisor", 1.0),
-        ("supervisor inner", 0.5),
-        ("inner supervisor", 0.25),
-        ("supervisor outer", 0.5),
-        ("outer supervisor", 0.25),
-        ("supervisor nursery", 0.25),
-        ("nursery supervisor", 0.25),
-        ("inner outer supervisor", 0.25),
+        ("supervisor monitor", 0.5),
+        ("monitor supervisor", 0.25),
+        ("supervisor guardian", 0.5),
+        ("guardian supervisor", 0.25),
+        ("supervisor spawner", 0.25),
+        ("spawner supervisor", 0.25),
+        ("monitor guardian supervisor", 0.25),
     ],
 )
 def test_no_process_survives_a_kill(tmp_path: Path, nasty: str, victims: str, share: float) -> None:

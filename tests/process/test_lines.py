@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, Signaled, TimedOut
-from gpulaunch.process.client import SERVE, Ended, Nursery, WorkerGone
+from gpulaunch.process.client import SERVE, AttemptOver, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from tests.process.support import WorkerSlot
 
@@ -28,28 +28,28 @@ print("bye")
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def spawner() -> Iterator[Spawner]:
+    with Spawner() as spawner:
+        yield spawner
 
 
 class Bench(WorkerSlot):
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
-        super().__init__(nursery, folder)
+    def __init__(self, spawner: Spawner, folder: Path) -> None:
+        super().__init__(spawner, folder)
         (folder / "loop.py").write_text(LOOP)
         self.program = (sys.executable, "loop.py")
 
-    def do(self, what: str = "answers.write('0\\n')", **limits: float) -> Ended:
+    def do(self, what: str = "answers.write('0\\n')", **limits: float) -> AttemptOver:
         argv = (sys.executable, "-I", "-S", str(SERVE), "lines", *self.program)
         env = {"MARK": self.mark}
         task = Task("k", {"what": what})
         self.launch(*argv, env_set=env, task=task, cwd=str(self.folder), **limits)
-        return self.expect(Ended)
+        return self.expect(AttemptOver)
 
 
 @pytest.fixture
-def bench(nursery: Nursery, tmp_path: Path) -> Iterator[Bench]:
-    with Bench(nursery, tmp_path) as bench:
+def bench(spawner: Spawner, tmp_path: Path) -> Iterator[Bench]:
+    with Bench(spawner, tmp_path) as bench:
         yield bench
 
 
@@ -60,7 +60,7 @@ def test_it_is_started_once_and_each_item_has_its_own_log(bench: Bench) -> None:
     assert bench.text(3).count("x") == 100_001
     assert len(bench.alive) == 2
     bench.pair.retire()
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
     assert bench.alive == []
     assert bench.text(3).endswith("bye\n")
 

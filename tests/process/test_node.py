@@ -24,7 +24,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.gpus.names import Held, bind_name
+from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.process import keeper
 from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
@@ -472,7 +472,7 @@ def test_every_attempt_on_a_node_has_ports_of_its_own(node: Node) -> None:
     ports = [int(word) for each in node.attempts for word in node.log(each).split()[:2]]
     assert len(set(ports)) == 4
     for port in ports:
-        with pytest.raises(Held):
+        with pytest.raises(NameHeldError):
             bind_name(f"port/{port}")
     for process in processes:
         process.terminate()
@@ -700,11 +700,11 @@ def test_a_signal_that_the_job_alone_has_got_is_not_slurms(node: Node) -> None:
 
 
 def node_job(shim: int) -> int:
-    """The job's own process: below the nursery, the outer keeper and the inner one."""
-    (nursery,) = children_of(shim)
-    (outer,) = children_of(nursery)
-    (inner,) = children_of(outer)
-    (job,) = children_of(inner)
+    """The job's own process: below the spawner, the guardian and the monitor one."""
+    (spawner,) = children_of(shim)
+    (guardian,) = children_of(spawner)
+    (monitor,) = children_of(guardian)
+    (job,) = children_of(monitor)
     return job
 
 
@@ -760,10 +760,10 @@ def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:
     attempt = node.ticket("sh", "-c", "echo up; exec sleep 1000")
     process = node.start()
     running(node, attempt)
-    (nursery,) = children_of(process.pid)
-    (outer,) = children_of(nursery)
-    (inner,) = children_of(outer)
-    for pid in (nursery, outer, inner):
+    (spawner,) = children_of(process.pid)
+    (guardian,) = children_of(spawner)
+    (monitor,) = children_of(guardian)
+    for pid in (spawner, guardian, monitor):
         os.kill(pid, signal.SIGKILL)
     status, said = finished(process)
     assert status == 70
@@ -884,8 +884,8 @@ def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
 ) -> None:
     attempt = node.ticket("true")
     monkeypatch.setattr(shim, "claim", full_disk)
-    ours = shim.Attempt(os.fsencode(node.run.path), os.fsencode(str(attempt)))
-    asked = shim.Asked.__new__(shim.Asked)  # no signals are heard in this process
+    ours = shim.NodeAttempt(os.fsencode(node.run.path), os.fsencode(str(attempt)))
+    asked = shim.StopSignals.__new__(shim.StopSignals)  # no signals are heard in this process
     assert shim.serve(ours, {}, asked, PATIENCE) == shim.NO_ROOM
     assert not node.run.log(attempt).exists()
 

@@ -16,8 +16,14 @@ import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Signaled, TimedOut
 from gpulaunch.engines.forkable import EARLY, forkable
-from gpulaunch.process.client import Ended, Gone, Started, StartedCold
-from gpulaunch.process.preloading import Preload, PreloadServer, Ready, Refused, Vanished
+from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, StartedCold
+from gpulaunch.process.preloading import (
+    Preload,
+    PreloadReady,
+    PreloadServer,
+    PreloadUnavailable,
+    Vanished,
+)
 from tests.explain.support import ALL
 from tests.helpers import goes_along, wait_until
 from tests.process.preloaded import news_of
@@ -72,7 +78,9 @@ class Bench:
             yield server
             assert server.said() == ""
 
-    def news(self, *modules: str, auto: bool = False, **more: object) -> Ready | Refused:
+    def news(
+        self, *modules: str, auto: bool = False, **more: object
+    ) -> PreloadReady | PreloadUnavailable:
         with self.serving(*modules, auto=auto, **more) as server:
             news = news_of(server)
             assert not isinstance(news, Vanished)
@@ -81,21 +89,21 @@ class Bench:
     def refusal(self, text: str, **more: object) -> str:
         """What is said to a library that does this when it is imported."""
         news = self.news(self.library("library", text), **more)
-        assert isinstance(news, Refused)
+        assert isinstance(news, PreloadUnavailable)
         return news.why
 
     @contextlib.contextmanager
     def slot(self, *modules: str, leases: tuple[int, ...] = (), **more: object) -> Iterator[Slot]:
         with self.serving(*modules, **more) as server:
-            assert isinstance(news_of(server), Ready)
+            assert isinstance(news_of(server), PreloadReady)
             folder = self.folder / f"slot.{self.servers}"
             folder.mkdir()
             with Slot(server, folder, leases) as slot:
                 yield slot
 
-    def run(self, slot: Slot, *args: str, **limits: object) -> Ended:
+    def run(self, slot: Slot, *args: str, **limits: object) -> AttemptOver:
         self.launch(slot, *args, **limits)
-        return slot.expect(Ended, 120)
+        return slot.expect(AttemptOver, 120)
 
     def launch(self, slot: Slot, *args: str, **limits: object) -> None:
         argv = [self.python, "script.py", *args]
@@ -113,7 +121,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_an_import_that_fails_is_named(bench: Bench) -> None:
-    assert bench.news("no_such") == Refused(
+    assert bench.news("no_such") == PreloadUnavailable(
         "import no_such fails: ModuleNotFoundError: No module named 'no_such'"
     )
     assert bench.refusal("1/0") == "import library fails: ZeroDivisionError: division by zero"
@@ -166,8 +174,10 @@ def test_torch_is_asked_in_a_forked_child_whether_cuda_was_begun(bench: Bench) -
     native = "import os\nME = os.getpid()\nclass _C:\n    @staticmethod\n"
     native += "    def _cuda_isInBadFork():\n        return os.getpid() != ME"
     news = bench.news(bench.library("torch", native))
-    assert news == Refused("an import initialised CUDA")
-    assert isinstance(bench.news(bench.library("torch", native.replace("!= ME", "== 0"))), Ready)
+    assert news == PreloadUnavailable("an import initialised CUDA")
+    assert isinstance(
+        bench.news(bench.library("torch", native.replace("!= ME", "== 0"))), PreloadReady
+    )
 
 
 DRIVER = """
@@ -186,7 +196,7 @@ def test_a_driver_that_is_only_mapped_is_told_from_one_that_was_begun(bench: Ben
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
     bench.env["LD_LIBRARY_PATH"] = str(bench.folder)
     mapped = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1')"
-    assert isinstance(bench.news(bench.library("mapped", mapped)), Ready)
+    assert isinstance(bench.news(bench.library("mapped", mapped)), PreloadReady)
     assert bench.refusal(mapped + "; cuda.cuInit(0)") == "an import initialised CUDA's driver"
 
 
@@ -198,7 +208,7 @@ def test_what_replaces_the_keepers_tools_is_not_for_them(bench: Bench) -> None:
 def test_a_script_that_sets_what_imports_read_starts_cold(bench: Bench) -> None:
     bench.script("import os\nos.environ['LIBRARY_HOME'] = '/x'\nimport library\n")
     assert "sets LIBRARY_HOME" in bench.refusal("import os; HOME = os.getenv('LIBRARY_HOME')")
-    assert isinstance(bench.news(bench.library("library", "")), Ready)
+    assert isinstance(bench.news(bench.library("library", "")), PreloadReady)
     bench.script("import os\nos.environ.setdefault('OMP_NUM_THREADS', '1')\nimport library\n")
     assert "sets OMP_NUM_THREADS" in bench.refusal("")
 
@@ -211,7 +221,7 @@ def test_a_variable_that_each_attempt_has_its_own_cannot_be_read_once(bench: Ben
 def test_a_file_beside_the_script_may_stand_before_one_of_pythons(bench: Bench) -> None:
     bench.script("X = 1", "ctypes.py")
     news = bench.news(bench.library("library"))
-    assert isinstance(news, Refused)
+    assert isinstance(news, PreloadUnavailable)
     assert news.why.endswith("ctypes.py stands before Python's own module")
 
 
@@ -222,7 +232,7 @@ def test_an_interpreter_that_is_too_old_says_so_and_runs_nothing(bench: Bench) -
     bench.script("open('ran', 'w')")
     for python in old:
         bench.python = str(python)
-        assert bench.news("os") == Refused("it is no CPython of version 3.8 or newer")
+        assert bench.news("os") == PreloadUnavailable("it is no CPython of version 3.8 or newer")
     assert not (bench.folder / "ran").exists()
 
 
@@ -237,7 +247,9 @@ def test_an_interpreter_that_does_not_come_to_the_server_runs_no_script(bench: B
     )
     with PreloadServer(preload, str(bench.folder / "imports")) as server:
         news = news_of(server)
-    assert news == Refused("it does not begin with what PYTHONPATH names (sitecustomize)")
+    assert news == PreloadUnavailable(
+        "it does not begin with what PYTHONPATH names (sitecustomize)"
+    )
     assert not (bench.folder / "ran").exists()
 
 
@@ -258,7 +270,7 @@ def test_auto_finds_what_the_script_imports(bench: Bench, python: str) -> None:
         "def later():\n    import lazy\n"
     )
     news = bench.news(auto=True)
-    assert isinstance(news, Ready)
+    assert isinstance(news, PreloadReady)
     assert news.modules == ("heavy", "heavier.part", "optional", "behind")
     assert news.left_out == {
         "bitsandbytes": "it initialises CUDA when it is imported",
@@ -267,14 +279,14 @@ def test_auto_finds_what_the_script_imports(bench: Bench, python: str) -> None:
 
 
 def test_auto_says_that_it_found_nothing(bench: Bench) -> None:
-    assert bench.news(auto=True) == Refused("nothing to import was found in script.py")
+    assert bench.news(auto=True) == PreloadUnavailable("nothing to import was found in script.py")
 
 
 def test_it_says_what_imports_read_but_not_what_they_hand_on(bench: Bench) -> None:
     text = "import os\nos.getenv('ONE')\ndict(os.environ)\nos.environ.copy()\n'TWO' in os.environ\n"
     text += "[os.environ[n] for n in os.environ if n.startswith('HO')]"
     news = bench.news(bench.library("library", text))
-    assert isinstance(news, Ready)
+    assert isinstance(news, PreloadReady)
     assert news.reads == {"ONE", "TWO", "HOME"}
 
 
@@ -310,7 +322,7 @@ def test_a_local_file_that_changed_since_is_read_anew(bench: Bench) -> None:
         bench.script("VALUE = 'another'", "local.py")
         bench.launch(slot)
         assert "local.py" in slot.expect(StartedCold).why
-        slot.expect(Ended)
+        slot.expect(AttemptOver)
         assert slot.log.read_text() == "another\n"
 
 
@@ -343,7 +355,7 @@ def test_a_hook_that_hangs_at_the_first_fork_is_refused(
     bench.python = python
     mark = bench.env["MARK"] = token()
     news = bench.news(at_fork(bench, when, HANG), at_fork=1.0)
-    assert news == Refused(f"{REGISTERED} had not returned after 1 s")
+    assert news == PreloadUnavailable(f"{REGISTERED} had not returned after 1 s")
     assert marked(mark, "environ") == []
 
 
@@ -351,7 +363,7 @@ def test_a_hook_that_hangs_at_the_first_fork_is_refused(
 def test_a_hook_that_ends_the_process_is_refused(bench: Bench, when: str) -> None:
     mark = bench.env["MARK"] = token()
     news = bench.news(at_fork(bench, when, "os._exit(0)"))
-    assert isinstance(news, Refused)
+    assert isinstance(news, PreloadUnavailable)
     assert news.why.startswith(f"{REGISTERED} ended ")
     assert marked(mark, "environ") == []
 
@@ -375,7 +387,7 @@ def test_a_hook_that_holds_up_a_later_child_has_its_job_start_cold(
         assert slot.expect(StartedCold) == StartedCold(
             f"job.{nth - 1}", f"{REGISTERED} {what}", for_good=True
         )
-        assert slot.expect(Ended).outcome == Exited(0)
+        assert slot.expect(AttemptOver).outcome == Exited(0)
         assert slot.log.read_text() == "False\n"
         assert bench.run(slot).outcome == Exited(0)
         slot.finish()
@@ -412,7 +424,7 @@ def test_a_job_whose_hook_hangs_can_be_stopped(bench: Bench) -> None:
         bench.launch(slot)
         wait_until(lambda: (bench.folder / "forks").read_text() == "xx")
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
         slot.finish()
 
 
@@ -474,10 +486,10 @@ def test_timeouts_stops_and_sweeps_hold_for_forked_jobs(
         ended = bench.run(slot, "sleeps", timeout=0.3, grace=5.0)
         assert ended.outcome == TimedOut("timeout", 0.3, Signaled(15))
         bench.launch(slot, "sleeps")
-        pid = slot.expect(Started).pid
+        pid = slot.expect(ProgramStarted).pid
         assert os.getsid(pid) == pid
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
         assert bench.run(slot, "sleeps", outputs=("/nowhere",), timeout=0.1).leftovers == 0
         slot.finish()
     assert marked(mark) == []
@@ -503,11 +515,11 @@ def test_a_forked_job_holds_its_lease_and_its_children_do(bench: Bench) -> None:
 def test_pairs_outlive_their_server(bench: Bench) -> None:
     bench.script("import sys\nprint(sys.stdin.read(), 'json' in sys.modules)")
     with bench.serving("json") as server:
-        assert isinstance(news_of(server), Ready)
+        assert isinstance(news_of(server), PreloadReady)
         with Slot(server, bench.folder) as slot:
             bench.run(slot)
-            (nursery,) = children_of(server.pid)
-            os.kill(nursery, signal.SIGKILL)
+            (spawner,) = children_of(server.pid)
+            os.kill(spawner, signal.SIGKILL)
             assert news_of(server) == Vanished()
             assert bench.run(slot).outcome == Exited(0)
             slot.pair.end()
@@ -536,7 +548,7 @@ if nasty == "importing":
         time.sleep(600)
 with bench.slot("json") as slot:
     for mode in ("daemons", "ignore-term", "tree"):
-        pair = slot.nursery.pair()
+        pair = slot.spawner.pair()
         slot.pair = pair
         bench.launch(slot, nasty, mode, mark, grace=0.2)
         slot.expect(Started)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Signaled
-from gpulaunch.process.client import Ended, StartedCold
-from gpulaunch.process.preloading import Refused
+from gpulaunch.process.client import AttemptOver, StartedCold
+from gpulaunch.process.preloading import PreloadUnavailable
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, marked, token
 from tests.process.test_preload import HANG, NEWEST, OLDEST, Bench
@@ -96,16 +96,16 @@ def in_pth(bench: Bench) -> Registers:
 
 
 def keepers_of(slot: Slot) -> tuple[int, int]:
-    """Outer and inner keeper: below the guard is the server."""
-    (server,) = wait_until(lambda: children_of(slot.nursery.pid))
-    (outer,) = wait_until(lambda: children_of(server))
-    (inner,) = wait_until(lambda: children_of(outer))
-    return outer, inner
+    """Guardian and monitor: below the guard is the server."""
+    (server,) = wait_until(lambda: children_of(slot.spawner.pid))
+    (guardian,) = wait_until(lambda: children_of(server))
+    (monitor,) = wait_until(lambda: children_of(guardian))
+    return guardian, monitor
 
 
 def refuses(bench: Bench, module: str) -> None:
     news = bench.news(module, at_fork=1.0)
-    assert news == Refused(f"{AT_FORK} had not returned after 1 s")
+    assert news == PreloadUnavailable(f"{AT_FORK} had not returned after 1 s")
     assert marked(bench.env["MARK"], "environ") == []
 
 
@@ -118,7 +118,7 @@ def serves(bench: Bench, module: str, cold: bool) -> None:
                 assert slot.expect(StartedCold) == StartedCold(
                     "job.1", f"{AT_FORK} had not returned after 2 s", for_good=True
                 )
-            assert slot.expect(Ended).outcome == Exited(0)
+            assert slot.expect(AttemptOver).outcome == Exited(0)
             assert slot.log.read_text() == f"{not cold}\n"
         slot.finish()
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
@@ -161,22 +161,24 @@ def test_a_job_that_a_c_librarys_handler_holds_up_can_be_stopped(
         bench.launch(slot)
         wait_until(lambda: len((bench.folder / "forks").read_text()) == PROBED + 1)
         slot.pair.stop("cancelled")
-        assert slot.expect(Ended).outcome == Cancelled(Signaled(15))
+        assert slot.expect(AttemptOver).outcome == Cancelled(Signaled(15))
         slot.finish()
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
 
 
 @quiet
-@pytest.mark.parametrize("victim", ["the supervisor", "inner", "outer and inner"])
+@pytest.mark.parametrize("victim", ["the supervisor", "monitor", "guardian and monitor"])
 @pytest.mark.parametrize("hangs", ["prepare", "parent", "child"])
 def test_what_a_c_librarys_handler_holds_up_dies_with_its_keepers(
     bench: Bench, in_c: Registers, hangs: str, victim: str
 ) -> None:
     module = in_c(hangs, nth=PROBED + 1)
     with bench.slot(module, at_fork=600.0) as slot:
-        outer, inner = keepers_of(slot)
+        guardian, monitor = keepers_of(slot)
         wait_until(lambda: len((bench.folder / "forks").read_text()) == PROBED + 1)
-        for pid in {"inner": [inner], "outer and inner": [outer, inner]}.get(victim, []):
+        for pid in {"monitor": [monitor], "guardian and monitor": [guardian, monitor]}.get(
+            victim, []
+        ):
             os.kill(pid, signal.SIGKILL)
     wait_until(lambda: marked(bench.env["MARK"], "environ") == [])
 

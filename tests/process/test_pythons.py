@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, NotStarted, Signaled, TimedOut
-from gpulaunch.process.client import SERVE, Ended, Nursery, Started
+from gpulaunch.process.client import SERVE, AttemptOver, ProgramStarted, Spawner
 from gpulaunch.process.command import Task
 from tests.process.support import Slot, marked, token
 
@@ -28,7 +28,7 @@ def python(version: str) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_keepers_run_on(version: str, tmp_path: Path, nasty: str) -> None:
     mark = token()
-    with Nursery(python(version)) as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner(python(version)) as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("sh", "-c", "exit 3").outcome == Exited(3)
         assert isinstance(slot.run("/no/program").outcome, NotStarted)
         assert slot.run(nasty, "daemons-exit", mark).leftovers == 3
@@ -36,12 +36,12 @@ def test_keepers_run_on(version: str, tmp_path: Path, nasty: str) -> None:
         assert ended.outcome == TimedOut("idle_timeout", 0.2, Signaled(15))
         assert slot.run("true", outputs=("/etc/hostname/*",)).outcome != Exited(0)
         slot.launch(nasty, "ignore-term", mark)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
         slot.pair.stop("stopped", now=True)
-        slot.expect(Ended)
+        slot.expect(AttemptOver)
         slot.finish()
         assert marked(mark) == []
-        assert nursery.said() == ""
+        assert spawner.said() == ""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -55,16 +55,16 @@ def test_workers_run_on(version: str, tmp_path: Path) -> None:
     interpreter = python(version)
     call = (interpreter, str(SERVE), "call", f"{tmp_path}/made.py:act", f"{tmp_path}/made.py:load")
     lines = (interpreter, "-I", "-S", str(SERVE), "lines", "sh", "loop.sh")
-    with Nursery(interpreter) as nursery, Slot(nursery, tmp_path) as slot:
+    with Spawner(interpreter) as spawner, Slot(spawner, tmp_path) as slot:
         for argv in (call, lines):
             codes = []
             for n in "123":
                 slot.launch(*argv, task=Task(argv[-1], {"n": n}), cwd=str(tmp_path))
-                ended = slot.expect(Ended)
+                ended = slot.expect(AttemptOver)
                 assert ended.kept
                 codes.append(ended.outcome)
             assert codes == [Exited(0), Exited(1 if argv is call else 0), Exited(0)]
         assert (tmp_path / "3.log").read_text() == "['1', '2', '3']\n"
         assert (tmp_path / "6.log").read_text() == '{"n": "3"}\n'
         slot.finish()
-        assert nursery.said() == ""
+        assert spawner.said() == ""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.process.client import KEEPER, Ended, Gone, Nursery, Started, Unkillable
+from gpulaunch.process.client import KEEPER, AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, keepers_of, marked, token
 
@@ -58,26 +58,26 @@ def test_a_tree_that_forked_a_thousand_is_counted_and_gone(slot: Slot) -> None:
 
 
 @pytest.mark.parametrize("mode", [*MODES, "kill-parent"])
-@pytest.mark.parametrize("victims", ["inner", "outer", "inner outer", "outer inner"])
+@pytest.mark.parametrize("victims", ["monitor", "guardian", "monitor guardian", "guardian monitor"])
 def test_no_process_is_left_when_keepers_are_killed_and_the_pair_is_gone(
-    nursery: Nursery, tmp_path: Path, nasty: str, mode: str, victims: str
+    spawner: Spawner, tmp_path: Path, nasty: str, mode: str, victims: str
 ) -> None:
     for turn in range(TIMES):
         mark = token()
         folder = tmp_path / str(turn)
         folder.mkdir()
-        with Slot(nursery, folder) as slot:
-            pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
+        with Slot(spawner, folder) as slot:
+            pids = dict(zip(("guardian", "monitor"), keepers_of(spawner), strict=True))
             slot.launch(nasty, mode, mark, grace=0.1, timeout=0.5)
             if mode != "kill-parent":  # which may be quicker than the word of its start
-                slot.expect(Started)
+                slot.expect(ProgramStarted)
             wait_a_little(random.Random(f"{mode} {victims} {turn}").random() * 0.03)
             for victim in victims.split():
                 try_kill(pids[victim])
             slot.expect(Gone)
             assert marked(mark) == []
-        wait_until(lambda: children_of(nursery.pid) == [])
-    assert not nursery.said()
+        wait_until(lambda: children_of(spawner.pid) == [])
+    assert not spawner.said()
 
 
 def wait_a_little(seconds: float) -> None:
@@ -90,81 +90,81 @@ def try_kill(pid: int) -> None:
 
 
 def test_a_job_goes_on_when_outer_is_killed_and_its_end_is_told(
-    nursery: Nursery, slot: Slot, nasty: str
+    spawner: Spawner, slot: Slot, nasty: str
 ) -> None:
     mark = token()
     slot.launch("sh", "-c", f"{nasty} daemons-exit {mark}; sleep 0.3; exit 3")
-    slot.expect(Started)
-    outer, _ = keepers_of(nursery)
-    os.kill(outer, signal.SIGKILL)
-    ended = slot.expect(Ended)
+    slot.expect(ProgramStarted)
+    guardian, _ = keepers_of(spawner)
+    os.kill(guardian, signal.SIGKILL)
+    ended = slot.expect(AttemptOver)
     assert (ended.outcome, ended.leftovers) == (Exited(3), 3)
     assert slot.expect(Gone).attempt is None
     assert marked(mark) == []
 
 
-def test_a_killed_inner_keeper_is_a_lost_attempt_by_name(nursery: Nursery, slot: Slot) -> None:
+def test_a_killed_monitor_is_a_lost_attempt_by_name(spawner: Spawner, slot: Slot) -> None:
     slot.launch("sleep", "100")
-    slot.expect(Started)
-    os.kill(keepers_of(nursery)[1], signal.SIGKILL)
+    slot.expect(ProgramStarted)
+    os.kill(keepers_of(spawner)[1], signal.SIGKILL)
     assert slot.expect(Gone).attempt == "job.1"
     assert slot.end() is None
 
 
 def test_an_end_on_file_that_the_keeper_could_not_tell_any_more_is_told(
-    nursery: Nursery, slot: Slot
+    spawner: Spawner, slot: Slot
 ) -> None:
     """Killed after writing and before sending: here, the file is another attempt's, renamed."""
     slot.run("sh", "-c", "exit 5")
     written = slot.end_file
-    _, inner = keepers_of(nursery)
+    _, monitor = keepers_of(spawner)
     slot.launch("sleep", "100")
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     written.rename(slot.end_file)
-    os.kill(inner, signal.SIGKILL)
-    ended = slot.expect(Ended)
+    os.kill(monitor, signal.SIGKILL)
+    ended = slot.expect(AttemptOver)
     assert (ended.attempt, ended.outcome) == ("job.2", Exited(5))
     assert slot.expect(Gone).attempt is None
 
 
-def test_a_stopped_keeper_is_woken(nursery: Nursery, slot: Slot) -> None:
+def test_a_stopped_keeper_is_woken(spawner: Spawner, slot: Slot) -> None:
     slot.run("true")
-    for pid in keepers_of(nursery):
+    for pid in keepers_of(spawner):
         os.kill(pid, signal.SIGSTOP)
     assert slot.run("true").outcome == Exited(0)
 
 
-def test_a_stopped_keeper_is_woken_by_the_nursery_when_outer_is_gone(
-    nursery: Nursery, slot: Slot
+def test_a_stopped_keeper_is_woken_by_the_spawner_when_the_guardian_is_gone(
+    spawner: Spawner, slot: Slot
 ) -> None:
-    """Outer is stopped first, and cannot wake inner before it is killed."""
+    """Guardian is stopped first, and cannot wake monitor before it is killed."""
     slot.launch("sleep", "0.2")
-    slot.expect(Started)
-    outer, inner = keepers_of(nursery)
-    os.kill(nursery.pid, signal.SIGSTOP)  # or it would wake outer
-    os.kill(outer, signal.SIGSTOP)
-    os.kill(inner, signal.SIGSTOP)
-    wait_until(lambda: b") T" in Path(f"/proc/{inner}/stat").read_bytes())
-    os.kill(outer, signal.SIGKILL)
-    os.kill(nursery.pid, signal.SIGCONT)
-    assert slot.expect(Ended).outcome == Exited(0)
+    slot.expect(ProgramStarted)
+    guardian, monitor = keepers_of(spawner)
+    os.kill(spawner.pid, signal.SIGSTOP)  # or it would wake guardian
+    os.kill(guardian, signal.SIGSTOP)
+    os.kill(monitor, signal.SIGSTOP)
+    wait_until(lambda: b") T" in Path(f"/proc/{monitor}/stat").read_bytes())
+    os.kill(guardian, signal.SIGKILL)
+    os.kill(spawner.pid, signal.SIGCONT)
+    assert slot.expect(AttemptOver).outcome == Exited(0)
     slot.expect(Gone)
 
 
-def test_keepers_ignore_signals_that_are_not_meant_for_them(nursery: Nursery, slot: Slot) -> None:
+def test_keepers_ignore_signals_that_are_not_meant_for_them(spawner: Spawner, slot: Slot) -> None:
     slot.launch("sleep", "0.3")
-    slot.expect(Started)
-    for pid in (nursery.pid, *keepers_of(nursery)):
+    slot.expect(ProgramStarted)
+    for pid in (spawner.pid, *keepers_of(spawner)):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(pid, number)
-    assert slot.expect(Ended).outcome == Exited(0)
+    assert slot.expect(AttemptOver).outcome == Exited(0)
 
 
-def test_nursery_and_keepers_have_sessions_and_names_of_their_own(
-    nursery: Nursery, slot: Slot
+def test_spawner_and_keepers_have_sessions_and_names_of_their_own(
+    spawner: Spawner, slot: Slot
 ) -> None:
     slot.run("true")
-    pids = [nursery.pid, *keepers_of(nursery)]
+    pids = [spawner.pid, *keepers_of(spawner)]
     assert [os.getsid(pid) for pid in pids] == pids
     for pid in pids:
         assert b"gpulaunch" not in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -172,21 +172,21 @@ def test_nursery_and_keepers_have_sessions_and_names_of_their_own(
 
 
 def test_leases_are_held_until_nothing_is_left(
-    nursery: Nursery, tmp_path: Path, nasty: str
+    spawner: Spawner, tmp_path: Path, nasty: str
 ) -> None:
-    """Held by nursery, outer, inner and job; the nasty job closes its own, inner and outer die."""
+    """Held by spawner, guardian, monitor and job; the job closes its own, both keepers die."""
     mark = token()
     name = f"\0gpulaunch-test/{mark}"
     with socket.socket(socket.AF_UNIX) as lease, socket.socket(socket.AF_UNIX) as alive:
         lease.bind(name)
         alive.bind(name + "/alive")
-        slot = Slot(nursery, tmp_path, (lease.fileno(),), alive.fileno())
+        slot = Slot(spawner, tmp_path, (lease.fileno(),), alive.fileno())
         slot.launch(nasty, "daemons", mark, grace=0.1)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
     wait_until(lambda: len(marked(mark)) == 4)
     assert not can_bind(name)
     assert not can_bind(name + "/alive")
-    for pid in keepers_of(nursery):
+    for pid in keepers_of(spawner):
         os.kill(pid, signal.SIGKILL)
     while not can_bind(name) or not can_bind(name + "/alive"):
         pass
@@ -204,9 +204,9 @@ def can_bind(name: str) -> bool:
         return True
 
 
-def test_the_alive_descriptor_is_not_the_jobs(nursery: Nursery, tmp_path: Path) -> None:
+def test_the_alive_descriptor_is_not_the_jobs(spawner: Spawner, tmp_path: Path) -> None:
     read, write = os.pipe()
-    with Slot(nursery, tmp_path, (), write) as slot:
+    with Slot(spawner, tmp_path, (), write) as slot:
         os.close(write)
         slot.run("ls", "-l", "/proc/self/fd")
         assert f"pipe:[{os.fstat(read).st_ino}]" not in slot.log.read_text()
@@ -216,10 +216,10 @@ def test_the_alive_descriptor_is_not_the_jobs(nursery: Nursery, tmp_path: Path) 
     os.close(read)
 
 
-def test_a_pair_that_is_gone_holds_no_lease_any_more(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_pair_that_is_gone_holds_no_lease_any_more(spawner: Spawner, tmp_path: Path) -> None:
     for _ in range(30):
         read, write = os.pipe()
-        with Slot(nursery, tmp_path, (write, write, write), write) as slot:
+        with Slot(spawner, tmp_path, (write, write, write), write) as slot:
             os.close(write)
             slot.finish()
             assert at_end_of_file(read)
@@ -252,28 +252,28 @@ exec(compile(open(KEEPER).read(), KEEPER, "exec"))
 """
 
 
-@pytest.mark.parametrize("victims", ["", "inner", "inner outer"])
+@pytest.mark.parametrize("victims", ["", "monitor", "monitor guardian"])
 def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, victims: str) -> None:
     """Their numbers cannot be recycled while we have not reaped them; any other's can."""
     spy, record, python = tmp_path / "spy.py", tmp_path / "record", tmp_path / "python"
     spy.write_text(f"RECORD, KEEPER = {str(record)!r}, {str(KEEPER)!r}\n{SPY}")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$4"\n')
     python.chmod(0o755)
-    with Nursery(str(python)) as nursery:
+    with Spawner(str(python)) as spawner:
         for mode in ("daemons", "hopper", "tree", "daemons-exit", "ignore-term"):
             folder = tmp_path / mode
             folder.mkdir()
             mark = token()
-            with Slot(nursery, folder) as slot:
-                pids = dict(zip(("outer", "inner"), keepers_of(nursery), strict=True))
+            with Slot(spawner, folder) as slot:
+                pids = dict(zip(("guardian", "monitor"), keepers_of(spawner), strict=True))
                 slot.launch(nasty, mode, mark, timeout=0.1, grace=0.1)
-                slot.expect(Started)
+                slot.expect(ProgramStarted)
                 for victim in victims.split():
                     try_kill(pids[victim])
-                slot.expect(Gone if victims else Ended)
+                slot.expect(Gone if victims else AttemptOver)
                 assert marked(mark) == []
-            wait_until(lambda: children_of(nursery.pid) == [])
-        assert nursery.said() == ""
+            wait_until(lambda: children_of(spawner.pid) == [])
+        assert spawner.said() == ""
     assert not record.exists() or record.read_text() == ""
 
 
@@ -299,17 +299,17 @@ def test_an_unkillable_process_is_told_and_keeps_the_pair(open_folder: Path, nas
     python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} "$4"\n')
     python.chmod(0o755)
     mark = token()
-    with Nursery(str(python)) as nursery, Slot(nursery, open_folder) as slot:
+    with Spawner(str(python)) as spawner, Slot(spawner, open_folder) as slot:
         slot.launch("sh", "-c", f"{program} root {mark} & sleep 0.3; exit 0", grace=0.1)
         said = slot.expect(Unkillable, 60.0)
         assert said.attempt == "job.1"
         assert list(said.pids) == marked(mark)
         os.kill(said.pids[0], signal.SIGKILL)
-        assert slot.expect(Ended).outcome == Exited(0)
+        assert slot.expect(AttemptOver).outcome == Exited(0)
 
 
 def test_cancelling_is_quick_where_nothing_resists(slot: Slot) -> None:
     slot.launch("bash", "-c", "sleep 100 & sleep 100 & wait", grace=60.0)
-    slot.expect(Started)
+    slot.expect(ProgramStarted)
     slot.pair.stop("cancelled")
-    assert isinstance(slot.expect(Ended).outcome, Cancelled)
+    assert isinstance(slot.expect(AttemptOver).outcome, Cancelled)

@@ -21,7 +21,7 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.process.client import SERVE, Ended, Gone, Nursery, Started, WorkerGone
+from gpulaunch.process.client import SERVE, AttemptOver, Gone, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from tests.helpers import wait_until
 from tests.process.support import WorkerSlot, keepers_of
@@ -43,16 +43,16 @@ PROGRAM = """
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def spawner() -> Iterator[Spawner]:
+    with Spawner() as spawner:
+        yield spawner
 
 
 class Bench(WorkerSlot):
     """A pair that is handed items for one function."""
 
-    def __init__(self, nursery: Nursery, folder: Path, leases: tuple[int, ...] = ()) -> None:
-        super().__init__(nursery, folder, leases)
+    def __init__(self, spawner: Spawner, folder: Path, leases: tuple[int, ...] = ()) -> None:
+        super().__init__(spawner, folder, leases)
         self.file = folder / "made.py"
         self.file.write_text(textwrap.dedent(PROGRAM))
         self.load = f"{self.file}:load"
@@ -66,14 +66,14 @@ class Bench(WorkerSlot):
         unset = ("PYTHONUNBUFFERED",)
         self.launch(*argv, env_set=env, env_unset=unset, task=task, **more)
 
-    def do(self, what: str = "pass", **more: Any) -> Ended:
+    def do(self, what: str = "pass", **more: Any) -> AttemptOver:
         self.item(what, **more)
-        return self.expect(Ended)
+        return self.expect(AttemptOver)
 
 
 @pytest.fixture
-def bench(nursery: Nursery, tmp_path: Path) -> Iterator[Bench]:
-    with Bench(nursery, tmp_path) as bench:
+def bench(spawner: Spawner, tmp_path: Path) -> Iterator[Bench]:
+    with Bench(spawner, tmp_path) as bench:
         yield bench
 
 
@@ -91,15 +91,15 @@ def test_each_item_is_said_to_have_started_in_the_same_process(bench: Bench) -> 
     pids = set()
     for _ in range(2):
         bench.item()
-        pids.add(bench.expect(Started).pid)
-        bench.expect(Ended)
+        pids.add(bench.expect(ProgramStarted).pid)
+        bench.expect(AttemptOver)
     assert pids == set(bench.alive)
 
 
 def test_a_worker_that_is_to_retire_leaves_in_good_order(bench: Bench) -> None:
     bench.do()
     bench.pair.retire()
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
     assert bench.alive == []
     assert bench.text(1).endswith("leaving\n")
     assert bench.do().outcome == Exited(0)
@@ -108,7 +108,7 @@ def test_a_worker_that_is_to_retire_leaves_in_good_order(bench: Bench) -> None:
 
 def test_where_no_worker_is_left_it_is_gone_at_once(bench: Bench) -> None:
     bench.pair.retire()
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
 
 
 def test_a_worker_that_ignores_everything_is_killed_after_its_grace(bench: Bench) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_ignores_everything_is_killed_after_its_grace(bench: Bench
         grace=0.3,
     )
     bench.pair.retire()
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
     assert bench.alive == []
 
 
@@ -130,7 +130,7 @@ def test_to_retire_now_waits_for_no_grace(bench: Bench) -> None:
     )
     bench.pair.retire()
     bench.pair.retire(now=True)
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
     assert bench.alive == []
 
 
@@ -274,7 +274,7 @@ def test_a_stop_ends_the_worker_with_its_item(bench: Bench, reason: Any, kind: t
     bench.item("print('there', flush=True); time.sleep(600)")
     wait_until(lambda: "there" in bench.text(2) if bench.log.exists() else False)
     bench.pair.stop(reason, by="a person")
-    ended = bench.expect(Ended)
+    ended = bench.expect(AttemptOver)
     assert isinstance(ended.outcome, kind)
     assert not ended.kept
     assert bench.alive == []
@@ -288,7 +288,7 @@ def test_an_item_that_finishes_in_its_grace_ends_its_worker_all_the_same(bench: 
     )
     wait_until(lambda: "there" in bench.text(1) if bench.log.exists() else False)
     bench.pair.stop("cancelled")
-    ended = bench.expect(Ended)
+    ended = bench.expect(AttemptOver)
     assert ended.outcome == Cancelled(Exited(0))
     assert not ended.kept
     assert bench.alive == []
@@ -322,7 +322,7 @@ def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) ->
     assert len(bench.alive) == 2
     assert bench.do().kept
     bench.pair.retire()
-    bench.expect(WorkerGone)
+    bench.expect(WorkerReaped)
     assert bench.alive == []
 
 
@@ -370,8 +370,8 @@ def test_a_log_that_cannot_be_made_is_no_end_of_the_worker(bench: Bench, tmp_pat
     assert bench.do().outcome == Exited(0)
 
 
-def test_nothing_is_left_when_the_supervisor_goes(nursery: Nursery, tmp_path: Path) -> None:
-    with Bench(nursery, tmp_path) as bench:
+def test_nothing_is_left_when_the_supervisor_goes(spawner: Spawner, tmp_path: Path) -> None:
+    with Bench(spawner, tmp_path) as bench:
         bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
         wait_until(lambda: len(bench.alive) == 2)
         bench.pair.close()
@@ -381,9 +381,9 @@ def test_nothing_is_left_when_the_supervisor_goes(nursery: Nursery, tmp_path: Pa
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_nothing_is_left_when_a_keeper_is_killed(tmp_path: Path, victim: int) -> None:
-    with Nursery() as nursery, Bench(nursery, tmp_path) as bench:
+    with Spawner() as spawner, Bench(spawner, tmp_path) as bench:
         bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-        os.kill(keepers_of(nursery)[victim], signal.SIGKILL)
+        os.kill(keepers_of(spawner)[victim], signal.SIGKILL)
         if victim == 0:
             bench.pair.close()
         else:
@@ -398,9 +398,9 @@ def test_an_idle_pair_ends_its_worker_before_it_goes(bench: Bench) -> None:
     assert bench.alive == []
 
 
-def test_a_worker_holds_the_leases_of_its_pair(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_worker_holds_the_leases_of_its_pair(spawner: Spawner, tmp_path: Path) -> None:
     read, write = os.pipe()
-    with Bench(nursery, tmp_path, leases=(write,)) as bench:
+    with Bench(spawner, tmp_path, leases=(write,)) as bench:
         os.close(write)
         bench.do("signal.signal(signal.SIGTERM, signal.SIG_IGN)")
         (worker,) = bench.alive

@@ -11,7 +11,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Interrupted, Lost, Signaled
 from gpulaunch.metrics.model import CardSample
-from gpulaunch.prometheus.families import STALE, names
+from gpulaunch.prometheus.families import SAMPLE_MAX_AGE, names
 from gpulaunch.prometheus.tally import Tally
 from tests.prometheus.support import Page, page, tallied
 from tests.views.history import START, History
@@ -196,8 +196,8 @@ def test_what_was_not_measured_is_absent_and_not_0(missing: str) -> None:
 
 def test_an_old_sample_does_not_pass_for_the_present() -> None:
     run = busy()
-    fresh = CardSample("GPU-0", run.now.utc - STALE, 85)
-    old = CardSample("GPU-1", run.now.utc - STALE - 1, 85)
+    fresh = CardSample("GPU-0", run.now.utc - SAMPLE_MAX_AGE, 85)
+    old = CardSample("GPU-1", run.now.utc - SAMPLE_MAX_AGE - 1, 85)
     found = told(run, fresh, old).labels("gpulaunch_gpu_utilization_ratio")
     assert [labels["uuid"] for labels in found] == ["GPU-0"]
 

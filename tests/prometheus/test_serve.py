@@ -22,7 +22,7 @@ from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus import serve as serving
 from gpulaunch.prometheus import source as sources
 from gpulaunch.prometheus.serve import CONNECTIONS, serve
-from gpulaunch.prometheus.source import Samples, Source
+from gpulaunch.prometheus.source import LatestSamples, RunCollector
 from tests.helpers import wait_until
 from tests.prometheus.support import OPENMETRICS, asked, record, scrape
 from tests.views.history import History
@@ -88,8 +88,8 @@ def served(
         return history.now
 
     def work() -> None:
-        samples = Samples(path / "metrics.db", store.open)
-        with closing(Source(journal, samples, clock=clock)) as source:
+        samples = LatestSamples(path / "metrics.db", store.open)
+        with closing(RunCollector(journal, samples, clock=clock)) as source:
             source.refresh()
             begun.set()
             serve(listener, read, source, seconds)
@@ -344,7 +344,7 @@ def test_clients_that_hang_up_leave_nothing_behind(tmp_path: Path) -> None:
 
 def test_an_idle_server_does_not_wake_up() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    with serving._Server(listener, lambda environ, start: [], 5.0) as server:
+    with serving._ScrapeServer(listener, lambda environ, start: [], 5.0) as server:
         assert server.patience() is None
         with socket.create_connection(listener.getsockname()):
             server.handle_request()

@@ -11,7 +11,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
 from gpulaunch.report import fold
 from gpulaunch.report.idle import CAUSES, totals
-from gpulaunch.report.say import LONG, SHORT
+from gpulaunch.report.wording import LONG, SHORT
 from tests.core import world
 from tests.core.histories import play
 from tests.views.history import History

@@ -17,13 +17,13 @@ from gpulaunch.report.groups import fits, groups_of, label
 from gpulaunch.report.lanes import lanes
 from gpulaunch.report.model import Measures, Page
 from gpulaunch.report.page import page
-from gpulaunch.report.say import cards_of
+from gpulaunch.report.wording import cards_of
 from tests.views.history import START, History
 
 GIB = 1 << 30
 
 
-def folded(run: History, state: str = "failed") -> tuple[fold.History, fold.Period]:
+def folded(run: History, state: str = "failed") -> tuple[fold.RunHistory, fold.Period]:
     history = fold.of(run.facts)
     return history, fold.period(history, state, run.now.utc)  # type: ignore[arg-type]
 

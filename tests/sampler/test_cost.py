@@ -21,16 +21,16 @@ import pytest
 from gpulaunch.core.model import AttemptId
 from gpulaunch.gpus.helper import command
 from gpulaunch.metrics.read import measured
-from gpulaunch.process.client import Nursery, Started
+from gpulaunch.process.client import ProgramStarted, Spawner
 from gpulaunch.sampler import main as module
 from gpulaunch.sampler.keeper import keeper_of
-from gpulaunch.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, Budget
+from gpulaunch.sampler.main import LONGEST_PERIOD, MEASURED, PERIOD, SHARE, SamplingPace
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
-from tests.process.conftest import nursery
+from tests.process.conftest import spawner
 from tests.process.support import Slot
 
-__all__ = ["nursery"]
+__all__ = ["spawner"]
 
 CARDS, PROCESSES = 8, 5
 SETTLES, WATCHED = MEASURED + 2.0, 8.0  # seconds
@@ -44,7 +44,7 @@ time.sleep(1000)
 
 @pytest.mark.slow
 def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
-    tmp_path: Path, nursery: Nursery
+    tmp_path: Path, spawner: Spawner
 ) -> None:
     fake = FakeDriver(tmp_path)
     cards = [(n, fake.card(n)) for n in range(CARDS)]
@@ -59,9 +59,9 @@ def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
         stack.callback(sampler.kill)
         for number, uuid in cards:
             (tmp_path / uuid).mkdir()
-            slot = stack.enter_context(Slot(nursery, tmp_path / uuid))
+            slot = stack.enter_context(Slot(spawner, tmp_path / uuid))
             slot.launch(sys.executable, "-S", "-c", JOB)
-            pid = slot.expect(Started).pid
+            pid = slot.expect(ProgramStarted).pid
             fake.process(number, pid, 10 * GIB)
             keeper = keeper_of(pid)
             assert keeper is not None
@@ -100,7 +100,7 @@ class Costs:
         monkeypatch.setattr(module.time, "process_time", lambda: self.now)
         monkeypatch.setattr(module, "_cpu_of", lambda pid: 0.0)
 
-    def looks(self, budget: Budget, cost: float, count: int = MEASURED) -> float:
+    def looks(self, budget: SamplingPace, cost: float, count: int = MEASURED) -> float:
         for _ in range(count):
             self.now += cost
             budget.spent(1)
@@ -108,7 +108,7 @@ class Costs:
 
 
 def test_looks_that_cost_more_come_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs, budget = Costs(monkeypatch), Budget()
+    costs, budget = Costs(monkeypatch), SamplingPace()
     costs.looks(budget, 5.0, 1)  # the start, which is not had again
     assert costs.looks(budget, 0.004) == PERIOD
     assert costs.looks(budget, 0.024) == pytest.approx(0.024 / SHARE)
@@ -117,7 +117,7 @@ def test_looks_that_cost_more_come_less_often(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_helper_that_was_started_anew_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    costs, budget = Costs(monkeypatch), Budget()
+    costs, budget = Costs(monkeypatch), SamplingPace()
     budget.spent(1)
     costs.now += 60.0
     budget.spent(2)

@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.sampler import driver as module
-from gpulaunch.sampler.driver import EVERY, Driver, Seen
+from gpulaunch.sampler.driver import EVERY, Driver, DriverSample
 from tests.gpus.fake import GIB, FakeDriver
 
 
@@ -23,7 +23,7 @@ class Bench:
         self.driver = Driver(cards, fake.environ)
         self.now = 1000.0
 
-    def look(self, seconds: float = 1.0, whole: bool = False) -> Seen:
+    def look(self, seconds: float = 1.0, whole: bool = False) -> DriverSample:
         self.now += seconds
         return self.driver.look(self.now + 1e9, self.now, whole)
 
@@ -37,7 +37,7 @@ def bench(fake: FakeDriver) -> Iterator[Bench]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIMIT", 0.3)
+    monkeypatch.setattr(module, "ANSWER_TIMEOUT", 0.3)
 
 
 def test_a_sample_has_what_the_driver_says_of_the_card(fake: FakeDriver, bench: Bench) -> None:
@@ -157,7 +157,7 @@ def test_a_card_that_was_never_heard_of_is_said_to_be_unknown(fake: FakeDriver) 
 
 def test_without_cards_the_driver_is_not_touched(fake: FakeDriver) -> None:
     bench = Bench(fake)
-    assert bench.look() == Seen()
+    assert bench.look() == DriverSample()
     assert bench.driver.pid is None
     bench.driver.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.sampler.driver import Seen
+from gpulaunch.sampler.driver import DriverSample
 from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
 
 A, B = AttemptId("a", 1), AttemptId("b", 1)
@@ -22,9 +22,11 @@ def in_container(same: Iterable[int] = ()) -> Pins:
     return Pins(host=False, same=lambda pid: pid in ours)
 
 
-def seen(*pids: Iterable[int], whole: bool = True, silent: str = "") -> Seen:
+def seen(*pids: Iterable[int], whole: bool = True, silent: str = "") -> DriverSample:
     by_card = {f"GPU-{n}": dict.fromkeys(some, 1) for n, some in enumerate(pids)}
-    return Seen(pids=by_card, whole=whole, silent={silent: f"{silent} is mute"} if silent else {})
+    return DriverSample(
+        pids=by_card, whole=whole, silent={silent: f"{silent} is mute"} if silent else {}
+    )
 
 
 def test_a_tree_on_its_own_card_and_no_other_is_verified() -> None:

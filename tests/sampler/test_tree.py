@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
-from gpulaunch.process.client import SERVE, Ended, Nursery, Started, WorkerGone
+from gpulaunch.process.client import SERVE, AttemptOver, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
 from tests.helpers import wait_until
-from tests.process.conftest import nasty, nursery, slot
+from tests.process.conftest import nasty, slot, spawner
 from tests.process.support import Slot, keepers_of, marked, token
 
-__all__ = ["nasty", "nursery", "slot"]
+__all__ = ["nasty", "slot", "spawner"]
 
 BURN = "import time\nwhile time.process_time() < {}: pass\n"
 
@@ -29,7 +29,7 @@ def trees() -> Trees:
 
 def begun(slot: Slot, *argv: str) -> tuple[int, Keeper]:
     slot.launch(*argv)
-    pid = slot.expect(Started).pid
+    pid = slot.expect(ProgramStarted).pid
     keeper = keeper_of(pid)
     assert keeper is not None
     return pid, keeper
@@ -39,9 +39,9 @@ def python(code: str) -> tuple[str, ...]:
     return sys.executable, "-S", "-c", code
 
 
-def test_a_keeper_is_found_from_its_main_process(nursery: Nursery, slot: Slot) -> None:
+def test_a_keeper_is_found_from_its_main_process(spawner: Spawner, slot: Slot) -> None:
     _, keeper = begun(slot, "sleep", "60")
-    assert keeper.pid == keepers_of(nursery)[1]
+    assert keeper.pid == keepers_of(spawner)[1]
     assert spent_since(keeper) == 0.0
 
 
@@ -118,7 +118,7 @@ def test_an_orphans_cpu_time_is_counted_when_it_is_gone(slot: Slot, trees: Trees
 def test_an_attempts_time_is_exact_at_its_end_and_begins_anew_with_the_next(slot: Slot) -> None:
     for seconds in (0.5, 0.2):
         _, keeper = begun(slot, *python(BURN.format(seconds)))
-        slot.expect(Ended)
+        slot.expect(AttemptOver)
         spent = spent_since(keeper)
         assert spent is not None
         assert seconds - 0.02 <= spent <= seconds + 0.3
@@ -176,22 +176,22 @@ def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
     def item(seconds: str) -> Keeper:
         task = Task("k", {"seconds": seconds})
         slot.launch(*argv, task=task, cwd=str(tmp_path))
-        keeper = keeper_of(slot.expect(Started).pid, goes_on=slot.number > 1)
+        keeper = keeper_of(slot.expect(ProgramStarted).pid, goes_on=slot.number > 1)
         assert keeper is not None
         return keeper
 
     item("1.0")
-    assert slot.expect(Ended).kept
+    assert slot.expect(AttemptOver).kept
     keeper = item("0.3")
-    slot.expect(Ended)
+    slot.expect(AttemptOver)
     spent, seen = spent_by_all(keeper), trees.look([keeper])[keeper].cpu_seconds
     assert spent is not None
     assert 0.2 <= spent < 0.9
     assert 0.2 <= seen < 0.9
     keeper = item("0.3")
-    slot.expect(Ended)
+    slot.expect(AttemptOver)
     slot.pair.retire()
-    slot.expect(WorkerGone)
+    slot.expect(WorkerReaped)
     whole = spent_since(keeper)
     assert whole is not None
     assert 0.2 <= whole < 0.9

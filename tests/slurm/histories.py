@@ -21,8 +21,8 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
-from gpulaunch.engines.attempts import Context
-from gpulaunch.engines.environment import Machine
+from gpulaunch.engines.attempts import RunContext
+from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.settings import Settings
@@ -133,8 +133,8 @@ class History:
                 self._clear()
             self.epoch += 1
             self.programs = Programs(self.loop, self.cluster, self._fault)
-            context = Context(
-                self.run, "run", self.epoch, Machine(2, 2, str(self.run.path / "cache")),
+            context = RunContext(
+                self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
                 {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
             )  # fmt: skip
             self.engine = SlurmEngine(

@@ -15,15 +15,15 @@ from gpulaunch.engines.slurm.commands import (
     Config,
     Done,
     Full,
-    Queue,
     QueueAnswer,
-    Refused,
+    QueueListing,
     Slurm,
-    Submitted,
+    SubmissionAccepted,
+    SubmissionRefused,
     Unknown,
     Unreachable,
 )
-from gpulaunch.engines.slurm.reading import Row, Tasks
+from gpulaunch.engines.slurm.reading import QueueRow, Tasks
 from gpulaunch.loop import Loop
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
@@ -73,19 +73,19 @@ class Client:
 
     def submitted(self, script: Path, *options: str, **environ: str) -> str:
         answer = self.submit(script, *options, environ=dict(os.environ) | environ)
-        assert isinstance(answer, Submitted), answer
+        assert isinstance(answer, SubmissionAccepted), answer
         return answer.id
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[QueueRow, ...]:
         answer = self.ask(self.slurm.queue)
-        assert isinstance(answer, Queue), answer
+        assert isinstance(answer, QueueListing), answer
         return answer.rows
 
-    def row(self, id: str, task: int | None = None) -> Row:
+    def row(self, id: str, task: int | None = None) -> QueueRow:
         (row,) = (row for row in self.rows() if row.is_about(id, task))
         return row
 
-    def reaches(self, phase: str, id: str, task: int | None = None) -> Row:
+    def reaches(self, phase: str, id: str, task: int | None = None) -> QueueRow:
         wait_until(lambda: self.row(id, task).phase == phase, PATIENCE, f"{id} is {phase}")
         return self.row(id, task)
 
@@ -218,10 +218,10 @@ def test_a_job_that_was_never_there_is_unknown(client: Client, script: Write) ->
     client.reaches("over", id, 1)
     assert client.ask(lambda done: client.slurm.show("4000000", done)) == Unknown()
     answer = client.ask(lambda done: client.slurm.show(f"{id}_1", done))
-    assert isinstance(answer, Queue)
+    assert isinstance(answer, QueueListing)
     assert [str(row) for row in answer.rows] == [f"{id}_1"]
     answer = client.ask(lambda done: client.slurm.show(id, done))
-    assert isinstance(answer, Queue)
+    assert isinstance(answer, QueueListing)
     assert {str(row) for row in answer.rows} == {f"{id}_0", f"{id}_1"}
 
 
@@ -261,7 +261,7 @@ def test_a_submission_that_can_never_be_is_refused_in_slurms_words(
     client: Client, script: Write, option: str, words: str
 ) -> None:
     answer = client.submit(script("true"), option, "--nodes=1")
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, SubmissionRefused), answer
     assert words in answer.text
     assert "\n" not in answer.text
     assert answer.text.startswith("sbatch: ")
@@ -341,7 +341,7 @@ def test_a_cancellation_that_slurm_does_not_allow_is_refused(tmp_path: Path) -> 
     with pretend(tmp_path, f"echo '{said}' >&2; exit 1") as client:
         answer = client.ask(lambda done: client.slurm.cancel(["7"], done))
     text = "scancel: Kill job error on job id 7: Access/permission denied"
-    assert answer == Refused(text)
+    assert answer == SubmissionRefused(text)
 
 
 def test_an_answer_without_a_number_may_have_been_a_submission(
@@ -352,7 +352,7 @@ def test_an_answer_without_a_number_may_have_been_a_submission(
     with pretend(tmp_path, "kill -KILL $$") as client:
         assert isinstance(client.submit(script("true")), Unreachable)
     with pretend(tmp_path, "echo Welcome; echo '12;cluster'") as client:
-        assert client.submit(script("true")) == Submitted("12")
+        assert client.submit(script("true")) == SubmissionAccepted("12")
 
 
 def test_a_machine_without_slurm_says_so(tmp_path: Path, script: Write) -> None:
@@ -378,7 +378,7 @@ def test_a_job_is_given_the_environment_that_was_passed_and_no_settings_of_slurm
         answer = client.submit(
             script(f"env -0 > {said}.new && mv {said}.new {said}; sleep 600"), environ=given
         )
-        assert isinstance(answer, Submitted)
+        assert isinstance(answer, SubmissionAccepted)
         wait_until(said.exists, PATIENCE)
         found = dict(item.split("=", 1) for item in said.read_text().split("\0") if item)
         assert found["TWO"] == "a\nb"

@@ -34,7 +34,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Signaled,
 )
-from gpulaunch.engines.slurm import batches, engine, outbox, probe, tickets
+from gpulaunch.engines.slurm import batches, engine, launch_files, outbox, probe
 from gpulaunch.process.ends import read_end
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -468,7 +468,7 @@ def test_while_the_controller_is_away_nothing_is_judged_and_nothing_lost(
 def test_what_ran_on_a_node_that_is_gone_is_lost(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    monkeypatch.setattr(engine, "NFS_VISIBILITY_TIMEOUT", 1.0)
     cluster = own_cluster(nodes=1)
     bench = make(cluster)
     attempt = begun(bench, sh("exec sleep 100"))
@@ -484,7 +484,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost(
 def test_what_slurm_has_forgotten_is_known_by_its_record_or_lost(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    monkeypatch.setattr(engine, "NFS_VISIBILITY_TIMEOUT", 1.0)
     cluster = own_cluster(settings={"MinJobAge": "2"})
     first = make(cluster)
     attempts = [begun(first, sh("sleep 0.5; exit 3", name)) for name in ("kept", "erased")]
@@ -734,7 +734,7 @@ def test_of_items_that_are_too_many_at_once_some_follow_later(
 def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    monkeypatch.setattr(probe, "PROBE_FILE_TIMEOUT", 1.0)
     bench = make(own_cluster(nodes=1))
     # As on a node without that file system: Slurm cannot even open its own output there.
     hidden = bench.run.slurm / "said"
@@ -752,7 +752,7 @@ def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
 def test_a_node_that_cannot_run_jobs_stops_the_run_with_its_own_words(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PATIENCE", 1e9)
+    monkeypatch.setattr(probe, "PROBE_FILE_TIMEOUT", 1e9)
     bench = make(own_cluster(nodes=1))
     bench.run.batch_script.write_text("#!/bin/sh\necho no such thing >&2\nexit 78\n")
     bench.launch(sh("true"))
@@ -765,7 +765,7 @@ def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Newer versions make a missing directory on the node, and what is said there is not seen."""
-    monkeypatch.setattr(probe, "PATIENCE", 1e9)
+    monkeypatch.setattr(probe, "PROBE_FILE_TIMEOUT", 1e9)
     bench = make(own_cluster(nodes=1))
     script = bench.run.batch_script.read_text()
     bench.run.batch_script.write_text("#!/bin/sh\nexit 78\n")
@@ -815,7 +815,7 @@ def test_the_nodes_are_looked_at_where_a_job_is_given_no_more_than_a_minute(
 def test_a_probe_that_can_never_start_is_said_and_what_waits_for_it_says_so(
     make: Make, own_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "TIME", "5")
+    monkeypatch.setattr(probe, "PROBE_TIME_LIMIT", "5")
     cluster = own_cluster(nodes=1)
     most_time(cluster, "2")
     bench = make(cluster)
@@ -838,7 +838,10 @@ def test_a_probe_that_can_never_start_is_said_and_what_waits_for_it_says_so(
 def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
     bench: SlurmBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, full = tickets.write, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "tickets/a.1")
+    write, full = (
+        launch_files.write,
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "tickets/a.1"),
+    )
     tries: list[OSError] = [full, full, full]
 
     def until_there_is_room(*given: Any) -> None:
@@ -846,7 +849,7 @@ def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
             raise tries.pop()
         write(*given)
 
-    monkeypatch.setattr(tickets, "write", until_there_is_room)
+    monkeypatch.setattr(launch_files, "write", until_there_is_room)
     stopped = bench.launch(sh("true", "stopped"))
     waits = bench.launch(sh("true", "waits"))
     assert bench.engine.why(waits) == f"{os.strerror(errno.ENOSPC)}: tickets/a.1"
@@ -882,7 +885,7 @@ def test_a_number_that_came_to_be_anothers_is_not_taken_for_ones_own(
     make: Make, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a controller was killed: it gives numbers anew that it had not written down yet."""
-    monkeypatch.setattr(engine, "PATIENCE", 0.0)
+    monkeypatch.setattr(engine, "NFS_VISIBILITY_TIMEOUT", 0.0)
     first = make(cluster)
     attempt = first.launch(sh("exec sleep 100"), *first.gpus[:1])
     first.expect(Queued)
@@ -907,7 +910,7 @@ def test_what_slurm_kills_for_its_memory_has_failed_so(
 ) -> None:
     if release() == (25, 11):
         pytest.skip("Slurm 25.11.2 kills nothing by OverMemoryKill")
-    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    monkeypatch.setattr(engine, "NFS_VISIBILITY_TIMEOUT", 1.0)
     settings = {
         "SelectTypeParameters": "CR_CPU_Memory",
         "JobAcctGatherType": "jobacct_gather/linux",

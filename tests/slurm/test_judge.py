@@ -22,11 +22,11 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import failure_of
 from gpulaunch.engines.slurm.judge import (
+    NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
-    PATIENCE,
+    Observation,
     Over,
     Runs,
-    Sight,
     Unsure,
     Waits,
     hidden_kill,
@@ -34,71 +34,71 @@ from gpulaunch.engines.slurm.judge import (
     judge,
     to_recall,
 )
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.process.ends import End
-from gpulaunch.process.nodeside import Start
+from gpulaunch.process.nodeside import NodeStart
 
 NOW = Instant(1.0, 1.0)
-START = Start("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)
-LATE = PATIENCE + 1
+START = NodeStart("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)
+LATE = NFS_VISIBILITY_TIMEOUT + 1
 
 
-def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) -> Row:
+def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) -> QueueRow:
     status = None if code is None else Exited(code)
-    return Row("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
+    return QueueRow("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
 
 
 def end(outcome: Outcome) -> End:
     return End("a.1", outcome, 0, 7, NOW, NOW)
 
 
-def over(sight: Sight) -> Outcome:
+def over(sight: Observation) -> Outcome:
     verdict = judge(sight)
     assert isinstance(verdict, Over), verdict
     return verdict.outcome
 
 
 def test_what_waits_waits_for_slurms_reason() -> None:
-    assert judge(Sight(row("PENDING", "Priority", node=""))) == Waits("Priority")
+    assert judge(Observation(row("PENDING", "Priority", node=""))) == Waits("Priority")
 
 
 def test_what_runs_is_not_judged_however_long_it_was_out_of_sight() -> None:
-    assert judge(Sight(row("RUNNING"), over=LATE)) == Runs()
-    assert judge(Sight(row("COMPLETING"), START, over=LATE)) == Runs()
+    assert judge(Observation(row("RUNNING"), over=LATE)) == Runs()
+    assert judge(Observation(row("COMPLETING"), START, over=LATE)) == Runs()
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "RUNNING"])
 def test_the_record_of_a_success_counts_whatever_slurm_says(state: str) -> None:
-    assert over(Sight(row(state, code=9), START, end(Exited(0)))) == Exited(0)
-    assert over(Sight(None, START, end(Exited(0)))) == Exited(0)
-    sight = Sight(row(state), START, end(Exited(3)), success=frozenset({3}))
+    assert over(Observation(row(state, code=9), START, end(Exited(0)))) == Exited(0)
+    assert over(Observation(None, START, end(Exited(0)))) == Exited(0)
+    sight = Observation(row(state), START, end(Exited(3)), success=frozenset({3}))
     assert over(sight) == Exited(3)
 
 
 def test_the_record_of_a_failure_counts_once_slurm_has_said_that_it_was_not_its_doing() -> None:
     for outcome in (Exited(3), Signaled(15)):
-        assert judge(Sight(row("RUNNING"), START, end(outcome))) == Unsure()
-        assert over(Sight(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
-        assert over(Sight(row("FAILED"), START, end(outcome))) == outcome
-        assert over(Sight(row("COMPLETED"), START, end(outcome))) == outcome
-        assert over(Sight(None, START, end(outcome))) == outcome
-        assert over(Sight(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
+        assert judge(Observation(row("RUNNING"), START, end(outcome))) == Unsure()
+        assert over(Observation(row("RUNNING"), START, end(outcome), ended=LATE)) == outcome
+        assert over(Observation(row("FAILED"), START, end(outcome))) == outcome
+        assert over(Observation(row("COMPLETED"), START, end(outcome))) == outcome
+        assert over(Observation(None, START, end(outcome))) == outcome
+        assert over(Observation(row("CANCELLED"), START, end(outcome))) == Cancelled(outcome)
 
 
 def test_a_code_of_0_without_a_record_is_no_success() -> None:
     for state in ("COMPLETED", "FAILED", "NODE_FAIL"):
-        assert judge(Sight(row(state, code=0), START)) == Unsure()
-        assert isinstance(over(Sight(row(state, code=0), START, over=LATE)), Lost)
+        assert judge(Observation(row(state, code=0), START)) == Unsure()
+        assert isinstance(over(Observation(row(state, code=0), START, over=LATE)), Lost)
 
 
 def test_without_a_record_slurms_code_counts_in_the_end() -> None:
-    assert judge(Sight(row("FAILED", code=3), START)) == Unsure()
-    assert over(Sight(row("FAILED", code=3), START, over=LATE)) == Exited(3)
+    assert judge(Observation(row("FAILED", code=3), START)) == Unsure()
+    assert over(Observation(row("FAILED", code=3), START, over=LATE)) == Exited(3)
 
 
 def test_what_slurm_has_forgotten_and_left_no_record_is_lost() -> None:
-    assert judge(Sight(None, START)) == Unsure()
-    assert isinstance(over(Sight(None, START, over=LATE)), Lost)
+    assert judge(Observation(None, START)) == Unsure()
+    assert isinstance(over(Observation(None, START, over=LATE)), Lost)
 
 
 def test_a_full_disk_is_no_failure_of_the_job() -> None:
@@ -106,48 +106,50 @@ def test_a_full_disk_is_no_failure_of_the_job() -> None:
     assert is_full_there(full)
     others = (None, row("FAILED", code=1), row("RUNNING"), row("COMPLETED", code=0))
     assert not any(map(is_full_there, others))
-    never_began = judge(Sight(full))
+    never_began = judge(Observation(full))
     assert isinstance(never_began, Over)
     assert isinstance(never_began.outcome, Interrupted)
     assert "disk is full" in never_began.outcome.by
-    assert judge(Sight(full, START)) == Unsure()
-    assert isinstance(over(Sight(full, START, over=LATE)), Interrupted)
-    assert judge(Sight(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
+    assert judge(Observation(full, START)) == Unsure()
+    assert isinstance(over(Observation(full, START, over=LATE)), Interrupted)
+    assert judge(Observation(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
     recorded = end(NotStarted(f"cannot lay out ends/a.1: {os.strerror(errno.ENOSPC)}"))
-    assert isinstance(over(Sight(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
+    assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
     other = end(NotStarted("cannot lay out ends/a.1: Disk quota exceeded"))
-    assert isinstance(over(Sight(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
+    assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
 
 
 def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:
     killed = end(Signaled(9))
-    assert judge(Sight(row("RUNNING"), START, killed)) == Unsure()
-    verdict = judge(Sight(row("OUT_OF_MEMORY"), START, killed))
+    assert judge(Observation(row("RUNNING"), START, killed)) == Unsure()
+    verdict = judge(Observation(row("OUT_OF_MEMORY"), START, killed))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
-    assert judge(Sight(row("FAILED"), START, killed)) == Over(Signaled(9))
+    assert judge(Observation(row("FAILED"), START, killed)) == Over(Signaled(9))
 
 
 def test_the_kernels_own_count_tells_of_memory_where_slurm_does_not() -> None:
     killed = replace(end(Signaled(9)), oom_kills=2)
-    verdict = judge(Sight(row("FAILED"), START, killed))
+    verdict = judge(Observation(row("FAILED"), START, killed))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert verdict.failure.kind == "host_oom"
     assert verdict.failure.evidence == "the kernel's count in its cgroup: oom_kill 2"
-    assert judge(Sight(row("FAILED"), START, replace(killed, outcome=Exited(1)))) == Over(Exited(1))
-    assert hidden_kill(Sight(row("RUNNING"), START, replace(killed, outcome=Exited(0))))
-    assert not hidden_kill(Sight(row("RUNNING"), START, end(Exited(0))))
+    assert judge(Observation(row("FAILED"), START, replace(killed, outcome=Exited(1)))) == Over(
+        Exited(1)
+    )
+    assert hidden_kill(Observation(row("RUNNING"), START, replace(killed, outcome=Exited(0))))
+    assert not hidden_kill(Observation(row("RUNNING"), START, end(Exited(0))))
 
 
 def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_no_memory() -> None:
-    verdict = judge(Sight(row("OUT_OF_MEMORY"), START, end(Exited(1))))
+    verdict = judge(Observation(row("OUT_OF_MEMORY"), START, end(Exited(1))))
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Exited(1), "host_oom")
     assert "--mem" in verdict.failure.advice
-    assert judge(Sight(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
+    assert judge(Observation(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
 
 
 @pytest.mark.parametrize(
@@ -161,13 +163,13 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
 )
 def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:
     ended = end(Interrupted("Slurm ended it", Exited(5)))
-    assert judge(Sight(row("RUNNING"), START, ended)) == Unsure()
-    assert over(Sight(row(state), START, ended)) == outcome
+    assert judge(Observation(row("RUNNING"), START, ended)) == Unsure()
+    assert over(Observation(row(state), START, ended)) == outcome
 
 
 def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
     ended = end(Interrupted("Ctrl-C"))
-    assert over(Sight(row("RUNNING"), START, ended, wished=True)) == Interrupted("Ctrl-C")
+    assert over(Observation(row("RUNNING"), START, ended, wished=True)) == Interrupted("Ctrl-C")
 
 
 @pytest.mark.parametrize(
@@ -179,12 +181,12 @@ def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
     ],
 )
 def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome: Outcome) -> None:
-    assert over(Sight(row(state, reason, node=""))) == outcome
+    assert over(Observation(row(state, reason, node=""))) == outcome
 
 
 def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
-    assert over(Sight(row("CANCELLED"), wished=True)) == Cancelled()
-    assert judge(Sight(row("CANCELLED"))) == Unsure()
+    assert over(Observation(row("CANCELLED"), wished=True)) == Cancelled()
+    assert judge(Observation(row("CANCELLED"))) == Unsure()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
     ],
 )
 def test_slurms_own_ends_count_once_no_record_can_come(state: str, outcome: Outcome) -> None:
-    sight = Sight(row(state), START, timeout=60.0)
+    sight = Observation(row(state), START, timeout=60.0)
     assert judge(sight) == Unsure()
     assert over(replace(sight, over=LATE)) == outcome
 
@@ -210,9 +212,9 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     state: str, code: int
 ) -> None:
     """One that is nobody's would go again, and end there again, for ever."""
-    recorded = Sight(row(state), START, end(Interrupted("Slurm ended it", Exited(code))))
+    recorded = Observation(row(state), START, end(Interrupted("Slurm ended it", Exited(code))))
     heeded = replace(recorded, row=row("FAILED", code=143))
-    gone = Sight(row(state, code=code), START, over=LATE)
+    gone = Observation(row(state, code=code), START, over=LATE)
     for sight in (recorded, heeded, gone):
         verdict = judge(sight)
         assert isinstance(verdict, Over)
@@ -223,7 +225,7 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
 
 
 def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
-    sight = Sight(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
+    sight = Observation(row("FAILED", code=78), over=LATE, said="no Python 3.8 on n1")
     assert judge(replace(sight, over=0.0)) == Unsure()
     assert over(sight) == NotStarted("Slurm: FAILED (n1): no Python 3.8 on n1")
 
@@ -239,11 +241,11 @@ def test_what_had_a_node_and_never_began_was_not_started_and_says_why() -> None:
 )
 def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(said: str) -> None:
     for end_of_it in (None, end(Signaled(9))):
-        verdict = judge(Sight(row("FAILED", code=9), START, end_of_it, over=LATE, said=said))
+        verdict = judge(Observation(row("FAILED", code=9), START, end_of_it, over=LATE, said=said))
         assert isinstance(verdict, Over)
         assert verdict.failure is not None
         assert (verdict.outcome, verdict.failure.kind) == (Signaled(9), "host_oom")
-    assert over(Sight(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)
+    assert over(Observation(row("FAILED", code=3), START, end(Exited(3)), said=said)) == Exited(3)
 
 
 # ── What Slurm began anew ───────────────────────────────────────────────────────────────────────
@@ -252,29 +254,29 @@ BY_SLURM = Interrupted("Slurm ended it", Exited(5))
 TOLD = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-22T09:46:00"
 
 
-def anew(state: str, **fields: object) -> Row:
+def anew(state: str, **fields: object) -> QueueRow:
     """The row of a job that was requeued since its attempt was claimed."""
     return replace(row(state, "BeginTime", node=""), restarts=1, **fields)  # type: ignore[arg-type]
 
 
 AGAIN = {
-    "waits": Sight(anew("PENDING"), START, recalled="requeued by Slurm"),
-    "is ended": Sight(anew("COMPLETING"), START),
-    "is held": Sight(anew("SPECIAL_EXIT"), START, recalled="requeued by Slurm"),
-    "runs again": Sight(anew("RUNNING"), START),
-    "found its claim": Sight(anew("FAILED", status=Exited(75)), START),
-    "was taken back": Sight(anew("CANCELLED"), START, recalled="requeued by Slurm"),
+    "waits": Observation(anew("PENDING"), START, recalled="requeued by Slurm"),
+    "is ended": Observation(anew("COMPLETING"), START),
+    "is held": Observation(anew("SPECIAL_EXIT"), START, recalled="requeued by Slurm"),
+    "runs again": Observation(anew("RUNNING"), START),
+    "found its claim": Observation(anew("FAILED", status=Exited(75)), START),
+    "was taken back": Observation(anew("CANCELLED"), START, recalled="requeued by Slurm"),
 }
 FORGOTTEN = {
-    "waits": Sight(row("PENDING", node=""), START, recalled="requeued by Slurm"),
-    "found its claim": Sight(row("FAILED", code=75), START),
-    "was taken back": Sight(row("CANCELLED"), START, recalled="requeued by Slurm"),
-    "is gone": Sight(None, START, recalled="requeued by Slurm"),
+    "waits": Observation(row("PENDING", node=""), START, recalled="requeued by Slurm"),
+    "found its claim": Observation(row("FAILED", code=75), START),
+    "was taken back": Observation(row("CANCELLED"), START, recalled="requeued by Slurm"),
+    "is gone": Observation(None, START, recalled="requeued by Slurm"),
 }
 
 
 @pytest.mark.parametrize("sight", [*AGAIN.values(), *FORGOTTEN.values()])
-def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Sight) -> None:
+def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observation) -> None:
     assert over(replace(sight, end=end(Exited(0)))) == Exited(0)
     assert over(replace(sight, end=end(Exited(3)))) == Exited(3)
     assert over(replace(sight, end=end(BY_SLURM))) == Interrupted("requeued by Slurm", Exited(5))
@@ -285,7 +287,7 @@ def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Sight) 
 @pytest.mark.parametrize("sight", AGAIN.values(), ids=AGAIN)
 @pytest.mark.parametrize("outcome", [Exited(5), Exited(143), Signaled(15), Signaled(9)])
 def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
-    sight: Sight, outcome: Exited | Signaled
+    sight: Observation, outcome: Exited | Signaled
 ) -> None:
     """A job may end at the signal before its keeper has heard of it."""
     seen = replace(sight, end=end(outcome))
@@ -297,7 +299,7 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
 
 
 @pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
-def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Sight) -> None:
+def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Observation) -> None:
     killed = replace(sight, end=end(Signaled(9)))
     assert over(killed) == Interrupted("requeued by Slurm", Signaled(9))
     assert over(replace(sight, over=LATE)) == Interrupted("requeued by Slurm (n1)")
@@ -325,9 +327,9 @@ def test_while_it_is_being_ended_or_begins_again_nothing_is_judged() -> None:
 
 
 def test_a_status_of_75_may_be_the_jobs_own() -> None:
-    own = Sight(row("FAILED", code=75), START, end(Exited(75)))
+    own = Observation(row("FAILED", code=75), START, end(Exited(75)))
     assert over(own) == Exited(75)
-    cancelled = Sight(row("CANCELLED", code=75), START, end(Exited(75)))
+    cancelled = Observation(row("CANCELLED", code=75), START, end(Exited(75)))
     assert over(cancelled) == Cancelled(Exited(75))
     warned = replace(own, end=end(Interrupted("Slurm ended it", Exited(75))), said=f"{TOLD} ***")
     verdict = judge(warned)
@@ -338,7 +340,7 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
 
 def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
     """Else the same warning says that its time is nearly up."""
-    heeded = Sight(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
+    heeded = Observation(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
     assert over(heeded) == Interrupted("preempted by Slurm", Exited(5))
     again = replace(AGAIN["waits"], end=end(BY_SLURM), preempted=True)
     assert over(again) == Interrupted("preempted by Slurm", Exited(5))
@@ -347,7 +349,7 @@ def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
 
 def test_an_end_is_not_judged_before_slurm_was_asked_of_it() -> None:
     """A launcher that takes it up has not looked yet."""
-    unasked = Sight(None, START, end(Signaled(15)), asked=False)
+    unasked = Observation(None, START, end(Signaled(15)), asked=False)
     assert judge(unasked) == Unsure()
     assert over(replace(unasked, ended=LATE)) == Signaled(15)
     assert over(replace(unasked, asked=True)) == Signaled(15)
@@ -377,7 +379,7 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     held = row("PENDING", reason, node="")
     recalled = to_recall(held, None)
     assert reason in recalled
-    assert judge(Sight(held, recalled=recalled)) == Waits(reason)
-    taken = Sight(row("CANCELLED", reason, node=""), recalled=recalled)
+    assert judge(Observation(held, recalled=recalled)) == Waits(reason)
+    taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
     assert over(taken) == Lost(f"Slurm could not begin it, and holds it: {reason}")
     assert over(replace(taken, wished=True)) == Cancelled()

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpulaunch.engines.slurm.limits import LONGEST, OFTEN, SOON, Limit, Limits, lane_of
+from gpulaunch.engines.slurm.limits import (
+    FIRST_RETRY_DELAY,
+    MAX_RETRY_DELAY,
+    MIN_RETRY_DELAY,
+    Limit,
+    Limits,
+    lane_of,
+)
 
 
 @dataclass
@@ -53,7 +60,7 @@ def test_all_that_there_is_room_for_is_found_with_few_calls(room: int) -> None:
 def test_of_a_queue_that_stays_full_little_is_asked() -> None:
     site = Site(0)
     assert site.hand_over(refused(1), 100, 600.0) == 0
-    assert site.asked <= 5 + 600 / LONGEST
+    assert site.asked <= 5 + 600 / MAX_RETRY_DELAY
 
 
 def test_room_that_ends_of_our_own_make_is_used_soon_and_at_once() -> None:
@@ -63,7 +70,7 @@ def test_room_that_ends_of_our_own_make_is_used_soon_and_at_once() -> None:
     for _ in range(7):
         limit.one_is_over(site.now)
     site.room = 7
-    assert site.hand_over(limit, 100, OFTEN - 0.1) == 7
+    assert site.hand_over(limit, 100, MIN_RETRY_DELAY - 0.1) == 7
     assert site.asked == asked + 1
 
 
@@ -72,14 +79,14 @@ def test_ends_that_make_no_room_do_not_make_it_ask_often() -> None:
     for _ in range(600):
         limit.one_is_over(site.now)
         site.hand_over(limit, 1, 1.0)
-    assert site.asked <= 10 + 600 / OFTEN
+    assert site.asked <= 10 + 600 / MIN_RETRY_DELAY
 
 
 def test_much_room_that_others_leave_is_found_in_a_few_steps() -> None:
     site, limit = Site(0), refused(1)
     site.hand_over(limit, 1000, 100.0)
     site.room, asked = 1000, site.asked
-    assert site.hand_over(limit, 1000, LONGEST) == 1000
+    assert site.hand_over(limit, 1000, MAX_RETRY_DELAY) == 1000
     assert site.asked <= asked + 11
 
 
@@ -89,8 +96,8 @@ def test_a_limit_holds_up_its_own_lane_alone() -> None:
     other = lane_of(("--parsable", "--qos=b", "--time=3"))
     assert full == ("--qos=a",)
     assert limits.refused(full, 1, "no more", 0.0)
-    assert limits.most(full, 10, SOON / 2) == 0
-    assert limits.most(other, 10, SOON / 2) == 10
+    assert limits.most(full, 10, FIRST_RETRY_DELAY / 2) == 0
+    assert limits.most(other, 10, FIRST_RETRY_DELAY / 2) == 10
     assert (limits.why(full), limits.why(other)) == ("no more", "")
 
 
@@ -109,6 +116,6 @@ def test_an_end_in_one_lane_lets_the_others_try_sooner() -> None:
     limits = Limits()
     for _ in range(9):
         limits.refused(("--qos=a",), 1, "full", 0.0)
-    assert limits.most(("--qos=a",), 10, OFTEN) == 0
+    assert limits.most(("--qos=a",), 10, MIN_RETRY_DELAY) == 0
     limits.one_is_over((), 0.0)
-    assert limits.most(("--qos=a",), 10, OFTEN) == 1
+    assert limits.most(("--qos=a",), 10, MIN_RETRY_DELAY) == 1

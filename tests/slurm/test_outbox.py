@@ -50,15 +50,15 @@ class Site:
         arguments: Sequence[str] = (),
     ) -> None:
         size = _tasks(options)
-        answer: commands.SubmitAnswer = commands.Submitted(str(100 + len(self.calls)))
+        answer: commands.SubmitAnswer = commands.SubmissionAccepted(str(100 + len(self.calls)))
         lanes = [word for word in options if word in self.room]
         if size > self.largest:
-            answer = commands.Refused("sbatch: Invalid job array specification")
+            answer = commands.SubmissionRefused("sbatch: Invalid job array specification")
         elif any(self.room[word] < size for word in lanes):
             answer = commands.Full("sbatch: MaxSubmitJob")
         else:
             self.room.update({word: self.room[word] - size for word in lanes})
-        self.calls.append((size, isinstance(answer, commands.Submitted)))
+        self.calls.append((size, isinstance(answer, commands.SubmissionAccepted)))
         self.loop.call_after("submit", 0.0, lambda: done(answer))
 
     # As the engine.
@@ -166,7 +166,7 @@ def test_room_that_our_own_ends_make_is_used_soon_by_as_many(
     site.calls.clear()
     for _ in range(3):
         box.one_is_over(("--qos=a",))
-    handed_over(site, attempts[:7], limits.OFTEN + slow)
+    handed_over(site, attempts[:7], limits.MIN_RETRY_DELAY + slow)
     assert site.calls[0] == (3, True)
     site.room["--qos=a"] = 1 << 30
     handed_over(site, attempts)

@@ -10,7 +10,7 @@ from gpulaunch.engines.slurm.reading import (
     OVER,
     QUEUED,
     UNSEEN,
-    Row,
+    QueueRow,
     Tasks,
     is_full,
     is_over_already,
@@ -135,11 +135,11 @@ def test_a_queue_is_read_row_by_row() -> None:
     tail = Tasks((range(5, 1000),))
     wait = "ReqNodeNotAvail, UnavailableNodes:n[1-2]"
     assert read_queue(text, SEPARATOR) == (
-        Row("7", None, Tasks(), "gl:a b|c", "RUNNING", "", None, 0, "n1"),
-        Row("9", 4, Tasks(), "läuf %s", "FAILED", "NonZeroExitCode", Exited(3), 0, "n2"),
-        Row("9", None, tail, "läuf %s", "PENDING", "Resources,JobHeldUser", None, 2, ""),
-        Row("11", None, Tasks((range(12, 13),)), "", "PENDING", wait),
-        Row("12", None, Tasks(), "x", "CANCELLED", "DependencyNeverSatisfied", Signaled(15)),
+        QueueRow("7", None, Tasks(), "gl:a b|c", "RUNNING", "", None, 0, "n1"),
+        QueueRow("9", 4, Tasks(), "läuf %s", "FAILED", "NonZeroExitCode", Exited(3), 0, "n2"),
+        QueueRow("9", None, tail, "läuf %s", "PENDING", "Resources,JobHeldUser", None, 2, ""),
+        QueueRow("11", None, Tasks((range(12, 13),)), "", "PENDING", wait),
+        QueueRow("12", None, Tasks(), "x", "CANCELLED", "DependencyNeverSatisfied", Signaled(15)),
     )
     assert [row.kind for row in read_queue(text, SEPARATOR)] == ["", "failed", "", "", "dependency"]
 
@@ -162,14 +162,14 @@ def test_the_format_asks_for_what_is_read_and_for_nothing_to_be_cut() -> None:
 
 
 def test_a_row_is_about_a_job_or_one_of_its_tasks() -> None:
-    waiting = Row("9", None, read_tasks("1,4-6"))
+    waiting = QueueRow("9", None, read_tasks("1,4-6"))
     assert waiting.is_about("9", 5)
     assert not waiting.is_about("9", 2)
     assert not waiting.is_about("8", 5)
-    assert Row("9", 4).is_about("9", 4)
-    assert not Row("9", 4).is_about("9", 5)
-    assert not Row("9").is_about("9", 4)
-    assert Row("9").is_about("9")
+    assert QueueRow("9", 4).is_about("9", 4)
+    assert not QueueRow("9", 4).is_about("9", 5)
+    assert not QueueRow("9").is_about("9", 4)
+    assert QueueRow("9").is_about("9")
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
 def test_a_probe_that_cannot_begin_is_not_held_for_ever(
     broken: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PATIENCE", 1.0)
+    monkeypatch.setattr(probe, "PROBE_FILE_TIMEOUT", 1.0)
     with closing(SlurmBench(broken, run_directory(tmp_path / "run"), fresh_pool())) as bench:
         bench.launch(sh("true"), bench.gpus[0])
         assert isinstance(bench.expect(Asked).request, Stop)

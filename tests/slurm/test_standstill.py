@@ -11,9 +11,9 @@ import pytest
 from gpulaunch.core.events import Ended, Queued
 from gpulaunch.core.model import AttemptId, Job, NotStarted
 from gpulaunch.engines.slurm import reasons, standstill
-from gpulaunch.engines.slurm.held import Held
-from gpulaunch.engines.slurm.reading import Row
-from gpulaunch.engines.slurm.standstill import PATIENCE, SETTLED, Standstill
+from gpulaunch.engines.slurm.attempt import SlurmAttempt
+from gpulaunch.engines.slurm.reading import QueueRow
+from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED, Standstill
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
@@ -22,8 +22,11 @@ from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 pytestmark = pytest.mark.xdist_group("slurm")
 
 
-def waiting(reason: str, *jobs: str) -> list[Held]:
-    return [Held(AttemptId(job, 1), Job(job, ()), "1", row=Row("1", reason=reason)) for job in jobs]
+def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
+    return [
+        SlurmAttempt(AttemptId(job, 1), Job(job, ()), "1", row=QueueRow("1", reason=reason))
+        for job in jobs
+    ]
 
 
 def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
@@ -46,16 +49,20 @@ def test_what_can_never_start_is_given_up_once_slurm_has_kept_saying_so() -> Non
     assert said == []
     assert still.look(some, 0.0) == []
     assert said[0].endswith("(QOSMaxGRESPerJob); given up in 60 s")
-    assert still.look(waiting("Priority", "a"), PATIENCE) == []
-    assert still.look(some, PATIENCE) == still.look(some, 2 * PATIENCE - 1) == []
-    assert still.look(some, 2 * PATIENCE) == some
+    assert still.look(waiting("Priority", "a"), NEVER_STARTS_TIMEOUT) == []
+    assert (
+        still.look(some, NEVER_STARTS_TIMEOUT)
+        == still.look(some, 2 * NEVER_STARTS_TIMEOUT - 1)
+        == []
+    )
+    assert still.look(some, 2 * NEVER_STARTS_TIMEOUT) == some
     assert len(said) == 1
 
 
 def test_what_is_given_up_was_not_started_and_is_out_of_slurms_queue(
     own_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standstill, "PATIENCE", 0.5)
+    monkeypatch.setattr(standstill, "NEVER_STARTS_TIMEOUT", 0.5)
     # Without accounts there are no limits of jobs: as if this were one. Until Slurm has looked at
     # a job for the first time, it says PartitionConfig of it.
     monkeypatch.setattr(reasons, "_NEVER", re.compile("PartitionTimeLimit"))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text, render
-from gpulaunch.spec import load_text
-from gpulaunch.starter import Remark, translate
+from gpulaunch.jobfile import load_text
+from gpulaunch.starter import StarterRemark, translate
 
 
 @dataclass(frozen=True)
 class Loaded:
     jobs: dict[str, Job]
-    remarks: tuple[Remark, ...]
+    remarks: tuple[StarterRemark, ...]
     text: str
 
     def run(self, name: str) -> str:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.template import render
-from gpulaunch.spec import load_text
+from gpulaunch.jobfile import load_text
 from gpulaunch.starter.emit import Unwritable, escaped, job_file, scalar
-from gpulaunch.starter.entry import Entry, Loop, Remark
+from gpulaunch.starter.entry import ForeachLoop, StarterEntry, StarterRemark
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 NASTY = [
@@ -68,7 +68,7 @@ def test_any_text_reads_back_as_itself(text: str, indent: int) -> None:
 def test_a_command_with_braces_reaches_the_shell_as_it_is(text: str) -> None:
     run = f"echo {text}!"
     try:
-        entry = Entry("a", escaped(run))
+        entry = StarterEntry("a", escaped(run))
     except Unwritable:
         return
     data = job_file("x.sh", [entry], []).encode()
@@ -86,7 +86,9 @@ def test_a_nul_byte_and_a_lone_surrogate_are_refused() -> None:
 
 @given(st.lists(TEXT.filter(lambda text: "{{" not in text), min_size=1, max_size=4, unique=True))
 def test_any_loop_values_reach_the_jobs(values: list[str]) -> None:
-    entry = Entry("a-{{index}}", "echo {{item}}", loops=(Loop("x", "values", tuple(values)),))
+    entry = StarterEntry(
+        "a-{{index}}", "echo {{item}}", loops=(ForeachLoop("x", "values", tuple(values)),)
+    )
     data = job_file("x.sh", [entry], []).encode()
     jobs = load_text(data, name="jobs.yaml", base=Path("/"), environ={}).jobs
     assert [job.params["item"] for job in jobs] == values
@@ -94,6 +96,8 @@ def test_any_loop_values_reach_the_jobs(values: list[str]) -> None:
 
 @given(TEXT, TEXT)
 def test_remarks_and_comments_never_break_the_file(why: str, text: str) -> None:
-    data = job_file(why, [Entry("a", "true", comments=(text,))], [Remark(3, text, why)]).encode()
+    data = job_file(
+        why, [StarterEntry("a", "true", comments=(text,))], [StarterRemark(3, text, why)]
+    ).encode()
     (job,) = load_text(data, name="jobs.yaml", base=Path("/"), environ={}).jobs
     assert job.run == "true"

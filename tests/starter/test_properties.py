@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Job
-from gpulaunch.spec import load_text
+from gpulaunch.jobfile import load_text
 from gpulaunch.starter import translate
 
 MASKS = ["CUDA_VISIBLE_DEVICES=0 ", "CUDA_VISIBLE_DEVICES=0,1 ", "CUDA_VISIBLE_DEVICES= ", ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpulaunch.spec import load_text
+from gpulaunch.jobfile import load_text
 from gpulaunch.starter import starter
 
 

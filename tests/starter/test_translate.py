@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpulaunch.spec.convert import MASKS
+from gpulaunch.jobfile.convert import MASKS
 from gpulaunch.starter import translate
 from gpulaunch.starter.mask import OWNED
 from tests.starter.helpers import load

@@ -50,7 +50,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class BatchReady:
     """It is to be handed over.
 
     `tries`: how often it was, without a clear answer, and Slurm turned out not to have it. With
@@ -63,31 +63,31 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class BatchLeft:
     """An earlier launcher laid it down; whether Slurm has it nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class BatchHanded:
     """`sbatch` has not answered yet. `before` is what it was until then."""
 
-    before: Ready
+    before: BatchReady
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class BatchDoubted:
     """It was handed over; whether Slurm has it, its queue is to tell.
 
     `said` is what `sbatch` came to, empty where that was an earlier launcher's; with `failed` it is
     a failure, in words that are not Slurm's own.
     """
 
-    before: Ready
+    before: BatchReady
     said: str = ""
     failed: bool = False
 
 
-State: TypeAlias = Ready | Left | Handed | Doubted
+State: TypeAlias = BatchReady | BatchLeft | BatchHanded | BatchDoubted
 """Of a batch on its way. At most one of them is handed over, or in doubt, at a time."""
 
 
@@ -106,7 +106,7 @@ class Batch:
     terms: Terms
     places: tuple[int, ...]
     id: str = ""
-    state: State = Ready()
+    state: State = BatchReady()
 
     @property
     def members(self) -> list[tuple[int, AttemptId]]:

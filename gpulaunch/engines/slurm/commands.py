@@ -31,7 +31,7 @@ from typing import IO, TypeAlias
 
 from gpulaunch.engines.slurm.reading import (
     RETRYING,
-    Row,
+    QueueRow,
     is_full,
     is_over_already,
     is_plain_no,
@@ -48,11 +48,11 @@ from gpulaunch.engines.slurm.reading import (
 from gpulaunch.engines.slurm.reasons import is_mixed
 from gpulaunch.loop import Loop
 
-LIMIT = 30.0
+CALL_TIMEOUT = 30.0
 """Seconds for a call. Slurm's programs themselves wait 10 s for an answer (MessageTimeout)."""
-LAST = 2.0
+LAST_CALLS_TIMEOUT = 2.0
 """Seconds for which the end of a launcher waits for what it has told `scancel`."""
-PAUSE = 0.01
+LAST_CALLS_POLL = 0.01
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 CHOSEN = frozenset(
     (
@@ -67,7 +67,7 @@ FAMILIES = ("SLURM_", "SLURMD_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "S
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmissionAccepted:
     """`id` is the job's number, or the array's."""
 
     id: str
@@ -81,7 +81,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SubmissionRefused:
     """Slurm said no, in these words, and will again. `plain`: in words of its own; in another's it
     may have been said of what Slurm has nevertheless."""
 
@@ -97,10 +97,10 @@ class Unreachable:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class QueueListing:
     """What Slurm knows. A job that is not among them it has forgotten, or never knew."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[QueueRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +128,17 @@ class Config:
     remembered: float
 
 
-SubmitAnswer: TypeAlias = Submitted | Full | Refused | Unreachable
-QueueAnswer: TypeAlias = Queue | Unreachable
-ShowAnswer: TypeAlias = Queue | Unknown | Unreachable
-CancelAnswer: TypeAlias = Done | Refused | Unreachable
+SubmitAnswer: TypeAlias = SubmissionAccepted | Full | SubmissionRefused | Unreachable
+QueueAnswer: TypeAlias = QueueListing | Unreachable
+ShowAnswer: TypeAlias = QueueListing | Unknown | Unreachable
+CancelAnswer: TypeAlias = Done | SubmissionRefused | Unreachable
 ConfigAnswer: TypeAlias = Config | Unreachable
 
 
 class Slurm:
     """The programs as found on `environ`'s PATH, which are given `limit` seconds each."""
 
-    def __init__(self, loop: Loop, environ: Mapping[str, str], limit: float = LIMIT) -> None:
+    def __init__(self, loop: Loop, environ: Mapping[str, str], limit: float = CALL_TIMEOUT) -> None:
         self._loop = loop
         self._limit = limit
         self._chosen = {name: value for name, value in environ.items() if name in CHOSEN}
@@ -171,13 +171,13 @@ class Slurm:
 
         def read(end: _End) -> SubmitAnswer:
             if end.code == 0 and (id := read_id(end.out)):
-                return Submitted(id)
+                return SubmissionAccepted(id)
             if end.late or is_unreachable(end.said):
                 return Unreachable(end.text)
             if end.code and is_full(end.said):
                 return Full(end.text)
             if end.code and end.code > 0:
-                return Refused(end.text, is_plain_no(end.said))
+                return SubmissionRefused(end.text, is_plain_no(end.said))
             # Without a word from it nobody knows how far it came.
             return Unreachable(end.text)
 
@@ -192,7 +192,7 @@ class Slurm:
         """
         mine = [f"--user={os.getuid()}"]
 
-        def seen(end: _End, rows: tuple[Row, ...]) -> None:
+        def seen(end: _End, rows: tuple[QueueRow, ...]) -> None:
             answer = _queue(end, rows)
             if any(row.tasks and is_mixed(row.reason) for row in rows):
                 self._squeue([*mine, "--array"], lambda end, rows: done(_queue(end, rows)))
@@ -213,7 +213,7 @@ class Slurm:
             if end.code and is_unknown(end.out + end.said):
                 return Unknown()
             rows = () if end.code else read_shown(end.out)
-            return Queue(rows) if rows else Unreachable(end.text)
+            return QueueListing(rows) if rows else Unreachable(end.text)
 
         argv = ["--all", "show", "job", id]
         self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
@@ -249,7 +249,7 @@ class Slurm:
             if end.late or is_unreachable(end.said):
                 return Unreachable(end.text)
             over = is_over_already(end.out + end.said)
-            return Done() if end.code == 0 or over else Refused(end.text)
+            return Done() if end.code == 0 or over else SubmissionRefused(end.text)
 
         self._call("scontrol", [verb, ",".join(ids)], self._environ, lambda end: done(read(end)))
 
@@ -273,14 +273,14 @@ class Slurm:
 
     def close(self) -> None:
         """Give the calls up that are under way; they are not answered. `scancel` is, in all its
-        calls together, given `LAST` seconds to be done."""
-        until = time.monotonic() + LAST
+        calls together, given `LAST_CALLS_TIMEOUT` seconds to be done."""
+        until = time.monotonic() + LAST_CALLS_TIMEOUT
         for call in tuple(self._calls):
             call.close(max(0.0, until - time.monotonic()))
         self._calls.clear()
 
     def _squeue(
-        self, which: Sequence[str], done: Callable[[_End, tuple[Row, ...]], object]
+        self, which: Sequence[str], done: Callable[[_End, tuple[QueueRow, ...]], object]
     ) -> None:
         separator = f"|{secrets.token_hex(6)}|"
         argv = [
@@ -313,15 +313,15 @@ def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(FAMILIES)}
 
 
-def _queue(end: _End, rows: tuple[Row, ...]) -> QueueAnswer:
-    return Unreachable(end.text) if end.code or end.late else Queue(rows)
+def _queue(end: _End, rows: tuple[QueueRow, ...]) -> QueueAnswer:
+    return Unreachable(end.text) if end.code or end.late else QueueListing(rows)
 
 
 def _cancelled(end: _End) -> CancelAnswer:
     # Not by its status: 22.05 exits with 229 where all went well.
     if end.late or is_unreachable(end.said):
         return Unreachable(end.text)
-    return Done() if is_over_already(end.said) else Refused(end.text)
+    return Done() if is_over_already(end.said) else SubmissionRefused(end.text)
 
 
 def _config(text: str) -> ConfigAnswer:
@@ -425,7 +425,7 @@ class _Call:
         """Both ends of its output are closed, which is not quite the end of the process."""
         assert self._process
         if self._process.poll() is None:
-            self._loop.call_after(f"{self._key} end", PAUSE, self._ended)
+            self._loop.call_after(f"{self._key} end", LAST_CALLS_POLL, self._ended)
         else:
             self._finish()
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpulaunch.engines.slurm import commands
-from gpulaunch.engines.slurm.held import Held, Queue
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.loop import Loop
 
-PAUSE = 0.1
+CALL_INTERVAL = 0.1
 """Seconds between two calls: each costs the cluster's controller some work."""
-AT_ONCE = 50
+MAX_ASKED_PER_LOOK = 50
 """Attempts that are asked of after one look at the queue; the others after the next."""
 
 
@@ -30,21 +30,21 @@ class Doubts:
         self,
         slurm: commands.Slurm,
         loop: Loop,
-        heard: Callable[[Held, Row | None, float], None],
+        heard: Callable[[SlurmAttempt, QueueRow | None, float], None],
     ) -> None:
         self._slurm = slurm
         self._loop = loop
         self._heard = heard
-        self._waiting: list[tuple[Held, Row | None]] = []
+        self._waiting: list[tuple[SlurmAttempt, QueueRow | None]] = []
         self._asked: dict[str, float] = {}
         self._busy = False
 
-    def ask(self, doubted: Sequence[tuple[Held, Row | None]]) -> None:
+    def ask(self, doubted: Sequence[tuple[SlurmAttempt, QueueRow | None]]) -> None:
         """Of these, with what `squeue` said, and of none of an earlier look any more; first of who
         has waited longest."""
         self._asked = {held.id: self._asked.get(held.id, 0.0) for held, _ in doubted}
         longest = sorted(doubted, key=lambda each: self._asked[each[0].id])
-        self._waiting = longest[:AT_ONCE]
+        self._waiting = longest[:MAX_ASKED_PER_LOOK]
         self._next()
 
     def _next(self) -> None:
@@ -56,9 +56,9 @@ class Doubts:
         def answered(answer: commands.ShowAnswer) -> None:
             self._busy = False
             if not isinstance(answer, commands.Unreachable):
-                rows = answer.rows if isinstance(answer, commands.Queue) else ()
-                row = Queue(rows).row_of(held) or said
+                rows = answer.rows if isinstance(answer, commands.QueueListing) else ()
+                row = QueueSnapshot(rows).row_of(held) or said
                 self._heard(held, row, asked_at)
-            self._loop.call_after("slurm:doubts", PAUSE, self._next)
+            self._loop.call_after("slurm:doubts", CALL_INTERVAL, self._next)
 
         self._slurm.show(held.id, answered)

@@ -18,25 +18,25 @@ from typing import Protocol
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import commands
-from gpulaunch.engines.slurm.held import Held, in_parts
+from gpulaunch.engines.slurm.attempt import SlurmAttempt, in_parts
 from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
 
-HARD = 30.0
+HARD_END_DELAY = 30.0
 """Seconds beyond a job's grace after which Slurm is to end it without further ado."""
-TOGETHER = 0.02
-AGAIN = 5.0
+GATHER_DELAY = 0.02
+WRITE_RETRY_DELAY = 5.0
 """Seconds after which a file is tried again that could not be written."""
 
 
 class Ender(Protocol):
     """Who is told. `withdrawn`: no node begins these any more; `begun`: a node has this one."""
 
-    def withdrawn(self, some: Sequence[Held]) -> None: ...
-    def begun(self, held: Held) -> None: ...
+    def withdrawn(self, some: Sequence[SlurmAttempt]) -> None: ...
+    def begun(self, held: SlurmAttempt) -> None: ...
     def asked(self) -> None: ...
     def away(self, why: str) -> None: ...
 
@@ -49,30 +49,30 @@ class Ending:
         self._run = run
         self._loop = loop
         self._to = to
-        self._asked: dict[AttemptId, Held] = {}
+        self._asked: dict[AttemptId, SlurmAttempt] = {}
         self._written: dict[AttemptId, tuple[Withdrawn, bool]] = {}
         self._signalled: dict[AttemptId, tuple[str, float]] = {}
 
-    def ask(self, held: Held) -> None:
+    def ask(self, held: SlurmAttempt) -> None:
         """Begin; or go on more strongly, where the wish is."""
         self._asked[held.attempt] = held
-        self._loop.call_after("slurm:end", TOGETHER, self._begin)
+        self._loop.call_after("slurm:end", GATHER_DELAY, self._begin)
 
-    def insist(self, wished: Iterable[Held]) -> None:
+    def insist(self, wished: Iterable[SlurmAttempt]) -> None:
         """After a look at the queue: what still waits, or has begun meanwhile, is told again."""
         self._tell(list(wished))
 
-    def recall(self, held: Sequence[Held]) -> None:
+    def recall(self, held: Sequence[SlurmAttempt]) -> None:
         """Take out of the queue what Slurm has put back there: it would not be begun again."""
         self._cancel(held)
 
-    def leave_word(self, held: Held) -> None:
+    def leave_word(self, held: SlurmAttempt) -> None:
         """For a start that Slurm takes for ended, and that may live where nobody sees it: on a node
         that lost its controller. Should it look, it is to end."""
         with suppress(OSError):
             write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
 
-    def left_word(self, held: Held) -> bool:
+    def left_word(self, held: SlurmAttempt) -> bool:
         """An earlier launcher did so. What Slurm says of it is that launcher's doing."""
         try:
             stop = record_of(record_bytes(self._run.stop(held.attempt)))
@@ -80,7 +80,7 @@ class Ending:
         except (OSError, ValueError, KeyError):
             return False
 
-    def over(self, held: Held) -> None:
+    def over(self, held: SlurmAttempt) -> None:
         for known in (self._asked, self._written, self._signalled):
             known.pop(held.attempt, None)
         with suppress(OSError):
@@ -91,7 +91,7 @@ class Ending:
         self._tell(list(asked.values()))
         self._to.asked()
 
-    def _tell(self, wished: Sequence[Held]) -> None:
+    def _tell(self, wished: Sequence[SlurmAttempt]) -> None:
         now = time.monotonic()
         wished = self._withdraw([held for held in wished if held.withdrawn is None])
         for held in wished:
@@ -105,9 +105,9 @@ class Ending:
 
     # ── On the shared disk ──────────────────────────────────────────────────────────────────────
 
-    def _withdraw(self, wished: Sequence[Held]) -> list[Held]:
+    def _withdraw(self, wished: Sequence[SlurmAttempt]) -> list[SlurmAttempt]:
         """Claim those that have not begun. What is left: it runs, or it cannot be claimed."""
-        waiting: dict[Withdrawn, list[Held]] = {}
+        waiting: dict[Withdrawn, list[SlurmAttempt]] = {}
         for held in wished:
             if not held.begun:
                 waiting.setdefault(_why(held), []).append(held)
@@ -127,7 +127,7 @@ class Ending:
                 self._to.withdrawn(ours)
         return [held for held in wished if held.withdrawn is None]
 
-    def _write(self, held: Held) -> None:
+    def _write(self, held: SlurmAttempt) -> None:
         """What the node's side looks for. Without it the end is one that Slurm asked for."""
         why, now = _why(held), held.wish is not None and held.wish.now
         if self._written.get(held.attempt) == (why, now):
@@ -139,23 +139,27 @@ class Ending:
         else:
             self._written[held.attempt] = (why, now)
 
-    def _later(self, some: Sequence[Held]) -> None:
+    def _later(self, some: Sequence[SlurmAttempt]) -> None:
         self._asked.update({held.attempt: held for held in some})
-        self._loop.call_after("slurm:end", AGAIN, self._begin)
+        self._loop.call_after("slurm:end", WRITE_RETRY_DELAY, self._begin)
 
     # ── Through Slurm ───────────────────────────────────────────────────────────────────────────
 
-    def _is_late(self, held: Held, now: float) -> bool:
+    def _is_late(self, held: SlurmAttempt, now: float) -> bool:
         word, since = self._signalled.get(held.attempt, ("", now))
-        return bool(word) and now - since > HARD + (0.0 if word == "USR2" else held.job.grace)
+        return bool(word) and now - since > HARD_END_DELAY + (
+            0.0 if word == "USR2" else held.job.grace
+        )
 
-    def _signal(self, running: Sequence[Held], word: str, now: float) -> None:
+    def _signal(self, running: Sequence[SlurmAttempt], word: str, now: float) -> None:
         new = [held for held in running if _word_for(held) == word and not self._has(held, word)]
         for held in new:
             self._signalled[held.attempt] = (word, now)
         for some in in_parts(new):
 
-            def answered(answer: commands.CancelAnswer, some: Sequence[Held] = some) -> None:
+            def answered(
+                answer: commands.CancelAnswer, some: Sequence[SlurmAttempt] = some
+            ) -> None:
                 if isinstance(answer, commands.Unreachable):
                     for held in some:
                         self._signalled.pop(held.attempt, None)
@@ -163,10 +167,10 @@ class Ending:
 
             self._slurm.signal([held.id for held in some], word, answered)
 
-    def _has(self, held: Held, word: str) -> bool:
+    def _has(self, held: SlurmAttempt, word: str) -> bool:
         return self._signalled.get(held.attempt, ("",))[0] == word
 
-    def _cancel(self, wished: Sequence[Held]) -> None:
+    def _cancel(self, wished: Sequence[SlurmAttempt]) -> None:
         for some in in_parts(wished):
             self._slurm.cancel([held.id for held in some], self._heard)
 
@@ -177,12 +181,12 @@ class Ending:
             self._to.away(answer.text)
 
 
-def _why(held: Held) -> Withdrawn:
+def _why(held: SlurmAttempt) -> Withdrawn:
     """Why it is to end, as the files have it."""
     wish = held.wish
     reason: Reason = "cancelled" if wish and wish.reason == "cancelled" else "interrupted"
     return Withdrawn(reason, wish.by if wish else "")
 
 
-def _word_for(held: Held) -> str:
+def _word_for(held: SlurmAttempt) -> str:
     return "USR2" if held.wish is not None and held.wish.now else "USR1"

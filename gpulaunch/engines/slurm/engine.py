@@ -40,46 +40,46 @@ from gpulaunch.core.model import (
     Stopped,
     status_of,
 )
-from gpulaunch.engines.attempts import RETRY, SCARCE, Context
-from gpulaunch.engines.prepare import Outs
+from gpulaunch.engines.attempts import SCARCE, SCARCITY_RETRY_DELAY, RunContext
+from gpulaunch.engines.end_diagnosis import EndDiagnosis
+from gpulaunch.engines.prepare import OutputDirs
 from gpulaunch.engines.protocol import Post
-from gpulaunch.engines.slurm import batches, commands, script, tickets
+from gpulaunch.engines.slurm import batches, commands, launch_files, script
+from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt, sign_of
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.engines.slurm.doubts import Doubts
 from gpulaunch.engines.slurm.ending import Ending
-from gpulaunch.engines.slurm.held import Held, Queue, sign_of
-from gpulaunch.engines.slurm.holding import Holding
 from gpulaunch.engines.slurm.judge import (
     FORGOTTEN,
     MORE_MEMORY,
-    PATIENCE,
+    NFS_VISIBILITY_TIMEOUT,
     REQUEUED,
+    Observation,
     Over,
-    Sight,
     found_its_claim,
     hidden_kill,
     is_full_there,
     judge,
 )
-from gpulaunch.engines.slurm.leaving import Leaving
 from gpulaunch.engines.slurm.limits import Lane
+from gpulaunch.engines.slurm.outage import Outage
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.queue_hold import QueueHold
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
 from gpulaunch.engines.slurm.settings import Settings
-from gpulaunch.engines.slurm.silence import Silence
 from gpulaunch.engines.slurm.standstill import Standstill, why_never
 from gpulaunch.engines.slurm.strays import Strays
-from gpulaunch.engines.witness import Witness
+from gpulaunch.engines.slurm.withdrawals import Withdrawals
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
 from gpulaunch.process.ends import read_end
-from gpulaunch.process.nodeside import Start, Withdrawn, last_beat, read_start, withdraw
+from gpulaunch.process.nodeside import NodeStart, Withdrawn, last_beat, read_start, withdraw
 
-CARDS = 15.0
+CARD_NAMES_TIMEOUT = 15.0
 """Seconds after a claim within which its node says what its driver calls the cards."""
-GLANCE = 1.0
+RECORDS_INTERVAL = 1.0
 """Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
@@ -89,7 +89,7 @@ class SlurmEngine:
 
     def __init__(
         self,
-        context: Context,
+        context: RunContext,
         settings: Settings,
         loop: Loop,
         post: Post,
@@ -101,8 +101,8 @@ class SlurmEngine:
         self._run = context.run
         self._loop = loop
         self._post = post
-        self._outs = Outs()
-        self._held: dict[AttemptId, Held] = {}
+        self._outs = OutputDirs()
+        self._held: dict[AttemptId, SlurmAttempt] = {}
         self._postponed: dict[AttemptId, Launch] = {}
         self._scarce: dict[AttemptId, str] = {}
         self._slurm = slurm or commands.Slurm(loop, context.base)
@@ -120,27 +120,27 @@ class SlurmEngine:
             self._slurm, context.run, title, context.epoch, environ, loop, self, self._probe
         )
         self._ending = Ending(self._slurm, context.run, loop, self)
-        self._leaving = Leaving(self._slurm, loop, self._left, self.away)
+        self._leaving = Withdrawals(self._slurm, loop, self._left, self.away)
         self._doubts = Doubts(self._slurm, loop, self._confirmed)
         self._strays = Strays(self._slurm, context.run, title, self._looks_after)
-        self._holding = Holding(
+        self._holding = QueueHold(
             self._slurm, context.run, loop, self._held.values, lambda text: context.warn(None, text)
         )
-        self._witness = Witness.afar(context.run, context.warn)
+        self._witness = EndDiagnosis.afar(context.run, context.warn)
         self._standstill = Standstill(lambda text: context.warn(None, text))
         self._waits = ""
-        self._silence = Silence(lambda text: context.warn(None, text))
+        self._silence = Outage(lambda text: context.warn(None, text))
         self._asked_at: float | None = None
         self._killed_at: float | None = None
         self._planned: set[str] = set()
         self._full: set[AttemptId] = set()
         self._early: dict[AttemptId, StopAttempt] = {}
-        self._unbegun: list[tuple[Held, Over]] = []
+        self._unbegun: list[tuple[SlurmAttempt, Over]] = []
         self._contrary: dict[AttemptId, str] = {}
         # How they ended is told; Slurm has them still, and may begin one of them anew.
-        self._trailing: dict[AttemptId, Held] = {}
+        self._trailing: dict[AttemptId, SlurmAttempt] = {}
         self._adopted = False
-        tickets.lay_out(context.run)
+        launch_files.lay_out(context.run)
         script.lay_out(context.run)
 
     # ── Instructions ────────────────────────────────────────────────────────────────────────────
@@ -159,7 +159,7 @@ class SlurmEngine:
 
     def _launch(self, launch: Launch) -> None:
         try:
-            tickets.write(
+            launch_files.write(
                 launch.job,
                 launch.attempt,
                 self._context.base,
@@ -178,7 +178,9 @@ class SlurmEngine:
         except GpulaunchError as error:
             self._unprepared(launch, str(error))
         else:
-            self._held[launch.attempt] = Held(launch.attempt, launch.job, after=launch.after)
+            self._held[launch.attempt] = SlurmAttempt(
+                launch.attempt, launch.job, after=launch.after
+            )
             options = (*script.options(launch.job, self._run), *self._words)
             self._outbox.add(launch.attempt, Terms(options, (), launch.share), launch.after)
             self._plan()
@@ -188,7 +190,7 @@ class SlurmEngine:
         self.waits(why)
         self._postponed[launch.attempt] = launch
         self._scarce[launch.attempt] = why
-        self._loop.call_after("slurm:scarce", RETRY, self._take_put_off)
+        self._loop.call_after("slurm:scarce", SCARCITY_RETRY_DELAY, self._take_put_off)
 
     def _take_put_off(self) -> None:
         scarce, self._scarce = self._scarce, {}
@@ -243,7 +245,7 @@ class SlurmEngine:
             return place + (f": {self._silence.why}" if self._silence.why else "")
         return place + in_words(held.row.reason, self._needed(held, held.row.reason))
 
-    def _needed(self, held: Held, reason: str) -> str:
+    def _needed(self, held: SlurmAttempt, reason: str) -> str:
         """What only we know of it. Which jobs it needs is the core's to say."""
         if self._holding.holds(held):
             return "held until the run goes on"
@@ -266,7 +268,7 @@ class SlurmEngine:
                 continue
             left.difference_update(mine)
             for attempt in mine:
-                held = Held(attempt, tickets.job_of(attempt, self._run), adopted=True)
+                held = SlurmAttempt(attempt, launch_files.job_of(attempt, self._run), adopted=True)
                 held.wish = self._early.get(attempt)
                 held.recalled = REQUEUED if self._ending.left_word(held) else ""
                 self._held[attempt] = held
@@ -352,7 +354,7 @@ class SlurmEngine:
         """Look at the records and at the queue from time to time while anything is there."""
         asks = self._outbox.in_doubt or self._probe.in_doubt or self._leaving.any_untold
         if self._held or self._trailing or asks:
-            self._later("glance", min(GLANCE, self._cycle), self._glance)
+            self._later("glance", min(RECORDS_INTERVAL, self._cycle), self._glance)
             if self._asked_at is None:
                 self._later("queue", self._cycle, self._look)
 
@@ -371,7 +373,7 @@ class SlurmEngine:
         """How an attempt ended waits for Slurm's word alone."""
         if self._asked_at is None:
             self._planned.discard("queue")
-            self._later("queue", min(GLANCE, self._cycle), self._look)
+            self._later("queue", min(RECORDS_INTERVAL, self._cycle), self._look)
 
     def _look(self) -> None:
         asked_at = self._asked_at = time.monotonic()
@@ -381,7 +383,7 @@ class SlurmEngine:
         if asked_at != self._asked_at:
             return
         self._asked_at = None
-        if isinstance(answer, commands.Queue):
+        if isinstance(answer, commands.QueueListing):
             self._silence.over(asked_at)
             doubted = self._place(answer.rows, asked_at)
             self._outbox.look_up(answer.rows, whole=not doubted)
@@ -400,11 +402,13 @@ class SlurmEngine:
             self.away(answer.text)
         self._plan()
 
-    def _place(self, rows: Sequence[Row], asked_at: float) -> list[tuple[Held, Row | None]]:
+    def _place(
+        self, rows: Sequence[QueueRow], asked_at: float
+    ) -> list[tuple[SlurmAttempt, QueueRow | None]]:
         """Take each attempt's row in; returns those of which another is to be asked first. What
         Slurm had only after it was asked, it could not show."""
-        sight = Queue(rows)
-        doubted: list[tuple[Held, Row | None]] = []
+        sight = QueueSnapshot(rows)
+        doubted: list[tuple[SlurmAttempt, QueueRow | None]] = []
         for held in self._held.values():
             if not held.id or held.known_at >= asked_at:
                 continue
@@ -420,7 +424,7 @@ class SlurmEngine:
                 doubted.append((held, row))
         return doubted
 
-    def _confirmed(self, held: Held, row: Row | None, asked_at: float) -> None:
+    def _confirmed(self, held: SlurmAttempt, row: QueueRow | None, asked_at: float) -> None:
         """Two witnesses have been asked of it, the second at that monotonic time."""
         known_at = max(held.known_at, held.start_at or 0.0)
         if self._held.get(held.attempt) is held and known_at < asked_at:
@@ -429,16 +433,16 @@ class SlurmEngine:
             self._recall()
             self._plan()
 
-    def _has_ended(self, held: Held, row: Row | None) -> bool:
+    def _has_ended(self, held: SlurmAttempt, row: QueueRow | None) -> bool:
         """There is a record of it, and Slurm would not begin it anew, which changes its meaning."""
         with suppress(OSError):
             is_over = row is None or row.phase == "over"
             return is_over and read_end(self._run.end(held.attempt)) is not None
         return False
 
-    def _trail(self, rows: Sequence[Row], asked_at: float, whole: bool) -> None:
+    def _trail(self, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
         """What Slurm says of those whose end is told. `whole`: what it does not show, it forgot."""
-        sight = Queue(rows)
+        sight = QueueSnapshot(rows)
         for attempt, held in list(self._trailing.items()):
             row = sight.row_of(held)
             if row is None and not whole:
@@ -449,16 +453,16 @@ class SlurmEngine:
                 self._compare(held)
                 script.forget_silence(self._run, held.id)
 
-    def _compare(self, held: Held) -> None:
+    def _compare(self, held: SlurmAttempt) -> None:
         """What Slurm takes for failed although it succeeded, which is said of what needs it; and
         that it was short of memory, which its own status may hide."""
         if not held.succeeded or held.row is None or held.row.kind == "completed":
             return
         self._contrary[held.attempt] = held.row.state
         said = script.said(self._run, held.id)
-        self._say_hidden_kill(held, hidden_kill(Sight(held.row, held.start, said=said)))
+        self._say_hidden_kill(held, hidden_kill(Observation(held.row, held.start, said=said)))
 
-    def _say_hidden_kill(self, held: Held, killed: str) -> None:
+    def _say_hidden_kill(self, held: SlurmAttempt, killed: str) -> None:
         """Once, of what succeeded."""
         if killed and not held.kill_said:
             held.kill_said = True
@@ -466,7 +470,7 @@ class SlurmEngine:
             text = f"{said} as a success does: look at what it left. {MORE_MEMORY}"
             self._context.warn(held.attempt.job, text)
 
-    def _say_why_again(self, held: Held, row: Row) -> None:
+    def _say_why_again(self, held: SlurmAttempt, row: QueueRow) -> None:
         """Slurm cancelled it for one that did succeed: it goes again."""
         for need in held.after:
             if row.kind == "dependency" and (state := self._contrary.get(need)):
@@ -525,7 +529,7 @@ class SlurmEngine:
         self._leave()
         self._plan()
 
-    def _begun(self, held: Held) -> None:
+    def _begun(self, held: SlurmAttempt) -> None:
         try:
             start = read_start(self._run.start(held.attempt))
         except OSError:  # of a file server, as a rule: after the next look
@@ -544,7 +548,7 @@ class SlurmEngine:
             held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
         self._tell_start(held)
 
-    def _tell_start(self, held: Held, is_over: bool = False) -> None:
+    def _tell_start(self, held: SlurmAttempt, is_over: bool = False) -> None:
         """With its cards, once their node says what its driver calls them; by their numbers, where
         that takes too long, or the attempt `is_over`."""
         start = held.start
@@ -553,8 +557,8 @@ class SlurmEngine:
         if start.awaits_cards:
             with suppress(OSError):
                 found = read_start(self._run.start(held.attempt))
-                start = held.start = found if isinstance(found, Start) else start
-            if start.awaits_cards and not is_over and _since(held.start_at) < CARDS:
+                start = held.start = found if isinstance(found, NodeStart) else start
+            if start.awaits_cards and not is_over and _since(held.start_at) < CARD_NAMES_TIMEOUT:
                 return
         held.start_told = True
         gpus = tuple(
@@ -563,7 +567,7 @@ class SlurmEngine:
         )
         self._post(Started(held.attempt, start.pid, gpus, start.node))
 
-    def _consider(self, held: Held, has_end: bool) -> None:
+    def _consider(self, held: SlurmAttempt, has_end: bool) -> None:
         if held.withdrawn is not None:
             return
         end = None
@@ -574,7 +578,7 @@ class SlurmEngine:
             return
         if end is not None:
             held.end_at = held.end_at or time.monotonic()
-        sight = Sight(
+        sight = Observation(
             held.row,
             held.start,
             end,
@@ -588,7 +592,7 @@ class SlurmEngine:
             preempted=held.preempted,
             success=held.job.success_codes,
         )
-        verdict = judge(sight, PATIENCE)
+        verdict = judge(sight, NFS_VISIBILITY_TIMEOUT)
         if not isinstance(verdict, Over):
             if end is not None:
                 self._hurry()
@@ -625,11 +629,11 @@ class SlurmEngine:
         if end is None and held.start is not None:
             self._ending.leave_word(held)
         if verdict.failure is None:
-            self._witness.examine(ended, held.job, (), self._post)
+            self._witness.diagnose(ended, held.job, (), self._post)
         else:
             self._post(ended)
 
-    def _say_full(self, held: Held) -> None:
+    def _say_full(self, held: SlurmAttempt) -> None:
         """Once. It counts as running until it is known how it ended."""
         if held.attempt not in self._full:
             self._full.add(held.attempt)
@@ -637,7 +641,7 @@ class SlurmEngine:
             text = f"is over{where}, where the run's disk is full: a record of its end is awaited"
             self._context.warn(held.attempt.job, text)
 
-    def _still_beats(self, held: Held) -> bool:
+    def _still_beats(self, held: SlurmAttempt) -> bool:
         """Whether the node's side has been at work since this was asked last; then it is not over,
         whatever Slurm says."""
         before, held.beat = held.beat, last_beat(self._run.start(held.attempt))
@@ -653,7 +657,7 @@ class SlurmEngine:
         if some:
             self._withdraw(some)
 
-    def _withdraw(self, some: Sequence[tuple[Held, Over]]) -> None:
+    def _withdraw(self, some: Sequence[tuple[SlurmAttempt, Over]]) -> None:
         """Take the claims of these, which then ended so; where a node was before, that one runs."""
         starts = [self._run.start(held.attempt) for held, _ in some]
         try:
@@ -669,16 +673,16 @@ class SlurmEngine:
             else:
                 self.begun(held)
 
-    def _over(self, held: Held, outcome: Outcome, failure: Failure | None = None) -> None:
+    def _over(self, held: SlurmAttempt, outcome: Outcome, failure: Failure | None = None) -> None:
         """It never came to Slurm."""
         self._gone(held)
         outcome = _as_wished(outcome, held.wish)
         failure = failure if isinstance(outcome, NotStarted) else None
         self._post(Ended(held.attempt, outcome, failure=failure))
 
-    def _gone(self, held: Held) -> None:
+    def _gone(self, held: SlurmAttempt) -> None:
         del self._held[held.attempt]
-        tickets.forget(held.attempt, self._run)
+        launch_files.forget(held.attempt, self._run)
         self._ending.over(held)
         self._outs.over(str(self._run.out(held.attempt)))
         self._outbox.one_is_over(held.lane)
@@ -687,10 +691,10 @@ class SlurmEngine:
 
     # ── What is being ended ─────────────────────────────────────────────────────────────────────
 
-    def withdrawn(self, some: Sequence[Held]) -> None:
+    def withdrawn(self, some: Sequence[SlurmAttempt]) -> None:
         self._leaving.begin(some, away=bool(self._silence.why))
 
-    def begun(self, held: Held) -> None:
+    def begun(self, held: SlurmAttempt) -> None:
         held.begun = True
         self._begun(held)
 
@@ -699,7 +703,7 @@ class SlurmEngine:
             self._silence.say(self._stopping(), self._leaving.removed_by())
             self._leaving.let_go()
 
-    def _left(self, held: Held) -> None:
+    def _left(self, held: SlurmAttempt) -> None:
         why = held.withdrawn
         assert why is not None
         if held.attempt in self._held:
@@ -711,7 +715,7 @@ class SlurmEngine:
         self._silence.noticed(why, self._stopping(), self._leaving.removed_by())
         self._leaving.let_go()
 
-    def _stopping(self) -> list[Held]:
+    def _stopping(self) -> list[SlurmAttempt]:
         return [held for held in self._held.values() if held.wish or held.withdrawn]
 
     def _leave(self) -> None:

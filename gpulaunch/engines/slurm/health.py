@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping
 from contextlib import closing
 
-from gpulaunch.engines.slurm.commands import PROGRAMS, Config, Queue, Slurm
-from gpulaunch.gpus.doctor import Finding
+from gpulaunch.engines.slurm.commands import PROGRAMS, Config, QueueListing, Slurm
+from gpulaunch.gpus.doctor import DoctorFinding
 from gpulaunch.loop import Loop
 
-LIMIT = 10.0
+QUESTION_TIMEOUT = 10.0
 """Seconds for each question: people wait for the answer."""
 
 
-def unconfigured(environ: Mapping[str, str], limit: float = LIMIT) -> str:
+def unconfigured(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) -> str:
     """Why Slurm's programs know of no cluster here, in words; empty where they do, and where that
     cannot be told now."""
     conf = environ.get("SLURM_CONF")
@@ -31,30 +31,34 @@ def unconfigured(environ: Mapping[str, str], limit: float = LIMIT) -> str:
     return f"Slurm's programs have no configuration that they can use{unset}: {said[0]}"
 
 
-def finding(environ: Mapping[str, str], limit: float = LIMIT) -> Finding | None:
+def finding(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) -> DoctorFinding | None:
     """None where none of Slurm's programs is here."""
     with closing(Loop()) as loop, closing(Slurm(loop, environ, limit)) as slurm:
         if len(slurm.missing) == len(PROGRAMS):
             return None
         if slurm.missing:
-            return Finding(
+            return DoctorFinding(
                 "warning",
                 f"of Slurm's programs {', '.join(slurm.missing)} not found in PATH",
                 "`--engine slurm` needs all of " + ", ".join(PROGRAMS),
             )
         if why := unconfigured(environ, limit):
-            return Finding("warning", why, "without one `--engine slurm` cannot hand jobs over")
+            return DoctorFinding(
+                "warning", why, "without one `--engine slurm` cannot hand jobs over"
+            )
         answers: list[object] = []
         slurm.ask(answers.append)
         slurm.queue(answers.append)
         while len(answers) < 2:
             loop.turn()
     config = next((answer for answer in answers if isinstance(answer, Config)), None)
-    if config is not None and any(isinstance(answer, Queue) for answer in answers):
+    if config is not None and any(isinstance(answer, QueueListing) for answer in answers):
         what = f"Slurm {config.version} answers: sbatch, squeue, scancel and scontrol are here"
-        return Finding("ok", what, "`gpulaunch run jobs.yaml --engine slurm` hands jobs over to it")
+        return DoctorFinding(
+            "ok", what, "`gpulaunch run jobs.yaml --engine slurm` hands jobs over to it"
+        )
     why = next(text for answer in answers if (text := getattr(answer, "text", "")))
     advice = "what runs there goes on; jobs can be handed over when it answers again"
-    return Finding(
+    return DoctorFinding(
         "warning", f"Slurm's programs are here, its controller does not answer: {why}", advice
     )

@@ -37,13 +37,13 @@ from gpulaunch.core.model import (
     TimedOut,
     status_of,
 )
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.failure.classes import advice_for
 from gpulaunch.process.ends import End
 from gpulaunch.process.node import SLURM_ENDED_IT
-from gpulaunch.process.nodeside import Start
+from gpulaunch.process.nodeside import NodeStart
 
-PATIENCE = 60.0
+NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds for which a record that should be there is waited for: NFS shows it late."""
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT = 70, 73, 75, 78
 """What the node's side exits with: nobody saw how it ended; the run's disk was full before it
@@ -64,7 +64,7 @@ _STUCK = re.compile(r"launch.fail|retrieval.failed|special.exit", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """What is known of an attempt now. `row`: Slurm's, None where it knows nothing of the job.
 
     `over` is for how many seconds it has been over, or unknown to Slurm; `ended` for how many the
@@ -75,8 +75,8 @@ class Sight:
     exit codes that are one.
     """
 
-    row: Row | None
-    start: Start | None = None
+    row: QueueRow | None
+    start: NodeStart | None = None
     end: End | None = None
     over: float = 0.0
     ended: float = 0.0
@@ -117,7 +117,7 @@ class Over:
 Verdict: TypeAlias = Waits | Runs | Unsure | Over
 
 
-def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
+def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdict:
     """`patience`: seconds for which a record that is not to be seen may still come."""
     row = sight.row
     if sight.end is not None:
@@ -138,7 +138,7 @@ def judge(sight: Sight, patience: float = PATIENCE) -> Verdict:
     return _unrecorded(sight)
 
 
-def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
+def _recorded(outcome: Outcome, sight: Observation, patience: float) -> Verdict:
     """Slurm ends all processes of a job at once, so that its end may look like one of its own."""
     row, status = sight.row, status_of(outcome)
     if isinstance(outcome, NotStarted) and NO_SPACE in outcome.error and not sight.wished:
@@ -169,14 +169,14 @@ def _recorded(outcome: Outcome, sight: Sight, patience: float) -> Verdict:
     return Over(outcome, _out_of_memory(sight) if short else None)
 
 
-def hidden_kill(sight: Sight) -> str:
+def hidden_kill(sight: Observation) -> str:
     """What Slurm, or the kernel's count, says of memory, of an attempt whose own status does not
     show it; else empty."""
     memory = _out_of_memory(sight)
     return "" if memory is None else memory.evidence
 
 
-def _began_anew(sight: Sight) -> bool:
+def _began_anew(sight: Observation) -> bool:
     """Slurm's row is not, or soon not any more, about the start that was claimed."""
     row, start = sight.row, sight.start
     if sight.recalled:
@@ -189,12 +189,12 @@ def _began_anew(sight: Sight) -> bool:
     return found_its_claim(row) and not its_own
 
 
-def found_its_claim(row: Row) -> bool:
+def found_its_claim(row: QueueRow) -> bool:
     """A second start of the job exited, as the attempt had been begun before."""
     return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE))
 
 
-def _before_that(outcome: Exited | Signaled | Interrupted, sight: Sight) -> Over:
+def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -> Over:
     """How a start ended of which there is a record, before Slurm began anew.
 
     A failure of its own is one: sites may have jobs requeued that exit with some status.
@@ -207,22 +207,22 @@ def _before_that(outcome: Exited | Signaled | Interrupted, sight: Sight) -> Over
     return Over(outcome, memory if outcome in _KILLED else None)
 
 
-def _requeued(sight: Sight) -> bool:
+def _requeued(sight: Observation) -> bool:
     """Slurm knows that it began before; else it has forgotten that."""
     return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
 
 
-def _why_anew(sight: Sight) -> str:
+def _why_anew(sight: Observation) -> str:
     word = _ENDED.search(sight.said)
     return "preempted by Slurm" if sight.preempted or (word and word[1]) else REQUEUED
 
 
-def is_full_there(row: Row | None) -> bool:
+def is_full_there(row: QueueRow | None) -> bool:
     """Whether the node's side could not write what it had to."""
     return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
 
 
-def to_recall(row: Row, start: Start | None) -> str:
+def to_recall(row: QueueRow, start: NodeStart | None) -> str:
     """Why what waits in Slurm's queue is to be taken out of it; empty where it is to stay.
 
     `row` is of a moment when `start` was known. A person's hold of what never began stays.
@@ -233,7 +233,7 @@ def to_recall(row: Row, start: Start | None) -> str:
     return f"Slurm could not begin it, and holds it: {row.reason or row.state}" if stuck else ""
 
 
-def _never_began(row: Row, recalled: str) -> Verdict:
+def _never_began(row: QueueRow, recalled: str) -> Verdict:
     if recalled:
         return Over(Lost(recalled))
     if row.kind == "dependency":
@@ -243,7 +243,7 @@ def _never_began(row: Row, recalled: str) -> Verdict:
     return Over(NotStarted(f"Slurm: {row.state}"))
 
 
-def _unrecorded(sight: Sight) -> Over:
+def _unrecorded(sight: Observation) -> Over:
     """It left no record of its end: Slurm's word counts, where it has one."""
     row, where = sight.row, ""
     if row is None and sight.start is None:
@@ -282,12 +282,12 @@ def _unrecorded(sight: Sight) -> Over:
     return Over(status)
 
 
-def _no_room(row: Row) -> Over:
+def _no_room(row: QueueRow) -> Over:
     """No failure of the job's: it goes again once there is room, which the launcher sees to."""
     return Over(Interrupted(f"the run directory's disk is full: {NO_SPACE} ({row.node})"))
 
 
-def _gone_before_that(sight: Sight, start: Start) -> Over:
+def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
     """A start that left no record, before Slurm began anew. Where it was requeued without a word
     its node has failed, as a rule; a job of which that is the doing is not begun for ever."""
     why = f"{_why_anew(sight)} ({start.node})"
@@ -297,7 +297,7 @@ def _gone_before_that(sight: Sight, start: Start) -> Over:
 
 
 def _out_of_time(
-    status: Exited | Signaled | None, sight: Sight, said: str = "Slurm's time limit"
+    status: Exited | Signaled | None, sight: Observation, said: str = "Slurm's time limit"
 ) -> Over:
     """At a limit that is not the job's own. A failure: it would end there again, for ever."""
     failure = Failure("timeout", said, TOO_SHORT)
@@ -306,7 +306,7 @@ def _out_of_time(
     return Over(status, failure)
 
 
-def _out_of_memory(sight: Sight) -> Failure | None:
+def _out_of_memory(sight: Observation) -> Failure | None:
     """Where Slurm, or the kernel for it, killed a job for the memory that it had."""
     counted = sight.end.oom_kills if sight.end else 0
     if said := _MEMORY.search(sight.said):

@@ -18,7 +18,7 @@ Lane: TypeAlias = tuple[str, ...]
 """Options of sbatch that a site's limits go by."""
 
 NAMES = ("--partition=", "--account=", "--qos=", "--reservation=", "--wckey=")
-SOON, OFTEN, LONGEST = 1.0, 5.0, 30.0
+FIRST_RETRY_DELAY, MIN_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 5.0, 30.0
 """Seconds: from a first refusal to the next try; the shortest between tries in vain while ends of
 our own let hope; the longest, since other users' jobs end as well."""
 
@@ -38,7 +38,7 @@ class Limit:
     fits: int = 0
     known: bool = False
     beyond: int | None = None
-    pause: float = field(default_factory=lambda: SOON)
+    pause: float = field(default_factory=lambda: FIRST_RETRY_DELAY)
 
     def most(self, now: float) -> int:
         """How many may be tried now; 0 for none."""
@@ -52,10 +52,10 @@ class Limit:
             self.known = self.known and self.fits > 1  # by ends since it was tried
             self.fits = self.fits if self.known else 0
             self.beyond, self.at = None, now + self.pause
-            self.pause = min(2 * self.pause, LONGEST)
+            self.pause = min(2 * self.pause, MAX_RETRY_DELAY)
 
     def taken(self, size: int, now: float) -> None:
-        self.pause = SOON
+        self.pause = FIRST_RETRY_DELAY
         if self.beyond is not None:
             self.beyond -= size
             self.fits = self.beyond // 2
@@ -65,7 +65,7 @@ class Limit:
             self.fits, self.at = 2 * size, now
             return
         if self.fits <= 0:
-            later = OFTEN if self.known else SOON
+            later = MIN_RETRY_DELAY if self.known else FIRST_RETRY_DELAY
             self.fits, self.known, self.beyond, self.at = 0, False, None, now + later
 
     def one_is_over(self, now: float) -> None:
@@ -75,7 +75,7 @@ class Limit:
 
     def nudge(self, now: float) -> None:
         """There may be room sooner than was thought."""
-        self.at = min(self.at, now + min(self.pause, OFTEN))
+        self.at = min(self.at, now + min(self.pause, MIN_RETRY_DELAY))
 
 
 class Limits:

@@ -24,27 +24,34 @@ from typing import Protocol, TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
-from gpulaunch.engines.slurm.batches import Batch, Doubted, Handed, Left, Ready, Terms
+from gpulaunch.engines.slurm.batches import (
+    Batch,
+    BatchDoubted,
+    BatchHanded,
+    BatchLeft,
+    BatchReady,
+    Terms,
+)
 from gpulaunch.engines.slurm.limits import Lane, Limits
 from gpulaunch.engines.slurm.probe import Probe
-from gpulaunch.engines.slurm.reading import Row, is_about_arrays, spans
+from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays, spans
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.nodeside import Start, read_start
+from gpulaunch.process.nodeside import NodeStart, read_start
 
 GATHERED = 0.05
 """Seconds for which attempts are gathered: those of one turn come as one array."""
 PLENTY, SHARE, LATEST = 64, 4, 10.0
 """Where Slurm has so many of ours waiting, what comes one by one is gathered until it is that part
 of them, for so many seconds at most: its queue does not run dry, and it is called seldom."""
-MOST = 1000
+MAX_ARRAY_TASKS = 1000
 """Tasks of an array, where the cluster allows as many."""
 _Member: TypeAlias = tuple[int, AttemptId]
 """An attempt, and its place; where its batch has no gaps, that is made up anew."""
-AGAIN, AWAY_AGAIN = 1.0, 5.0
+SUBMIT_RETRY_DELAY, OUTAGE_RETRY_DELAY = 1.0, 5.0
 RAREST = 300.0
 """Seconds after which at the latest it is tried again, where every try so far left it in doubt."""
-TRIES = 2
+MAX_FOREIGN_FAILURES = 2
 """Failures in words that are not Slurm's own, and of which nothing came, after which they count."""
 
 
@@ -101,12 +108,14 @@ class Outbox:
     @property
     def in_doubt(self) -> bool:
         """Whether Slurm has the batch on its way is not known."""
-        return self._sending is not None and isinstance(self._sending.state, Doubted)
+        return self._sending is not None and isinstance(self._sending.state, BatchDoubted)
 
     @property
     def _sending(self) -> Batch | None:
         """The batch that is handed over, or in doubt."""
-        return next((b for b in self._batches if isinstance(b.state, Handed | Doubted)), None)
+        return next(
+            (b for b in self._batches if isinstance(b.state, BatchHanded | BatchDoubted)), None
+        )
 
     def add(self, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
         """`after`: attempts under way that have to succeed first."""
@@ -116,7 +125,7 @@ class Outbox:
 
     def take_up(self, batch: Batch) -> None:
         """A batch of an earlier launcher, of which nobody knows whether Slurm has it."""
-        batch.state = Left()
+        batch.state = BatchLeft()
         self._batches.append(batch)
         self._send()
 
@@ -125,7 +134,7 @@ class Outbox:
         if self._fresh.pop(attempt, None) is not None:
             return True
         found = self._with(attempt)
-        return found is not None and isinstance(found.state, Ready) and not found.state.tried
+        return found is not None and isinstance(found.state, BatchReady) and not found.state.tried
 
     def has(self, attempt: AttemptId) -> bool:
         """It is on its way; Slurm may have it already."""
@@ -154,11 +163,11 @@ class Outbox:
         if not on:
             self._send()
 
-    def look_up(self, rows: Sequence[Row], whole: bool = True) -> None:
+    def look_up(self, rows: Sequence[QueueRow], whole: bool = True) -> None:
         """What Slurm has, asked after the doubt arose: it settles it. `whole`: what is not among
         these, Slurm does not have, as far as can be told."""
         batch = self._sending
-        if batch is None or not isinstance(batch.state, Doubted):
+        if batch is None or not isinstance(batch.state, BatchDoubted):
             return
         found = next((row.id for row in rows if row.name == batch.title), self._begun_as(batch))
         if found:
@@ -171,17 +180,17 @@ class Outbox:
         for attempt in batch.attempts:
             with suppress(OSError):
                 start = read_start(self._run.start(attempt))
-                if isinstance(start, Start):
+                if isinstance(start, NodeStart):
                     return start.job.partition("_")[0]
         return ""
 
-    def _not_there(self, batch: Batch, doubt: Doubted) -> None:
+    def _not_there(self, batch: Batch, doubt: BatchDoubted) -> None:
         """Once more, after longer and longer; or the failure was one."""
         tries = doubt.before.tries + 1
-        self._again_at = time.monotonic() + min(RAREST, AWAY_AGAIN * 2.0 ** min(tries, 10))
+        self._again_at = time.monotonic() + min(RAREST, OUTAGE_RETRY_DELAY * 2.0 ** min(tries, 10))
         about_needs = doubt.failed and "dependency" in doubt.said.lower()
-        batch.state = Ready(tries, tried=True, unneeded=doubt.before.unneeded or about_needs)
-        if doubt.failed and tries >= TRIES and not about_needs:
+        batch.state = BatchReady(tries, tried=True, unneeded=doubt.before.unneeded or about_needs)
+        if doubt.failed and tries >= MAX_FOREIGN_FAILURES and not about_needs:
             self._refuse(batch, doubt.said)
         elif doubt.said:
             self._to.waits(f"{doubt.said}; its queue has nothing of it, so it is handed over again")
@@ -222,11 +231,11 @@ class Outbox:
 
     def _configured(self, answer: commands.ConfigAnswer) -> None:
         if isinstance(answer, commands.Config):
-            self._most = max(1, min(MOST, answer.array))
+            self._most = max(1, min(MAX_ARRAY_TASKS, answer.array))
             self._gather()
         else:
             self._to.away(answer.text)
-            self._loop.call_after("slurm:gather", AWAY_AGAIN, self._gather)
+            self._loop.call_after("slurm:gather", OUTAGE_RETRY_DELAY, self._gather)
 
     def _made(self, members: Sequence[_Member], terms: Terms) -> list[Batch]:
         """One, as a rule. A task that is over Slurm may have forgotten, of an array that it knows:
@@ -254,8 +263,8 @@ class Outbox:
     def _send(self) -> None:
         """Hand the next one over, unless one is on its way."""
         while self._sending is None and (batch := self._next()):
-            if not isinstance(batch.state, Ready):
-                self._doubt(batch, Doubted(Ready(tried=True)))
+            if not isinstance(batch.state, BatchReady):
+                self._doubt(batch, BatchDoubted(BatchReady(tried=True)))
                 return
             if self._paused:
                 return
@@ -268,7 +277,7 @@ class Outbox:
                 batches.write(batch, self._run)
             except OSError as error:
                 self._to.waits(f"{error.strerror}: {error.filename}")
-                self._loop.call_after("slurm:send", AGAIN, self._send)
+                self._loop.call_after("slurm:send", SUBMIT_RETRY_DELAY, self._send)
                 return
             if self._probe.comes_first(batch.terms.options, self._send):
                 return
@@ -280,7 +289,7 @@ class Outbox:
         is known, there is room for some."""
         now = time.monotonic()
         for batch in self._batches:
-            if isinstance(batch.state, Left):
+            if isinstance(batch.state, BatchLeft):
                 return batch
         for batch in self._batches:
             size = len(batch.attempts)
@@ -291,9 +300,9 @@ class Outbox:
     def _sized(self, batch: Batch, most: int) -> Batch:
         """So many of it and of those behind it that are on the same terms, where there are."""
         alike = [batch]
-        if not batch.terms.each and batch.state == Ready():
+        if not batch.terms.each and batch.state == BatchReady():
             behind = self._batches[self._batches.index(batch) + 1 :]
-            alike += [o for o in behind if o.terms == batch.terms and o.state == Ready()]
+            alike += [o for o in behind if o.terms == batch.terms and o.state == BatchReady()]
         count = 1
         while count < len(alike) and sum(len(one.attempts) for one in alike[:count]) < most:
             count += 1
@@ -323,7 +332,7 @@ class Outbox:
 
     def _replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """Where it was in line; what Slurm may have of it, it may have of each of them."""
-        assert isinstance(batch.state, Ready)
+        assert isinstance(batch.state, BatchReady)
         for part in parts:
             part.state = replace(batch.state, tries=0)
         place = self._batches.index(batch)
@@ -331,8 +340,8 @@ class Outbox:
         self._batches.remove(batch)
         self._batches[place:place] = parts
 
-    def _hand_over(self, batch: Batch, ready: Ready) -> None:
-        batch.state = Handed(ready)
+    def _hand_over(self, batch: Batch, ready: BatchReady) -> None:
+        batch.state = BatchHanded(ready)
         self._slurm.submit(
             (
                 *batch.terms.options,
@@ -349,29 +358,31 @@ class Outbox:
     def _answered(self, answer: commands.SubmitAnswer) -> None:
         batch = self._sending
         assert batch is not None
-        assert isinstance(batch.state, Handed)
+        assert isinstance(batch.state, BatchHanded)
         before = batch.state.before
         match answer:
-            case commands.Submitted(number):
+            case commands.SubmissionAccepted(number):
                 self._sent(batch, number)
             case commands.Full(text):
                 batch.state = before
                 self._too_many(batch, text)
-            case commands.Refused(text, plain=False):
-                self._doubt(batch, Doubted(before, text, failed=True))
-            case commands.Refused(text) if len(batch.attempts) > 1 and is_about_arrays(text):
+            case commands.SubmissionRefused(text, plain=False):
+                self._doubt(batch, BatchDoubted(before, text, failed=True))
+            case commands.SubmissionRefused(text) if len(batch.attempts) > 1 and is_about_arrays(
+                text
+            ):
                 batch.state, self._most = before, len(batch.attempts) // 2
                 self._send()
-            case commands.Refused(text) if "dependency" in text.lower():
+            case commands.SubmissionRefused(text) if "dependency" in text.lower():
                 # What it needs has failed just now, which we are to hear: it is not wanted then.
                 # Or it has succeeded, and newer versions no longer know it.
                 batch.state = replace(before, unneeded=True)
-                self._loop.call_after("slurm:send", AGAIN, self._send)
-            case commands.Refused(text):
+                self._loop.call_after("slurm:send", SUBMIT_RETRY_DELAY, self._send)
+            case commands.SubmissionRefused(text):
                 self._refuse(batch, text)
                 self._send()
             case commands.Unreachable(text):
-                self._doubt(batch, Doubted(before, text))
+                self._doubt(batch, BatchDoubted(before, text))
 
     def _refuse(self, batch: Batch, why: str) -> None:
         """What was laid down stays: should Slurm have it after all, it finds what it is, and that
@@ -416,7 +427,7 @@ class Outbox:
             self._batches.remove(batch)
             self._batches.insert(self._batches.index(others[-1]) + 1, batch)
 
-    def _doubt(self, batch: Batch, doubt: Doubted) -> None:
+    def _doubt(self, batch: Batch, doubt: BatchDoubted) -> None:
         batch.state = doubt
         self._to.doubtful()
 
@@ -424,7 +435,7 @@ class Outbox:
         self._again_at = 0.0
         self._batches.remove(batch)
 
-    def _dependency(self, batch: Batch, ready: Ready) -> tuple[str, ...]:
+    def _dependency(self, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
         each, after = batch.terms.each, self._needs(batch, ready)
         needed = ":".join(filter(None, (self._probe.id, *(() if each else after))))
         conditions = [f"afterok:{needed}"] if needed else []
@@ -436,7 +447,7 @@ class Outbox:
             return ()
         return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
 
-    def _needs(self, batch: Batch, ready: Ready) -> Sequence[str]:
+    def _needs(self, batch: Batch, ready: BatchReady) -> Sequence[str]:
         """Slurm's numbers. Once they were refused, those alone of which more is to be heard."""
         if not ready.unneeded:
             return batch.terms.after

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.engines.slurm import commands, script
-from gpulaunch.engines.slurm.reading import UNSEEN, Row
+from gpulaunch.engines.slurm.reading import UNSEEN, QueueRow
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 from gpulaunch.engines.slurm.standstill import SETTLED
 from gpulaunch.journal.rundir import RunDir
 
-AGAIN, RAREST = 5.0, 300.0
+FIRST_RESUBMIT_DELAY, MAX_RESUBMIT_DELAY = 5.0, 300.0
 """Seconds after which it is handed over again where nobody knows whether Slurm has it: at first,
 twice that after the next, and so on; and at the latest."""
-PATIENCE = 60.0
+PROBE_FILE_TIMEOUT = 60.0
 """Seconds after the job's end for which its file may still come to be seen here."""
-TIME = "1"
+PROBE_TIME_LIMIT = "1"
 """Minutes, the fewest that Slurm counts: no partition gives less."""
 _SHARED = (
     *("--parsable", "--export=", "--open-mode=", "--chdir=", "--output=", "--nodes=", "--ntasks="),
@@ -89,7 +89,7 @@ class Probe:
             (
                 *self._kept,
                 "--no-requeue",
-                f"--time={TIME}",
+                f"--time={PROBE_TIME_LIMIT}",
                 f"--mem={MEMORY}",
                 f"--job-name={self._title}",
             ),
@@ -101,14 +101,16 @@ class Probe:
 
     def _answered(self, answer: commands.SubmitAnswer) -> None:
         match answer:
-            case commands.Submitted(number):
+            case commands.SubmissionAccepted(number):
                 self.id = number
                 self._then()
-            case commands.Refused(text, plain=True) | commands.Full(text):
+            case commands.SubmissionRefused(text, plain=True) | commands.Full(text):
                 self._is_refused(text)
             case _:
                 self._unsure, self._said = True, answer.text
-                self._refused = answer.text if isinstance(answer, commands.Refused) else ""
+                self._refused = (
+                    answer.text if isinstance(answer, commands.SubmissionRefused) else ""
+                )
                 self._doubtful()
 
     def _is_refused(self, why: str) -> None:
@@ -121,7 +123,7 @@ class Probe:
         """It is over, and did not leave its sign, or that is not to be seen here yet."""
         return bool(self.id) and self._over_at is not None
 
-    def look(self, rows: Sequence[Row]) -> None:
+    def look(self, rows: Sequence[QueueRow]) -> None:
         """What Slurm has now, and what is to be seen here."""
         ours = [row for row in rows if row.name == self._title]
         if self._asked and not self.settled and self._run.seen.exists():
@@ -134,20 +136,22 @@ class Probe:
         elif self.id:
             self._follow(next((row for row in ours if row.id == self.id), None))
 
-    def _sweep(self, ours: Sequence[Row]) -> None:
+    def _sweep(self, ours: Sequence[QueueRow]) -> None:
         """One that was handed over twice has nothing left to see. What is handed over needs the
         other, which a controller that forgot its end may begin anew."""
         if waiting := [row.id for row in ours if row.waits and row.id != self._needed]:
             self._slurm.cancel(waiting, lambda answer: None)
 
-    def _look_up(self, ours: Sequence[Row]) -> None:
+    def _look_up(self, ours: Sequence[QueueRow]) -> None:
         """Whether Slurm has it, although nobody knows; else once more, after longer and longer."""
         if ours:
             self._unsure, self.id = False, ours[0].id
             self._then()
         elif time.monotonic() >= self._again_at:
             self._tries += 1
-            self._again_at = time.monotonic() + min(RAREST, AGAIN * 2.0 ** min(self._tries, 10))
+            self._again_at = time.monotonic() + min(
+                MAX_RESUBMIT_DELAY, FIRST_RESUBMIT_DELAY * 2.0 ** min(self._tries, 10)
+            )
             if self._refused and self._tries > 1:
                 self._is_refused(self._refused)
             else:
@@ -155,7 +159,7 @@ class Probe:
                     self._note(f"the probe of the run directory goes to Slurm again: {self._said}")
                 self._hand_over()
 
-    def _follow(self, row: Row | None) -> None:
+    def _follow(self, row: QueueRow | None) -> None:
         if row is not None and row.phase != "over":
             self._waits(row.reason if row.phase == "queued" else "")
             return
@@ -166,12 +170,12 @@ class Probe:
                 self._note(f"not checked whether the nodes see {self._run.path}: Slurm forgot it")
             return
         self._over_at = self._over_at or time.monotonic()
-        if self._has_failed(row) or time.monotonic() - self._over_at >= PATIENCE:
+        if self._has_failed(row) or time.monotonic() - self._over_at >= PROBE_FILE_TIMEOUT:
             why = self._why(row)
             self._settle()
             self._failed(why)
 
-    def _has_failed(self, row: Row | None) -> bool:
+    def _has_failed(self, row: QueueRow | None) -> bool:
         """Without waiting for what may yet come to be seen here."""
         if row is None or row.kind != "failed":
             return False
@@ -198,7 +202,7 @@ class Probe:
                 f"the probe of the run directory, Slurm job {self.id}, does not start, and nothing"
                 f" of the run before it{in_words(reason)}"
             )
-        if outlook == "never" and lasted >= PATIENCE:
+        if outlook == "never" and lasted >= PROBE_FILE_TIMEOUT:
             self._give_up()
 
     def _give_up(self) -> None:
@@ -216,7 +220,7 @@ class Probe:
         script.forget_silence(self._run, self.id)
         self.settled, self._needed, self.id = True, self.id, ""
 
-    def _why(self, row: Row | None) -> str:
+    def _why(self, row: QueueRow | None) -> str:
         node = f"node {row.node}" if row is not None and row.node else "the nodes"
         if said := script.said(self._run, self.id):
             return f"{node} cannot run jobs of this run: {said}"

@@ -91,7 +91,7 @@ class Tasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QueueRow:
     """What Slurm says of a job, of one task of an array, or of those of its tasks that wait.
 
     `id` is the job's number, an array's for its tasks; `task` the index of the one that this is
@@ -153,7 +153,7 @@ def queue_format(separator: str) -> str:
     return ",".join(f"{name}:{separator}" for name in FIELDS)
 
 
-def read_queue(text: str, separator: str) -> tuple[Row, ...]:
+def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
     """The rows of what `squeue --noheader --Format queue_format(separator)` printed.
 
     Other lines (a site's greeting, the rest of a name that holds a line break) are passed over.
@@ -169,7 +169,7 @@ def read_queue(text: str, separator: str) -> tuple[Row, ...]:
 
 def _row(
     id: str, state: str, reason: str, code: str, restarts: str, node: str, preempted: str, name: str
-) -> Row | None:
+) -> QueueRow | None:
     # Whatever was printed before this row, ends with a line break.
     found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[(.*?)\]?)?", id.rpartition("\n")[2].strip())
     if not found:
@@ -178,7 +178,7 @@ def _row(
     # "CANCELLED by 1000", "CANCELLED+": the words of other programs for the same.
     word = re.match(r"[A-Z_]*", state.strip())
     known = word[0] if word else ""
-    return Row(
+    return QueueRow(
         id=number,
         task=None if task is None else int(task),
         tasks=read_tasks(tasks or ""),
@@ -192,7 +192,7 @@ def _row(
     )
 
 
-_SHOWN = re.compile(
+_SHOWN_LINE = re.compile(
     r"^JobId=(?P<job>\d+) (?P<array>.*?)JobName=(?P<name>[^\n]*)\n"
     r"(?:(?!JobId=).*\n)*?\s+JobState=(?P<state>\S+) Reason=(?P<reason>\S*) .*\n"
     r"(?:(?!JobId=).*\n)*?\s+.*\bRestarts=(?P<restarts>\d+) .*\bExitCode=(?P<code>\d+:\d+)\n"
@@ -202,15 +202,15 @@ _SHOWN = re.compile(
 """A job as `scontrol show job` has it, whole up to where it runs."""
 
 
-def read_shown(text: str) -> tuple[Row, ...]:
+def read_shown(text: str) -> tuple[QueueRow, ...]:
     """The rows of what `scontrol show job` printed; what is cut off before its end is left out."""
     rows = []
-    for found in _SHOWN.finditer(text):
+    for found in _SHOWN_LINE.finditer(text):
         array = dict(word.partition("=")[::2] for word in found["array"].split())
         tasks = array.get("ArrayTaskId", "")
         one = tasks.isdigit()
         rows.append(
-            Row(
+            QueueRow(
                 id=array.get("ArrayJobId") or found["job"],
                 task=int(tasks) if one else None,
                 tasks=read_tasks("" if one else tasks),

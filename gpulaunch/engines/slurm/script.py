@@ -22,10 +22,10 @@ from gpulaunch.process.nodeside import put
 
 WARNING = 60
 """Seconds before Slurm's time limit at which the script is told, by SIGTERM."""
-SPARE = 180.0
+TIME_LIMIT_MARGIN = 180.0
 """What a job is given of Slurm's time beyond its own: the warning, that Slurm may warn 60 s earlier
 than it was asked to (`--signal` in sbatch.1), and a minute for its beginning."""
-PATIENCE = 60
+RUN_DIR_TIMEOUT = 60
 """Seconds for which a node that does not see the run directory yet looks again."""
 
 PROBE_PATIENCE = 40
@@ -143,7 +143,7 @@ def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:
         yield f"--cpus-per-task={job.demand.cpus}"
     if job.timeout is not None:
         # A backstop, in whole minutes; the node's side keeps the exact time.
-        yield f"--time={math.ceil((job.timeout + job.grace + SPARE) / 60)}"
+        yield f"--time={math.ceil((job.timeout + job.grace + TIME_LIMIT_MARGIN) / 60)}"
 
 
 def _output(said: Path) -> str:
@@ -195,7 +195,7 @@ def lay_out(run: RunDir, pythons: Sequence[str] = (sys.executable,)) -> None:
         put(run.batch_script, data)
 
 
-def text(run: str, pythons: Sequence[str], patience: int = PATIENCE) -> str:
+def text(run: str, pythons: Sequence[str], patience: int = RUN_DIR_TIMEOUT) -> str:
     """The batch script, for any `sh`. `pythons` are tried first; `patience` in seconds."""
     tried = dict.fromkeys((*pythons, "python3", "python"))
     return TEXT.format(

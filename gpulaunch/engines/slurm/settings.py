@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.errors import UsageError
-from gpulaunch.spec.values import duration
+from gpulaunch.jobfile.values import duration
 
 CYCLE = "GPULAUNCH_SLURM_CYCLE"
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm.held import Held
+from gpulaunch.engines.slurm.attempt import SlurmAttempt
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 
-PATIENCE = 60.0
+NEVER_STARTS_TIMEOUT = 60.0
 """Seconds for which Slurm must say that an attempt can never start: settings of a partition or a
 QOS are changed one by one."""
 SETTLED = 2.0
 """Seconds after which a reason is told: Slurm may look at a job several times before it knows."""
-SHOWN = 3
+MAX_JOBS_SHOWN = 3
 
 
 class Standstill:
@@ -31,10 +31,10 @@ class Standstill:
         self._since: dict[AttemptId, tuple[str, float]] = {}
         self._said: set[tuple[str, str]] = set()
 
-    def look(self, waiting: Iterable[Held], now: float) -> list[Held]:
+    def look(self, waiting: Iterable[SlurmAttempt], now: float) -> list[SlurmAttempt]:
         """Those of what waits, as it was last seen, that are given up at that monotonic time."""
         seen: dict[AttemptId, tuple[str, float]] = {}
-        stuck: dict[str, list[Held]] = {}
+        stuck: dict[str, list[SlurmAttempt]] = {}
         over = []
         for held in waiting:
             reason = held.row.reason if held.row else ""
@@ -44,31 +44,31 @@ class Standstill:
             seen[held.attempt] = (reason, since if before == reason else now)
             if now - seen[held.attempt][1] >= SETTLED:
                 stuck.setdefault(reason, []).append(held)
-            if prospect(reason) == "never" and now - seen[held.attempt][1] >= PATIENCE:
+            if prospect(reason) == "never" and now - seen[held.attempt][1] >= NEVER_STARTS_TIMEOUT:
                 over.append(held)
         self._since = seen
         for reason, some in stuck.items():
             self._say(reason, some)
         return over
 
-    def _say(self, reason: str, some: list[Held]) -> None:
+    def _say(self, reason: str, some: list[SlurmAttempt]) -> None:
         """Once of each job. Another attempt of it may wait for the same."""
         new = [held for held in some if (reason, held.attempt.job) not in self._said]
         self._said.update((reason, held.attempt.job) for held in new)
         if not new:
             return
-        names = ", ".join(held.attempt.job for held in new[:SHOWN])
-        more = f" and {len(new) - SHOWN:,} more" if len(new) > SHOWN else ""
+        names = ", ".join(held.attempt.job for held in new[:MAX_JOBS_SHOWN])
+        more = f" and {len(new) - MAX_JOBS_SHOWN:,} more" if len(new) > MAX_JOBS_SHOWN else ""
         what = "waits" if len(new) == 1 else "wait"
         then = "gpulaunch cancel ends what shall not wait"
         if prospect(reason) == "never":
-            then = f"given up in {PATIENCE:g} s"
+            then = f"given up in {NEVER_STARTS_TIMEOUT:g} s"
         self._warn(
             f"{names}{more} {what} for what does not come by itself{in_words(reason)}; {then}"
         )
 
 
-def why_never(held: Held) -> str:
+def why_never(held: SlurmAttempt) -> str:
     """Why an attempt that is given up could not be started."""
     reason = held.row.reason if held.row else ""
     return f"Slurm will not start it{in_words(reason)}"

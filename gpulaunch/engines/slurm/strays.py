@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import batches, commands
+from gpulaunch.engines.slurm.attempt import MAX_NUMBERS_PER_CALL
 from gpulaunch.engines.slurm.batches import Batch
-from gpulaunch.engines.slurm.held import AT_ONCE
-from gpulaunch.engines.slurm.reading import Row
+from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.nodeside import Start, Withdrawn, read_start
+from gpulaunch.process.nodeside import NodeStart, Withdrawn, read_start
 
 
 class Strays:
@@ -36,16 +36,16 @@ class Strays:
         self._is_known = is_known
         self._titled: dict[str, Batch] = {}
 
-    def look(self, rows: Sequence[Row], started: frozenset[str]) -> None:
+    def look(self, rows: Sequence[QueueRow], started: frozenset[str]) -> None:
         """`started` are the names of the attempts that somebody has claimed."""
         waiting = [row for row in rows if row.waits and row.name.startswith(self._prefix)]
         if any(row.name not in self._titled for row in waiting):
             self._titled = {batch.title: batch for batch in batches.read_all(self._run)}
         found = [number for row in waiting for number in self._of(row, started)]
-        for start in range(0, len(found), AT_ONCE):
-            self._slurm.cancel(found[start : start + AT_ONCE], lambda answer: None)
+        for start in range(0, len(found), MAX_NUMBERS_PER_CALL):
+            self._slurm.cancel(found[start : start + MAX_NUMBERS_PER_CALL], lambda answer: None)
 
-    def _of(self, row: Row, started: frozenset[str]) -> Iterable[str]:
+    def _of(self, row: QueueRow, started: frozenset[str]) -> Iterable[str]:
         batch = self._titled.get(row.name)
         for place, attempt in batch.members if batch else ():
             alone = row.task is None and not row.tasks
@@ -55,12 +55,12 @@ class Strays:
             if not self._is_known(attempt, number) and self._is_anothers(attempt, number, row):
                 yield number
 
-    def _is_anothers(self, attempt: AttemptId, number: str, row: Row) -> bool:
+    def _is_anothers(self, attempt: AttemptId, number: str, row: QueueRow) -> bool:
         """The attempt was begun as another job, withdrawn, or begun as this one before that."""
         with suppress(OSError):
             match read_start(self._run.start(attempt)):
                 case Withdrawn():
                     return True
-                case Start(job=job, restart=restart):
+                case NodeStart(job=job, restart=restart):
                     return job != number or row.restarts > restart
         return False

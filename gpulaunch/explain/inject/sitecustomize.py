@@ -46,7 +46,7 @@ if False:  # For the type checker: typing is not imported here.
 
 FOLDER = os.path.dirname(__file__)
 REPORT = os.path.join(os.path.dirname(FOLDER), "report.py")
-MOST = 20
+MAX_FILES = 20
 SMALL_STACK = 1 << 19
 
 told = []  # type: list[int]  # The identity of the last uncaught error, once it is reported.
@@ -113,7 +113,7 @@ def explain(error, traceback):
             if told == [id(error)]:
                 return
             told[:] = [id(error)]
-        if len(times) == MOST:
+        if len(times) == MAX_FILES:
             return  # A server whose threads fail one after another.
         times.append(True)
         # Outside sys.modules, and without a .pyc beside a file that is not the program's.

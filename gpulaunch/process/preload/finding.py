@@ -32,7 +32,7 @@ STANDARD = tuple(
 )
 
 
-class Found:
+class ModulesFound:
     """Modules to import, in the script's order; those left out, with the reason."""
 
     def __init__(self, where: str) -> None:
@@ -48,9 +48,9 @@ class Found:
             self.modules.append(name)
 
 
-def find(target: list[str]) -> Found:
+def find(target: list[str]) -> ModulesFound:
     """`target` is what stands behind the interpreter's options: a script, or `-m` and a module."""
-    found = Found(os.path.basename(target[0]) if target[0] != "-m" else target[1])
+    found = ModulesFound(os.path.basename(target[0]) if target[0] != "-m" else target[1])
     for path, tree, package in files(target):
         main = path == first_file(target)
         for statement in top_level(tree.body, main):

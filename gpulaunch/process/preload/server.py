@@ -1,6 +1,6 @@
-"""A nursery in the jobs' own interpreter, which has imported what they import.
+"""A spawner in the jobs' own interpreter, which has imported what they import.
 
-    supervisor ─exec─▶ guard ─fork, exec─▶ server ─fork─▶ outer ─▶ inner ─▶ job, without an exec
+    supervisor ─exec─▶ guard ─fork, exec─▶ server ─fork─▶ guardian ─▶ monitor ─▶ job (no exec)
 
 What it owns: importing, saying whether jobs may be forked after it, and a forked child's last steps
 from keeper to job. What it never does: run the job's script. The server is an interpreter that was
@@ -21,7 +21,7 @@ the server serves, it only waits for it.
     server dies, hangs or refuses    guard says why and sweeps; the jobs start cold
     hooks of imports at forks hang   likewise, and sooner; `hooks.py` and `quiet_fork` keep them
                                      from its keepers
-    afterwards                       as for any nursery: pairs go on, the supervisor starts another
+    afterwards                       as for any spawner: pairs go on, the supervisor starts another
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORKING, FORKED = b"forking\n", b"forked\n"
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
-class Refused(Exception):
+class PreloadRefused(Exception):
     """Why jobs are not forked from here, in words."""
 
 
@@ -144,7 +144,7 @@ class Guard:
             elif time.monotonic() >= end:
                 self.give_up(self.what_took_long())
             else:
-                self.bury()
+                self.reap()
         answer = json.loads(said) if said else {"refused": self.how_it_ended()}
         if "refused" in answer:
             self.give_up(str(answer["refused"]))
@@ -161,7 +161,7 @@ class Guard:
             return f"{self.keeper.AT_FORK} had not returned after {float(self.spec['at_fork']):g} s"
         return f"importing took longer than {float(self.spec['limit']):g} s"
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """What imports started and left behind; the server itself stays for `how_it_ended`."""
         for pid in self.keeper.children():
             if pid != self.server:
@@ -232,10 +232,10 @@ class Server:
         self.control = control
         self.early = early
         self.own_error: BaseException | None = None
-        self.nursery: Any = None
+        self.spawner: Any = None
         self.keeper = load(os.path.join(os.path.dirname(FOLDER), "keeper.py"))
-        parts = ("finding", "reads", "safety", "birth", "hooks")
-        self.finding, self.reading, self.safety, self.birth, hooks = (
+        parts = ("finding", "reads", "safety", "after_fork", "hooks")
+        self.finding, self.reading, self.safety, self.after_fork, hooks = (
             load(os.path.join(FOLDER, f"{name}.py")) for name in parts
         )
         self.hooks = hooks.Hooks()
@@ -258,7 +258,7 @@ class Server:
         self.hooks.take()
         watched = self.safety.tools()
         before = set(self.safety.descriptors())
-        drawn = self.birth.seeds()
+        drawn = self.after_fork.seeds()
         began = time.monotonic()
         with self.reading.Reads() as reads:
             try:
@@ -268,7 +268,7 @@ class Server:
             path = self.finding.beside_script(self.target)
             why = self.safety.shadowed(path, self.early)
             if why:
-                raise Refused(why)
+                raise PreloadRefused(why)
             sys.path[:0] = path
             modules, left_out = self.import_all()
             self.sets = self.finding.sets(self.target)
@@ -280,8 +280,8 @@ class Server:
             self.said = file.read(MOST_SAID)
         self.check(watched, before, reads.names)
         self.local = self.safety.local_files(self.finding.installed)
-        if self.birth.seeds() != drawn:
-            self.seeded = self.birth.seeds()
+        if self.after_fork.seeds() != drawn:
+            self.seeded = self.after_fork.seeds()
         self.settle()
         self.tell(
             modules=modules,
@@ -312,7 +312,7 @@ class Server:
                 try:
                     importlib.import_module(name)
                 except BaseException as problem:
-                    raise Refused(f"import {name} fails: {in_words(problem)}") from None
+                    raise PreloadRefused(f"import {name} fails: {in_words(problem)}") from None
             return list(named), {}
         found = self.finding.find(self.target)
         modules: list[str] = []
@@ -326,7 +326,7 @@ class Server:
                 modules.append(name)
         if not modules:
             reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-            raise Refused(
+            raise PreloadRefused(
                 f"nothing to import was found in {found.where}" + f" ({reasons})" * bool(reasons)
             )
         return modules, left_out
@@ -336,13 +336,15 @@ class Server:
         spec = self.spec
         own = sorted(reads & set(spec["own"]))
         if own:
-            raise Refused(f"an import reads {own[0]}, which every attempt has its own")
+            raise PreloadRefused(f"an import reads {own[0]}, which every attempt has its own")
         for name in self.sets:
             if name in reads or name.startswith(tuple(spec["early"])):
-                raise Refused(f"the script itself sets {name}, which imports read: set it in env:")
+                raise PreloadRefused(
+                    f"the script itself sets {name}, which imports read: set it in env:"
+                )
         self.keeper.opened.update(set(self.safety.descriptors()) - before)
         if self.keeper.children():
-            raise Refused("an import left a process running")
+            raise PreloadRefused("an import left a process running")
         os.write(self.report, FORKING)
         self.hooks.before()
         cards = tuple(spec["cards"])
@@ -350,7 +352,7 @@ class Server:
         why = self.safety.why_not(self.keeper.opened, cards, watched, in_child, self.keeper.AT_FORK)
         os.write(self.report, FORKED)
         if why:
-            raise Refused(why)
+            raise PreloadRefused(why)
 
     def in_child(self, parent: int) -> Callable[[], None]:
         """What a forked child of `parent` begins with before this process serves."""
@@ -362,7 +364,7 @@ class Server:
         return begin
 
     def settle(self) -> None:
-        """From an interpreter to a nursery.
+        """From an interpreter to a spawner.
 
         What is there now is frozen: no collection of a job copies its memory. Not so `__main__`,
         or what the script leaves in it would not be finalised at the end.
@@ -384,8 +386,8 @@ class Server:
         keeper.fork = quiet_fork()
         keeper.at_fork = self.hooks.after_in_child
         keeper.at_fork_limit = float(self.spec["at_fork"])
-        self.nursery = keeper.Nursery(self.control)
-        self.nursery.environment = raw_dict(self.spec["base"])
+        self.spawner = keeper.Spawner(self.control)
+        self.spawner.environment = raw_dict(self.spec["base"])
         gc.collect()
         with LeftOutOfCollection(sys.modules["__main__"], sys.modules["__main__"].__dict__):
             gc.freeze()
@@ -400,56 +402,56 @@ class Server:
 
     def serve(self) -> None:
         """Ends this process, or returns in a job."""
-        born = False
+        continues = False
         try:
-            self.nursery.serve()
-        except self.keeper.Born:
-            born = True
+            self.spawner.serve()
+        except self.keeper.ContinueInChild:
+            continues = True
         except BaseException:
             sys.__excepthook__(*sys.exc_info())
         finally:
-            if not born:
+            if not continues:
                 os._exit(0)
 
     # ── The job's last steps ────────────────────────────────────────────────────────────────────
 
     def go_on_as_job(
-        self, spec: dict[str, Any], inner: Any, environment: dict[bytes, bytes]
+        self, spec: dict[str, Any], monitor: Any, environment: dict[bytes, bytes]
     ) -> None:
         """In the forked child, whose streams, directory and isolation are the job's already.
 
-        Raises Born. Returns where the job has to start cold after all, having said why.
+        Raises ContinueInChild. Returns where the job has to start cold after all, having said why.
         """
         import signal
 
         why = self.why_stale()
         if why:
             message = {"is": "cold", "attempt": spec["attempt"], "why": why, "for_good": False}
-            inner.channel.send(message)
+            monitor.channel.send(message)
             return
         main = spec["main"]
         environment.update(raw_dict(main["env"]))
         argv = [raw(word) for word in main["argv"]]
         room = b"%s=%s" % (ROOM.encode(), b" " * ROOM_SIZE)
-        self.birth.show(self.keeper, room, raw(main["name"]), argv, environment)
+        self.after_fork.show(self.keeper, room, raw(main["name"]), argv, environment)
         self.replace_environment(environment)
         sys.argv[1:] = [os.fsdecode(raw(word)) for word in main["args"]]
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[:] = [os.fsdecode(word) for word in argv]
-        self.birth.reseed(self.seeded)
+        self.after_fork.reseed(self.seeded)
         for number, handler in self.handlers.items():
             if handler not in (None, signal.SIG_DFL):
                 signal.signal(number, handler)
-        self.birth.refresh_multiprocessing()
+        self.after_fork.refresh_multiprocessing()
         written = 0
         while written < len(self.said):
             written += os.write(1, self.said[written:])
-        inner.channel.socket.detach()
-        if self.nursery.control:
-            self.nursery.control.socket.detach()
-        self.keeper.close_all_but({0, 1, 2, *inner.leases} | self.keeper.opened)
+        monitor.channel.socket.detach()
+        if self.spawner.control:
+            self.spawner.control.socket.detach()
+        self.keeper.close_all_but({0, 1, 2, *monitor.leases} | self.keeper.opened)
         self.hooks.give_back()
-        raise self.keeper.Born
+        raise self.keeper.ContinueInChild
 
     def why_stale(self) -> str:
         for path, seen in self.local.items():

@@ -16,7 +16,7 @@ from gpulaunch.starter.mask import MASK
 from gpulaunch.starter.memory import CPUS, TIME
 
 TASK = "SLURM_ARRAY_TASK_ID"
-_MOST = 10_000
+_MAX_TASKS = 10_000
 _SHORT = {
     "-a": "--array",
     "-G": "--gpus",
@@ -184,8 +184,8 @@ def _tasks(spelt: str) -> Iterator[str]:
         first, last = int(match.group(1)), int(match.group(2) or match.group(1))
         for number in range(first, last + 1, int(match.group(3) or 1)):
             count += 1
-            if count > _MOST:
-                raise Untranslatable(f"--array={spelt}: more than {_MOST} jobs in a line")
+            if count > _MAX_TASKS:
+                raise Untranslatable(f"--array={spelt}: more than {_MAX_TASKS} jobs in a line")
             yield str(number)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulaunch.starter.entry import Remark
+from gpulaunch.starter.entry import StarterRemark
 from gpulaunch.starter.launch import NO_CARD
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.shell import Script, walk, words_of
@@ -18,9 +18,9 @@ from gpulaunch.starter.unfold.strings import Read
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-MOST = 400
+MAX_UNFOLDED = 400
 """Things that are spelt out; a function that calls itself ends here."""
-LARGEST = 1 << 20
+MAX_SCRIPT_BYTES = 1 << 20
 """Bytes of a script, spelt out."""
 _READ = re.compile(r"((?:IFS=\S*\s+)?)read\s+((?:-r\s+)?)([A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*)")
 _HERE = re.compile(r"<<-?\s*['\"\\]?\w")
@@ -31,7 +31,7 @@ class Unfolded:
     """`refused` is why a command stays as it is, by its text; `called` are spelt-out functions."""
 
     script: Script
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: list[StarterRemark] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     called: set[str] = field(default_factory=set)
 
@@ -41,7 +41,7 @@ def unfold(source: str, read: Read) -> Unfolded:
     script = Script(source)
     unfolder = _Unfolder(_batch(script, source, read), read)
     unfolder.remarks(slurm.header(source)[1])
-    for _ in range(MOST):
+    for _ in range(MAX_UNFOLDED):
         if not unfolder.step():
             break
     return unfolder.done
@@ -78,7 +78,7 @@ class _Unfolder:
         self.functions: dict[str, Node] = {}
 
     def remarks(self, told: Sequence[tuple[int, str, str]]) -> None:
-        self.done.remarks += [Remark(*one) for one in told]
+        self.done.remarks += [StarterRemark(*one) for one in told]
 
     def step(self) -> bool:
         """Spell out the first thing that can be; False where there is none."""
@@ -92,7 +92,7 @@ class _Unfolder:
             except Untranslatable as no:
                 self.done.refused[script.text(node)] = str(no)
                 continue
-            if new is not None and len(script.source) + len(new) < LARGEST:
+            if new is not None and len(script.source) + len(new) < MAX_SCRIPT_BYTES:
                 end = _end(node, new)
                 self.done.script = script.replaced(node.start_byte, end, new, self.made)
                 return True

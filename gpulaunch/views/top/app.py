@@ -30,10 +30,10 @@ from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts, head, hints, moment, warnings
-from gpulaunch.views.top.history import History
+from gpulaunch.views.top.history import Playback
 from gpulaunch.views.top.intake import Intake, words_of
 from gpulaunch.views.top.layout import Wants, head_lines, laid_out
-from gpulaunch.views.top.link import Link, Why
+from gpulaunch.views.top.link import RunLink, Why
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.rows import CardRows, EndedRows, FailedRows, Filter, QueueRows
 from gpulaunch.views.top.screens import Help, LogScreen, Question
@@ -92,14 +92,14 @@ class Top(App[None]):
     ]
 
     def __init__(
-        self, link: Link, zone: tzinfo | None = None, hung_up: Callable[[], None] = lambda: None
+        self, link: RunLink, zone: tzinfo | None = None, hung_up: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.link = link
         self._zone, self._hung_up = zone, hung_up
         self._present = Board(zone, link.earlier())
-        self._history: History | None = None
+        self._history: Playback | None = None
         self._rewinding = False
         self._intake = Intake(link, self._present)
         self._all_ended, self._state_shown = False, ""
@@ -429,7 +429,7 @@ class Top(App[None]):
             self._history, self._changed = None, True
             self._show()
 
-    def _walk(self, by: int, move: Callable[[History], object]) -> None:
+    def _walk(self, by: int, move: Callable[[Playback], object]) -> None:
         if self._history:
             move(self._history)
             if by > 0 and self._history.step == self._history.steps:
@@ -443,14 +443,14 @@ class Top(App[None]):
             self._show_edges()
             self._aside(self._read_past, lambda came: self._rewound(came, move))
 
-    def _read_past(self) -> History:
+    def _read_past(self) -> Playback:
         try:
             now = self._present
-            return History(self.link.past(), now.samples, self._zone, now.earlier)
+            return Playback(self.link.past(), now.samples, self._zone, now.earlier)
         except (KeyError, IndexError) as error:
             raise GpulaunchError(words_of(error)) from None
 
-    def _rewound(self, came: History | GpulaunchError, move: Callable[[History], object]) -> None:
+    def _rewound(self, came: Playback | GpulaunchError, move: Callable[[Playback], object]) -> None:
         self._rewinding = False
         if isinstance(came, GpulaunchError):
             self._say(words_of(came))

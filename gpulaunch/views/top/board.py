@@ -14,7 +14,7 @@ from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
-from gpulaunch.views.top.link import Samples, Why
+from gpulaunch.views.top.link import SampleStore, Why
 
 
 class Board:
@@ -33,7 +33,7 @@ class Board:
         self.ledger = Ledger()
         self.state: RunState = "interrupted"
         self.reasons: Why = lambda _: ""
-        self.samples: Samples | None = None
+        self.samples: SampleStore | None = None
         self.now = Instant(0.0, 0.0)
         self.past = False
         self.failed: dict[str, None] = {}

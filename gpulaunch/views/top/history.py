@@ -13,19 +13,19 @@ from datetime import tzinfo
 from gpulaunch.core.facts import JobAdded
 from gpulaunch.core.model import Instant
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.link import Dated, Samples
+from gpulaunch.views.top.link import Dated, SampleStore
 
 PART = 20
 """A long step goes over one of so many parts of the run's time."""
 
 
-class History:
+class Playback:
     """Stands at moment `step` of `steps` (from 1); at first at the last one."""
 
     def __init__(
         self,
         facts: Iterable[Dated],
-        samples: Samples | None = None,
+        samples: SampleStore | None = None,
         zone: tzinfo | None = None,
         earlier: Mapping[str, float] | None = None,
     ) -> None:

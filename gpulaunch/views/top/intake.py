@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.views.top.board import Board
-from gpulaunch.views.top.link import Link
+from gpulaunch.views.top.link import RunLink
 
-LONG = 1000
+LONG_JOURNAL = 1000
 """Facts at once: a journal that was long before it was opened."""
 
 
 class Intake:
     """`trouble`: why no more is read, in words; `complete`: all that there is so far was."""
 
-    def __init__(self, link: Link, board: Board) -> None:
+    def __init__(self, link: RunLink, board: Board) -> None:
         self._link = link
         self._board = board
         self.trouble = ""
@@ -30,14 +30,14 @@ class Intake:
             return False
         try:
             facts = self._link.read()
-            if len(facts) >= LONG:  # while a long journal is read, fewer redraws
+            if len(facts) >= LONG_JOURNAL:  # while a long journal is read, fewer redraws
                 facts += self._link.read()
             for fact, at in facts:
                 self._board.see(fact, at)
         except (GpulaunchError, OSError, KeyError, IndexError) as error:
             # What stood before the damage is shown; nothing after it can be believed.
             self.trouble, facts = words_of(error), []
-        self.complete = len(facts) < LONG
+        self.complete = len(facts) < LONG_JOURNAL
         return bool(facts)
 
 

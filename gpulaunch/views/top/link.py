@@ -17,7 +17,7 @@ Why: TypeAlias = Callable[[str], str]
 """Why the job of that name waits, in words; empty where the run did not say."""
 
 
-class Samples(Protocol):
+class SampleStore(Protocol):
     """What cards and attempts used, where it is measured; times in seconds since 1970 (UTC)."""
 
     def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
@@ -31,7 +31,7 @@ class Samples(Protocol):
     def close(self) -> None: ...
 
 
-class Link(Protocol):
+class RunLink(Protocol):
     """One run. All but `ask` and `reasons` answer at once; those two may take seconds."""
 
     @property
@@ -59,7 +59,7 @@ class Link(Protocol):
     def now(self) -> float:
         """Seconds since 1970 (UTC)."""
 
-    def samples(self) -> Samples | None:
+    def samples(self) -> SampleStore | None:
         """None: nothing is measured, as on pretend cards."""
 
     def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...

@@ -8,12 +8,12 @@ from collections import deque
 from gpulaunch.files import regular
 from gpulaunch.views.tail import Folder
 
-CHUNK = 1 << 16
+READ_BYTES = 1 << 16
 BEGIN = 1 << 20
 """Bytes before its end at which a long log is begun."""
-KEPT = 20_000
+MAX_LINES = 20_000
 """Lines."""
-AT_ONCE = 64
+MAX_READS_PER_LOOK = 64
 """Chunks per look: a log that grows faster than it is read must not freeze the screen."""
 
 
@@ -25,7 +25,7 @@ class LogTail:
         self._fd = -1
         self._at = 0
         self._folder = Folder()
-        self.lines: deque[str] = deque(maxlen=KEPT)
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
         self.cut = False
         self.absent = False
         """It cannot be read (yet)."""
@@ -37,14 +37,14 @@ class LogTail:
         if self._fd < 0 and not self._open():
             return False
         new = False
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_READS_PER_LOOK):
             data = self._read()
             if not data:
                 break
             new = True
             self._at += len(data)
             text = self._folder.feed(data)
-            self.cut = self.cut or len(self.lines) == KEPT
+            self.cut = self.cut or len(self.lines) == MAX_LINES
             self.lines.extend(text.splitlines())
         if new:
             self.rest = self._folder.rest
@@ -69,6 +69,6 @@ class LogTail:
 
     def _read(self) -> bytes:
         try:
-            return os.pread(self._fd, CHUNK, self._at)
+            return os.pread(self._fd, READ_BYTES, self._at)
         except OSError:
             return b""

@@ -21,9 +21,9 @@ RECENT = 600.0
 """Seconds that a sparkline looks back."""
 USE, CONDITION = 51, 13
 """Columns of utilisation and memory with their bars, and of a card's heat and power."""
-STALE = 15.0
+SAMPLE_MAX_AGE = 15.0
 """Seconds after which a sample no longer says what a card does now."""
-TIME = 8
+TIME_WIDTH = 8
 
 _MARKS: dict[JobState, str] = {"succeeded": "✓", "failed": "✗", "cancelled": "!", "skipped": "!"}
 
@@ -180,7 +180,7 @@ class EndedRows(JobRows):
             Text.assemble(
                 (f"{mark} ", STYLES[job.state]),
                 self._name(item, width),
-                (f" {took:>{TIME}}  {about}", "dim"),
+                (f" {took:>{TIME_WIDTH}}  {about}", "dim"),
             )
         ]
 
@@ -239,7 +239,7 @@ class CardRows:
         assert record is not None
         samples = self._recent.get(record.gpu.uuid)
         if samples is None or not labelled:
-            return [Text.assemble((label, "dim"), (" " * TIME + "  "), _idle(record))]
+            return [Text.assemble((label, "dim"), (" " * TIME_WIDTH + "  "), _idle(record))]
         line = Text.assemble((label, "dim"))
         line.append_text(self._use(record, samples, width - len(label)))
         if not record.attempts and not _unused(record):
@@ -267,7 +267,7 @@ class CardRows:
         about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))
         return Text.assemble(
             (label, "dim"),
-            (f"{words.duration(self._board.elapsed(record)):>{TIME}}  ", "cyan"),
+            (f"{words.duration(self._board.elapsed(record)):>{TIME_WIDTH}}  ", "cyan"),
             words.visible(attempt.job),
             (f"  {about}" if about else "", "dim"),
         )
@@ -290,7 +290,9 @@ class CardRows:
     def _use(self, record: GpuRecord, samples: list[CardSample], room: int) -> Text:
         """Utilisation and memory; with more room as bars, as curves, then power and heat."""
         last, total = samples[-1], max(1, record.gpu.memory)
-        if self._board.now.utc - last.at > STALE and (self._board.alive or self._board.past):
+        if self._board.now.utc - last.at > SAMPLE_MAX_AGE and (
+            self._board.alive or self._board.past
+        ):
             return Text(f"not measured for {words.duration(self._board.now.utc - last.at)}", "dim")
         busy = None if last.utilization is None else last.utilization / 100
         used = None if last.memory is None else last.memory / total

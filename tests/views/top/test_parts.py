@@ -12,7 +12,7 @@ from gpulaunch.core.model import Exited
 from gpulaunch.views.top import log as logs
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar, fit, sparkline
-from gpulaunch.views.top.history import History as Past
+from gpulaunch.views.top.history import Playback as Past
 from gpulaunch.views.top.log import LogTail
 from tests.views.history import History
 

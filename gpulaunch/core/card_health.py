@@ -1,0 +1,153 @@
+"""Cards on which different jobs fail that succeed elsewhere: noticed, put to the test, set aside.
+
+    3 jobs in a row fail there ──most succeed elsewhere──▶ each of them is tried once elsewhere
+                                                              │ 5 in a row, 3 succeeded elsewhere
+                                                              ▼
+                                                     the card is set aside
+
+A success there ends the suspicion. A job that fails elsewhere as well is guilty itself, and counts
+no more. Two jobs that lost the card by their own words, though the driver finds it well, are
+enough. What is known here is of this supervisor's time alone, and never in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpulaunch.core.active import ActiveAttempt
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.jobs import Jobs
+
+FAILURES_TO_DOUBT = 2
+IN_A_ROW = 3
+FAILURES_TO_BE_SURE = 5
+SUCCESSES_TO_CLEAR = 3
+SUCCESSES_ELSEWHERE = 3
+FAILURES_PER_SUCCESS = 4
+LOST_TO_SET_ASIDE = 2
+"""One job in ten that fails by chance does so five times in a row on one card once in 100,000 jobs;
+on a card that is sick the five are there at once, and none of them is lost."""
+
+BLAMABLE = frozenset(
+    {
+        "exit",
+        "signal",
+        "timeout",
+        "idle_timeout",
+        "missing_output",
+        "no_gpu_seen",
+        "gpu_busy",
+        "gpu_lost",
+        "gpu_library",
+        "crash",
+        "assert",
+        "nan",
+        "collective",
+    }
+)
+"""Classes of failure that a sick card can cause."""
+
+
+@dataclass(slots=True)
+class FailureStreak:
+    """Jobs that failed on a card since the last success there, each with its class.
+
+    `cleared` are those of them that have succeeded elsewhere since. `good` and `bad` count all
+    ends on other cards since.
+    """
+
+    failed: dict[str, str] = field(default_factory=dict)
+    cleared: set[str] = field(default_factory=set)
+    good: int = 0
+    bad: int = 0
+
+    @property
+    def stands_out(self) -> bool:
+        """Jobs fail here in a row, while most succeed elsewhere."""
+        return len(self.failed) >= IN_A_ROW and self.good >= max(
+            SUCCESSES_ELSEWHERE, FAILURES_PER_SUCCESS * self.bad
+        )
+
+
+class CardHealth:
+    """Watches ends of attempts on single cards; sets cards aside, gives their jobs another try."""
+
+    def __init__(self, cards: Cards, jobs: Jobs) -> None:
+        self._cards = cards
+        self._jobs = jobs
+        self._streaks: dict[str, FailureStreak] = {}
+        self._failed_on: dict[str, str] = {}  # each job's first
+        self._tried: set[str] = set()  # a job gets one more try on a card's account
+
+    def doubted(self, card: Card, job: str) -> bool:
+        """Whether others have failed there in a row before this job did."""
+        streak = self._streaks.get(card.gpu.uuid)
+        return streak is not None and len(streak.failed.keys() - {job}) + 1 >= FAILURES_TO_DOUBT
+
+    def succeeded(self, live: ActiveAttempt) -> None:
+        if len(live.cards) != 1:
+            return
+        (card,) = live.cards
+        self._streaks.pop(card.gpu.uuid, None)
+        for uuid, streak in list(self._streaks.items()):
+            streak.good += 1
+            if live.id.job in streak.failed:
+                streak.cleared.add(live.id.job)
+            self._judge(self._cards[uuid], streak)
+
+    def failed(self, live: ActiveAttempt, failure: str) -> None:
+        """To be told once the job is settled, or waits again."""
+        if len(live.cards) != 1 or failure not in BLAMABLE:
+            return
+        (card,) = live.cards
+        job = live.id.job
+        for uuid, other in self._streaks.items():
+            other.bad += uuid != card.gpu.uuid
+        first = self._failed_on.setdefault(job, card.gpu.uuid)
+        if first != card.gpu.uuid:
+            if first in self._streaks:
+                self._streaks[first].failed.pop(job, None)
+            return
+        streak = self._streaks.setdefault(card.gpu.uuid, FailureStreak())
+        streak.failed[job] = failure
+        self._judge(card, streak)
+
+    def _judge(self, card: Card, streak: FailureStreak) -> None:
+        others = [other for other in self._cards if other is not card and other.serves]
+        if not card.serves or not others:
+            return
+        lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
+        if len(lost) >= LOST_TO_SET_ASIDE:
+            self._set_aside(card, streak, f"{len(lost)} different jobs lost it ({_listed(lost)})")
+        elif not streak.stands_out:
+            return
+        elif (
+            len(streak.failed) >= FAILURES_TO_BE_SURE and len(streak.cleared) >= SUCCESSES_TO_CLEAR
+        ):
+            text = f"{len(streak.failed)} different jobs failed there in a row"
+            text += f", and {len(streak.cleared)} of them succeeded elsewhere"
+            self._set_aside(card, streak, f"{text} ({_listed(streak.failed)})")
+        else:
+            number = len(streak.failed)
+            why = f"failed on GPU {card.gpu.index}, as {number} jobs in a row did; tried elsewhere"
+            self._elsewhere(card, streak.failed, why)
+
+    def _set_aside(self, card: Card, streak: FailureStreak, why: str) -> None:
+        del self._streaks[card.gpu.uuid]
+        self._cards.doom(card, why)
+        left = [job for job in streak.failed if job not in streak.cleared]
+        self._elsewhere(card, left, f"failed on GPU {card.gpu.index}, which was set aside")
+
+    def _elsewhere(self, card: Card, names: Iterable[str], why: str) -> None:
+        """Jobs that failed for good, and what was skipped because of them, are to run again."""
+        failed = [job for job in names if self._jobs.is_bad(self._jobs.nodes[job])]
+        failed = [job for job in failed if job not in self._tried]
+        self._tried.update(failed)
+        nodes = self._jobs.to_retry(tuple(failed))
+        self._jobs.requeue(nodes, why, avoid=frozenset({card.gpu.uuid}))
+
+
+def _listed(jobs: Iterable[str]) -> str:
+    names = list(jobs)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,187 @@
+"""When nothing runs that will end by itself, and still jobs wait: what gives way.
+
+Services end when nothing needs them, so two of them can keep each other's dependants from the
+last card, and an `after` can wait for a service that waits for its dependants. Each step here
+starts, or settles, at least one job, so every history comes to its end.
+
+Where the cards that are lacking are other launchers', it waits before it takes a service's card
+away: long, or only a moment where others want that card and the service has been of use already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpulaunch.core.active import ActiveAttempt, ActiveAttempts
+from gpulaunch.core.admission import FOCUSED, Admission
+from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.effects import Effects
+from gpulaunch.core.events import SetTimer
+from gpulaunch.core.jobs import Jobs, closure
+from gpulaunch.core.model import Demand
+from gpulaunch.core.waiting import WAITING, Node, is_extra
+
+TIMER = "stuck"
+DEADLOCK_TIMEOUT = 600.0
+DEADLOCK_TIMEOUT_JITTER = 300.0
+GIVING_WAY = 20.0
+
+
+class DeadlockBreaker:
+    """Looks for a standstill after each event; `step` resolves one and says whether it did."""
+
+    def __init__(
+        self,
+        effects: Effects,
+        cards: Cards,
+        jobs: Jobs,
+        attempts: ActiveAttempts,
+        admission: Admission,
+        why: Callable[[str], str],
+    ) -> None:
+        self._effects = effects
+        self._cards = cards
+        self._jobs = jobs
+        self._attempts = attempts
+        self._admission = admission
+        self._why = why
+        self._still_since: float | None = None
+        self._due = 0.0
+        self._cleared = False
+
+    def step(self) -> bool:
+        if not self._jobs.unsettled or self._something_moves():
+            self._still_since = None
+            return False
+        # A card that rivals hand to and fro is no progress: patience is not begun anew for it.
+        if any(card.state in ("asking", "draining") or card.idle_workers for card in self._cards):
+            return False
+        blocked = [node for node in self._admission.blocked if node.state == "ready"]
+        if blocked:
+            return self._make_room(blocked)
+        if self._stop_unneeded():
+            return False
+        return self._settle_one()
+
+    def _something_moves(self) -> bool:
+        """An attempt that will end, or a timer that will fire."""
+        for live in self._attempts:
+            service = live.service
+            if service is None or live.wish or live.inherited:
+                return True
+            if not service.ready and service.dependants:
+                return True
+        return bool(self._jobs.delayed)
+
+    def _make_room(self, blocked: list[Node]) -> bool:
+        """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
+        focus = self._admission.focus
+        if focus is not None and (focus.state not in FOCUSED or not self._may_focus(focus)):
+            self._admission.focus = None
+            return True
+        for node in blocked:
+            if node.job.demand.avoid and self._may_focus(node):
+                self._jobs.forget_avoided(node)
+                return True
+        targets = [focus] if focus is not None else [_wanting(node) for node in blocked]
+        jobs = [node for node in targets if not is_extra(node)]
+        if not jobs and self._stop_unneeded():
+            return False
+        for node in jobs or targets:
+            if self._may_focus(node):
+                self._focus_on(node)
+                return True
+        return False
+
+    def _focus_on(self, node: Node) -> None:
+        """First only it may start; then services make room for it; then it cannot run at all."""
+        services = self._attempts.services()
+        if self._admission.focus is not node:
+            self._admission.focus, self._cleared = node, False
+        elif services and not self._cleared:
+            self._cleared = True
+            others = "gives way to a launcher that waits for its card"
+            why = others if _wanted(services) else f"makes room for {node.name}"
+            for live in services:
+                self._attempts.stop(live, "interrupted", why)
+        else:
+            self._admission.focus = None
+            text = "never started: it does not fit on the run's cards"
+            text += " beside its services" if closure(node) else ""
+            self._jobs.settle(node, "failed", text)
+
+    def _may_focus(self, node: Node) -> bool:
+        return not self._waits_for_others(node) or self._patience_is_over()
+
+    def _waits_for_others(self, node: Node) -> bool:
+        """Cards that it could use are in somebody else's hands, and may come back."""
+        demands = [node.job.demand, *(service.job.demand for service in closure(node))]
+        memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
+        if memory is None:
+            return False
+        away = [card for card in self._cards if self._is_away(card, memory)]
+        for card in away:
+            self._cards.look_later(card, Demand(gpu_memory=memory))
+        return bool(away)
+
+    def _is_away(self, card: Card, memory: int) -> bool:
+        if not card.serves or card.gpu.memory < memory:
+            return False
+        if card.state in ("elsewhere", "occupied") or card.drained:
+            return True
+        return card.state == "free" and card.memory_expected(self._effects.now.mono) < memory
+
+    def _patience_is_over(self) -> bool:
+        """A service on a card of ours, and its dependants' cards with a launcher that waits for
+        ours: two runs with services, or one that gathers cards for a wide job."""
+        services = self._attempts.services()
+        if not services:
+            return False
+        now = self._effects.now.mono
+        if self._still_since is None:
+            self._still_since = now
+        due = (
+            self._still_since
+            + DEADLOCK_TIMEOUT
+            + DEADLOCK_TIMEOUT_JITTER * self._effects.jitter("stuck")
+        )
+        if _wanted(services) and any(self._has_served(live) for live in services):
+            due = self._still_since + GIVING_WAY
+        if now < due != self._due:
+            self._due = due
+            self._effects.emit(SetTimer(TIMER, due))
+        return now >= due
+
+    def _has_served(self, live: ActiveAttempt) -> bool:
+        """A job has run beside it: were it stopped before, the run might never come to anything."""
+        since = self._effects.ledger.attempt(live.id).launched.mono
+        dependants = live.service.dependants if live.service else []
+        last = [attempt for node in dependants for attempt in self._jobs.record(node).attempts[-1:]]
+        return any(attempt.ended and attempt.launched.mono >= since for attempt in last)
+
+    def _stop_unneeded(self) -> bool:
+        """All others are settled, or come after them: services that nobody needs have served."""
+        services = self._attempts.services()
+        unneeded = [live for live in services if live.service and not live.service.open]
+        for live in unneeded:
+            self._attempts.stop(live, "stopped", "all other jobs have ended")
+        return bool(unneeded)
+
+    def _settle_one(self) -> bool:
+        waiting = [node for node in self._jobs if node.state in WAITING]
+        waiting.sort(key=lambda node: (node.job.service is not None, node.order))
+        for node in waiting[:1]:
+            text = self._why(node.name)
+            self._jobs.settle(node, "skipped", f"can never start: {text}")
+        return bool(waiting)
+
+
+def _wanted(services: list[ActiveAttempt]) -> bool:
+    return any(card.requested for live in services for card in live.cards)
+
+
+def _wanting(node: Node) -> Node:
+    """The job on whose behalf a service is to start; any other job itself."""
+    while node.job.service and node.waiters:
+        node = min(node.waiters, key=lambda asker: asker.key)
+    return node

@@ -1,0 +1,39 @@
+"""Where one call of `Run.handle` writes: facts, folded into the ledger at once, and instructions.
+
+INVARIANT: the ledger changes by facts that are written here, and by nothing else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+from gpulaunch.core.events import Instruction
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+
+_NEVER = Instant(0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Effects:
+    ledger: Ledger
+    now: Instant = _NEVER
+    out: list[Fact | Instruction] = field(default_factory=list)
+
+    def fact(self, fact: Fact) -> None:
+        self.ledger.apply(fact, self.now)
+        self.out.append(fact)
+
+    def emit(self, instruction: Instruction) -> None:
+        self.out.append(instruction)
+
+    def take(self) -> list[Fact | Instruction]:
+        out, self.out = self.out, []
+        return out
+
+    def jitter(self, about: str) -> float:
+        """From 0 to 1: this run's own for each `about`, so that rivals do not go in step."""
+        own = f"{self.ledger.run} {self.ledger.pid} {about}"
+        return zlib.crc32(own.encode()) / 2**32

@@ -1,0 +1,162 @@
+"""What a resume or a retry runs again: the ledger of a run against its job file as it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulaunch.core.effects import Effects
+from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Job, JobState
+from gpulaunch.core.waiting import WAITING
+
+BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
+"""What a job comes to that keeps others from running."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlan:
+    """What becomes of a run's jobs.
+
+    `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
+    that this round does not touch, and `over` those that have succeeded. The numbers are for
+    people; `in_flight` are in an engine's queue, or run from there. `unrecorded`: so many came to
+    no success, and are no longer in the file, which the run does not know yet.
+    """
+
+    jobs: tuple[Job, ...]
+    requeue: frozenset[str]
+    left: frozenset[str]
+    over: frozenset[str]
+    to_rerun: int
+    new: int
+    changed: int
+    vanished: int
+    in_flight: int = 0
+    unrecorded: int = 0
+
+    @property
+    def to_do(self) -> list[Job]:
+        """The jobs that are not done or left, and every service: one that is needed runs again."""
+        return [
+            job
+            for job in self.jobs
+            if job.name not in self.left | self.over or job.service is not None
+        ]
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.to_rerun or self.new or self.in_flight or self.unrecorded)
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.over):,} done", f"{self.to_rerun:,} again"]
+        if self.in_flight:
+            parts.insert(1, f"{self.in_flight:,} under way")
+        if self.new:
+            parts.append(f"{self.new:,} new")
+        if self.changed:
+            parts.append(f"{self.changed:,} done but changed")
+        if self.vanished:
+            parts.append(f"{self.vanished:,} no longer in the file")
+        if self.left:
+            parts.append(f"{len(self.left):,} left as they are")
+        return ", ".join(parts)
+
+
+def resume(
+    ledger: Ledger,
+    jobs: Sequence[Job],
+    among: Collection[str] | None = None,
+    changed_too: bool = False,
+) -> ResumePlan:
+    """Everything `among` these names (None: all) that has not succeeded, and what is new.
+
+    `changed_too`: also what succeeded under another definition than it has now.
+    """
+    requeue, left, over, taken = set(), set(), set(), []
+    again = new = changed = going = 0
+    for job in jobs:
+        record = ledger.jobs.get(job.name)
+        wanted = among is None or job.name in among
+        if record is None and not wanted:
+            continue
+        taken.append(job)
+        if record is None:
+            new += 1
+            continue
+        succeeded = record.state == "succeeded"
+        redefined = succeeded and record.succeeded_as not in ("", job.digest)
+        if succeeded and not (redefined and changed_too and wanted):
+            over.add(job.name)
+            changed += redefined
+        elif not wanted:
+            left.add(job.name)
+        elif record.goes_on:
+            going += 1
+        else:
+            again += 1
+            if record.settled is not None:
+                requeue.add(job.name)
+    names = {job.name for job in jobs}
+    lost = [record for record in ledger.jobs.values() if record.name not in names]
+    unrecorded = sum(not record.vanished and record.state != "succeeded" for record in lost)
+    return ResumePlan(
+        tuple(taken),
+        frozenset(requeue),
+        frozenset(left),
+        frozenset(over),
+        again,
+        new,
+        changed,
+        len(lost),
+        going,
+        unrecorded,
+    )
+
+
+def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
+    """The jobs that would run, of what was chosen: those skipped at once are none of them.
+
+    Asks the core, of a run whose supervisor is gone; `ledger` is changed by what it decides, and of
+    no further use.
+    """
+    ledger.cut_off()
+    jobs = Jobs(Effects(ledger), lambda service: None)
+    jobs.submit(chosen.jobs, chosen.requeue, chosen.left)
+    jobs.retire_unneeded()
+    return [node.job for node in jobs if node.state in WAITING]
+
+
+def retry(ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None) -> ResumePlan:
+    """Only what `retried` names."""
+    return resume(ledger, jobs, among=retried(ledger, jobs, names))
+
+
+def retried(
+    ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None
+) -> frozenset[str]:
+    """The jobs that failed, or those of `names` that did not succeed and what keeps them from
+    running; and what was skipped because of any of these."""
+    states = {record.name: record.state for record in ledger.jobs.values()}
+    if names is None:
+        found = {name for name, state in states.items() if state == "failed"}
+    else:
+        found = {name for name in names if states.get(name, "succeeded") != "succeeded"}
+    skipped = [job for job in jobs if states.get(job.name) == "skipped"]
+    needs = {job.name: [n for n in job.needs if states.get(n) in BAD] for job in skipped}
+    dependants: dict[str, list[str]] = {}
+    for job in skipped:
+        for need in job.needs:
+            dependants.setdefault(need, []).append(job.name)
+    found = _reached(found, needs)
+    return frozenset(_reached(found, dependants))
+
+
+def _reached(start: Collection[str], onward: Mapping[str, Sequence[str]]) -> set[str]:
+    found, todo = set(start), list(start)
+    while todo:
+        more = [name for name in onward.get(todo.pop(), ()) if name not in found]
+        found.update(more)
+        todo += more
+    return found

@@ -1,0 +1,123 @@
+"""Where a failed attempt's next one goes, by its failure class. Questions about cards, as values.
+
+A class's default (`core.classes`) says whether the same card or another may do better; the cards
+of the run say whether there is another. Nothing here changes a card or a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpulaunch.core.classes import Policy, policy_of
+from gpulaunch.core.model import Demand, Gpu
+
+CARD_PAUSE = 30.0
+MAX_CARD_PAUSE = 600.0
+ANOTHER = "on another card"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryContext:
+    """What an attempt ran on. `others`: cards of the run that it did not use and that serve.
+
+    `before`: attempts of this budget that ended in the same class before it. `foreign`: others'
+    processes had some of its cards' memory. `doubted`: jobs fail on its card as nowhere else.
+    `anywhere`: an engine places by itself, and what is there besides is not known.
+    """
+
+    used: tuple[Gpu, ...] = ()
+    others: tuple[Gpu, ...] = ()
+    before: int = 0
+    foreign: bool = False
+    doubted: bool = False
+    anywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPlacement:
+    """What the next attempt needs, after at least `delay` seconds; `words` say what differs."""
+
+    demand: Demand
+    words: str = ""
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NoBetterPlacement:
+    """No start would end differently; `why` in words."""
+
+    why: str
+
+
+def choose_placement(
+    kind: str, demand: Demand, ground: RetryContext
+) -> RetryPlacement | NoBetterPlacement:
+    """Where to try again after an end of this class."""
+    policy = policy_of(kind)
+    if ground.anywhere:
+        return _anywhere(policy, demand, ground)
+    if kind == "gpu_oom":
+        return _with_more_memory(demand, ground)
+    if policy.other == "other_kind":
+        names = {gpu.name for gpu in ground.used}
+        same = [gpu for gpu in ground.others if gpu.name in names]
+        there = _elsewhere(demand, ground, "on another kind of card", same)
+        return there or NoBetterPlacement("the run has no other kind of card")
+    if policy.again == "yes":
+        return (ground.doubted and _elsewhere(demand, ground)) or RetryPlacement(demand)
+    there = _elsewhere(demand, ground) if _may_go(policy, ground) else None
+    if there is None and policy.again == "later":
+        return RetryPlacement(demand, "", _pause(ground))
+    if there is None and policy.free:
+        return RetryPlacement(demand)
+    return there or NoBetterPlacement("it would end in the same way")
+
+
+def _anywhere(
+    policy: Policy, demand: Demand, ground: RetryContext
+) -> RetryPlacement | NoBetterPlacement:
+    """Where another card might do better, it simply goes again: the engine may choose one."""
+    if policy.again == "later":
+        return RetryPlacement(demand, "", _pause(ground))
+    if policy.again == "yes" or policy.other in ("larger", "other_kind") or _may_go(policy, ground):
+        return RetryPlacement(demand)
+    return NoBetterPlacement("it would end in the same way")
+
+
+def _pause(ground: RetryContext) -> float:
+    return float(min(CARD_PAUSE * 2**ground.before, MAX_CARD_PAUSE))
+
+
+def _may_go(policy: Policy, ground: RetryContext) -> bool:
+    return policy.other == "yes" or (policy.other == "once" and not ground.before)
+
+
+def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | NoBetterPlacement:
+    """Alone, where it shared; where others take its memory, elsewhere; else on a larger card."""
+    if not ground.used:
+        return RetryPlacement(demand)
+    if demand.per_gpu > 1:
+        return RetryPlacement(replace(demand, per_gpu=1), "alone on its card")
+    if ground.foreign:
+        return _elsewhere(demand, ground) or RetryPlacement(demand, "", CARD_PAUSE)
+    most = max(gpu.memory for gpu in ground.used)
+    if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
+        larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))
+        return RetryPlacement(larger, "on a card with more memory")
+    return NoBetterPlacement("no card of the run has more memory")
+
+
+def _elsewhere(
+    demand: Demand, ground: RetryContext, words: str = ANOTHER, also: Iterable[Gpu] = ()
+) -> RetryPlacement | None:
+    """Not on the cards that it used, nor those avoided before while there are others."""
+    used = {gpu.uuid for gpu in (*ground.used, *also)}
+    for avoid in (demand.avoid | used, used):
+        if avoid and _count(demand, ground.others, avoid) >= demand.gpus:
+            return RetryPlacement(replace(demand, avoid=frozenset(avoid)), words)
+    return None
+
+
+def _count(demand: Demand, gpus: Sequence[Gpu], avoid: Iterable[str]) -> int:
+    return sum(gpu.uuid not in avoid and gpu.memory >= demand.gpu_memory for gpu in gpus)

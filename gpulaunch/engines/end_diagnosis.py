@@ -1,0 +1,163 @@
+"""What is known of an attempt's end beside its status, gathered before anybody is told of it.
+
+    keeper's report ─▶ log's end, kernel's counters, a look at its cards ─▶ diagnose ─▶ Ended
+
+Decides nothing about jobs or cards. An end that says all by itself is passed on at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeAlias
+
+from gpulaunch import failure
+from gpulaunch.core.completion import BY_ITSELF
+from gpulaunch.core.events import Ended, Sick
+from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
+from gpulaunch.core.retry import failure_of
+from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
+from gpulaunch.failure import CardFacts, Counters, Evidence
+from gpulaunch.failure.tail import tail
+from gpulaunch.gpus.free import computing
+from gpulaunch.journal.rundir import RunDir
+
+MAX_MESSAGE_CHARACTERS = 500
+KERNEL_COUNTERS_MAX_AGE = 1.0
+"""Seconds for which the kernel's counters are not read again when attempts begin."""
+
+Tell: TypeAlias = Callable[[Ended], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The counters, and the monotonic time, at which an attempt was started."""
+
+    counters: Counters
+    at: float
+
+
+@dataclass(slots=True, eq=False)
+class PendingDiagnosis:
+    """An end that is being looked into: the cards that have not been seen yet, and what was."""
+
+    ended: Ended
+    job: Job
+    tell: Tell
+    beginning: Beginning | None
+    unseen: set[str]
+    cards: list[CardFacts] = field(default_factory=list)
+
+
+class EndDiagnosis:
+    """`look` looks at a card; `xids` are those reported of a card since a monotonic time."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        base: Mapping[str, str],
+        look: Callable[[Gpu, SnapshotCallback], None],
+        xids: Callable[[str, float], tuple[int, ...]],
+        warn: Callable[[str | None, str], None],
+    ) -> None:
+        self._run = run
+        self._temporary = base.get("TMPDIR") or "/tmp"
+        self._look = look
+        self._xids = xids
+        self._warn = warn
+        self._afar = False
+        self._begun: dict[AttemptId, Beginning] = {}
+        self._counted = Beginning(failure.counters(), time.monotonic())
+
+    @classmethod
+    def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> EndDiagnosis:
+        """Of attempts on other machines, whose kernels and cards are not to be seen from here."""
+
+        def look(gpu: Gpu, then: SnapshotCallback) -> None:
+            raise NotImplementedError("nobody looks at the cards of another machine")
+
+        witness = cls(run, {}, look, lambda gpu, since: (), warn)
+        witness._afar = True
+        return witness
+
+    def begin(self, attempt: AttemptId) -> None:
+        now = time.monotonic()
+        if now - self._counted.at >= KERNEL_COUNTERS_MAX_AGE:
+            self._counted = Beginning(failure.counters(), now)
+        self._begun[attempt] = replace(self._counted, at=now)
+
+    def diagnose(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
+        """Hand the end on with what is recognised of it, once its cards have been looked at."""
+        beginning = self._begun.pop(ended.attempt, None)
+        if not isinstance(ended.outcome, BY_ITSELF):
+            tell(ended)
+        elif failure_of(ended.outcome, job) is None:
+            self._hint(ended)
+            tell(ended)
+        else:
+            unseen = {gpu.uuid for gpu in gpus}
+            inquiry = PendingDiagnosis(ended, job, tell, beginning, unseen)
+            for gpu in gpus:
+                self._look(gpu, partial(self._seen, inquiry, gpu))
+            if not gpus:
+                self._conclude(inquiry)
+
+    def _hint(self, ended: Ended) -> None:
+        text = tail(self._run.log(ended.attempt))
+        evidence = Evidence(ended.outcome, text, succeeded=True)
+        if text and (hint := failure.hint(evidence)):
+            self._warn(ended.attempt.job, hint)
+
+    def _seen(self, inquiry: PendingDiagnosis, gpu: Gpu, seen: CardSnapshot | Sick) -> None:
+        inquiry.unseen.discard(gpu.uuid)
+        since = inquiry.beginning.at if inquiry.beginning else 0.0
+        facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
+        if isinstance(seen, Sick):
+            facts = replace(facts, sick=seen.why)
+        elif inquiry.job.demand.per_gpu == 1 and not inquiry.ended.kept:
+            # Else what is there may be another job of ours, or the worker that ran this one.
+            facts = replace(facts, foreign=_foreign(seen))
+        inquiry.cards.append(facts)
+        if not inquiry.unseen:
+            self._conclude(inquiry)
+
+    def _conclude(self, inquiry: PendingDiagnosis) -> None:
+        ended, job = inquiry.ended, inquiry.job
+        begun = inquiry.beginning
+        rooms = [str(self._run.out(ended.attempt)), job.cwd]
+        if not self._afar:
+            rooms += [self._temporary, "/dev/shm"]
+        evidence = Evidence(
+            ended.outcome,
+            tail(self._run.log(ended.attempt)),
+            rises=failure.counters() - begun.counters if begun else Counters(),
+            cards=tuple(inquiry.cards),
+            rooms=failure.rooms(rooms),
+        )
+        found = failure.diagnose(evidence) or _plain(evidence, job)
+        if found is not None:
+            found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
+        inquiry.tell(replace(ended, failure=found))
+
+
+def _foreign(seen: CardSnapshot) -> int | None:
+    """What others' processes have of the card's memory: the attempt's own are gone."""
+    if seen.look is None:
+        return None
+    known = [process.memory for process in computing(seen.look)]
+    return None if None in known else sum(memory or 0 for memory in known)
+
+
+def _plain(evidence: Evidence, job: Job) -> Failure | None:
+    """Nothing was recognised: the last line may still tell like ends from others.
+
+    A progress bar shows where it got to, and not why it ended.
+    """
+    kind = failure_of(evidence.outcome, job)
+    lines = [line.strip() for line in evidence.tail.splitlines()]
+    lines = [line for line in lines if line and not failure.is_bar(line)]
+    shown = lines[-1] if lines else ""
+    advice = failure.advice_on_signal(evidence) or failure.advice_on_modules(evidence)
+    return Failure(kind, shown, advice) if kind and (shown or advice) else None

@@ -1,0 +1,133 @@
+"""Attempts that were withdrawn before they began: Slurm is told, and then they are over.
+
+begin ─▶ scancel ─▶ answered ─▶ over
+            └─ no answer, soon or as is known ─▶ over all the same; Slurm is told once it answers
+
+Whatever becomes of them in its queue, no node begins one any more.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import commands
+from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt, in_parts, ranges
+from gpulaunch.engines.slurm.reading import QueueRow
+from gpulaunch.loop import Loop
+
+WITHDRAWAL_TIMEOUT = 5.0
+"""Seconds for which Slurm's answer is waited for."""
+MAX_NUMBERS_SHOWN = 8
+"""Numbers, and ranges of them, that are shown to people."""
+
+
+class Withdrawals:
+    """`over` is called with each of them once; `away` where Slurm does not answer."""
+
+    def __init__(
+        self,
+        slurm: commands.Slurm,
+        loop: Loop,
+        over: Callable[[SlurmAttempt], None],
+        away: Callable[[str], None],
+    ) -> None:
+        self._slurm = slurm
+        self._loop = loop
+        self._over = over
+        self._away = away
+        self._waiting: dict[AttemptId, SlurmAttempt] = {}
+        self._untold: dict[AttemptId, SlurmAttempt] = {}
+        self._count = count()
+
+    @property
+    def any_untold(self) -> bool:
+        """Slurm may have some of them still."""
+        return bool(self._untold)
+
+    def get(self, attempt: AttemptId) -> SlurmAttempt | None:
+        """One that Slurm may have still."""
+        return self._untold.get(attempt)
+
+    def begin(self, some: Sequence[SlurmAttempt], away: bool) -> None:
+        """`away`: Slurm is known not to answer; `let_go` is to follow."""
+        for held in some:
+            self._waiting[held.attempt] = self._untold[held.attempt] = held
+        if not away:
+            self._tell(some)
+        late = f"no answer within {WITHDRAWAL_TIMEOUT:g} s"
+        self._loop.call_after(
+            f"slurm:leaving {next(self._count)}",
+            WITHDRAWAL_TIMEOUT,
+            lambda: self._away(late) if any(h.attempt in self._waiting for h in some) else None,
+        )
+
+    def let_go(self) -> None:
+        """They are over, without Slurm."""
+        some, self._waiting = self._waiting, {}
+        for held in some.values():
+            self._over(held)
+
+    def found(self, some: Iterable[SlurmAttempt]) -> None:
+        """They are over, and Slurm has them still."""
+        self._untold.update({held.attempt: held for held in some})
+
+    def numbered(self, some: Sequence[SlurmAttempt]) -> None:
+        """They were on their way to Slurm, and have arrived."""
+        self._tell(some)
+
+    def told(self, some: Sequence[SlurmAttempt]) -> None:
+        """Slurm will not start them."""
+        for held in some:
+            self._untold.pop(held.attempt, None)
+            if self._waiting.pop(held.attempt, None):
+                self._over(held)
+
+    def look(
+        self, rows: Sequence[QueueRow], asked_at: float, on_its_way: Callable[[AttemptId], bool]
+    ) -> None:
+        """What Slurm has of them, asked at that monotonic time, is told again."""
+        sight = QueueSnapshot(rows)
+        there = []
+        for held in list(self._untold.values()):
+            if not held.id:
+                if not on_its_way(held.attempt):
+                    self.told([held])
+            elif held.known_at < asked_at:
+                held.row = sight.row_of(held)
+                if held.row is None or held.row.phase == "over":
+                    self.told([held])
+                else:
+                    there.append(held)
+        self._tell(there)
+
+    def removed_by(self) -> str:
+        """What a person may type to have Slurm forget those that wait for its answer."""
+        waiting = self._waiting.values()
+        words = [term for term, _ in ranges(held.id for held in waiting if held.id)]
+        if len(words) > MAX_NUMBERS_SHOWN:
+            words[MAX_NUMBERS_SHOWN:] = ["..."]
+        titles = dict.fromkeys(held.title for held in waiting if not held.id and held.title)
+        lines = [f"scancel {' '.join(words)}"] if words else []
+        return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
+
+    def _tell(self, some: Sequence[SlurmAttempt]) -> None:
+        for part in in_parts([held for held in some if held.id and held.reachable]):
+
+            def answered(
+                answer: commands.CancelAnswer, part: Sequence[SlurmAttempt] = part
+            ) -> None:
+                if isinstance(answer, commands.Unreachable):
+                    self._away(answer.text)
+                else:
+                    self._answered(part)
+
+            self._slurm.cancel([held.id for held in part], answered)
+
+    def _answered(self, some: Sequence[SlurmAttempt]) -> None:
+        """They are over; Slurm is told again until its queue shows that it has heard."""
+        for held in some:
+            if self._waiting.pop(held.attempt, None):
+                self._over(held)

@@ -1,0 +1,162 @@
+"""Starting a worker's process: its environment, its keepers, and what it holds until it is gone.
+
+Owns the spawner. Never decides what is started where, and never waits.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from gpulaunch.core.events import Launch
+from gpulaunch.engines.environment import AttemptPlace, delta
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.executor.channel import ChannelMessage
+from gpulaunch.executor.work import Work
+from gpulaunch.executor.worker import START
+from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
+from gpulaunch.files import regular
+from gpulaunch.gpus.port import PortLease, reserve_port
+from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
+from gpulaunch.process.command import Command
+
+GRACE = 10.0
+"""Seconds that a worker has to end by itself, and again after a SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What every worker is started with. `wait`: seconds for a first card, None for ever."""
+
+    hello: ChannelMessage
+    environ: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str | None] = field(repr=False)
+    cwd: str
+    streams: tuple[bool, bool] = (True, True)
+    per_gpu: int = 1
+    cpus: int | None = None
+    wait: float | None = None
+    most_items: int | None = None
+
+
+@dataclass(slots=True)
+class WorkerSlot:
+    """A worker between its launch and its end, and what it holds meanwhile."""
+
+    worker: WorkerHandle
+    pair: Pair
+    port: PortLease
+    directory: str
+    log: int = -1
+    stopped: bool = False
+    told: bool = False
+    gone: bool = False
+
+    def put_away(self) -> None:
+        """The files that the keeper was started with, once they are open: no death leaves any."""
+        if self.directory:
+            with suppress(OSError):
+                self.log = regular(os.path.join(self.directory, "log"), os.O_RDONLY)
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory = ""
+
+    def read_log(self) -> bytes:
+        """What was written before the worker had its streams: why Python did not start."""
+        self.put_away()
+        return os.pread(self.log, 4096, 0) if self.log >= 0 else b""
+
+    def close(self) -> None:
+        self.put_away()
+        if self.log >= 0:
+            os.close(self.log)
+            self.log = -1
+        self.port.close()
+        self.pair.close()
+        self.worker.streams.close()
+
+
+class Starter:
+    """Starts workers, one at a time, each below a keeper pair of its own."""
+
+    def __init__(self, pool: CardPool, plan: WorkerPlan) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._id = secrets.token_hex(4)
+        self._spawner: Spawner | None = None
+
+    def begin(
+        self,
+        launch: Launch,
+        leases: Sequence[int],
+        work: Work,
+        tell: Callable[[WorkerHandle, UnreadyError | None], None],
+    ) -> WorkerSlot:
+        """What a worker holds, all of it or, when something fails, nothing.
+
+        `leases` are its card's descriptors. Raises OSError and GpulaunchError.
+        """
+        with ExitStack() as undo:
+            worker = WorkerHandle(
+                launch.attempt,
+                launch.gpus[0],
+                self._plan.hello,
+                self._plan.most_items,
+                self._plan.streams,
+                work,
+                tell,
+            )
+            undo.callback(worker.discard)
+            port = undo.enter_context(reserve_port())
+            directory = tempfile.mkdtemp(prefix="gpulaunch-worker-")
+            undo.callback(shutil.rmtree, directory, ignore_errors=True)
+            pair = self._pair([*leases, worker.theirs.fileno()])
+            undo.callback(pair.close)
+            pair.launch(self._command(launch, worker, port, directory))
+            undo.pop_all()
+        worker.theirs.close()
+        return WorkerSlot(worker, pair, port, directory)
+
+    def _pair(self, descriptors: list[int]) -> Pair:
+        if self._spawner:
+            with suppress(SpawnerGoneError):
+                return self._spawner.pair(descriptors)
+            self._spawner.close()
+        self._spawner = Spawner(environ=self._plan.environ)
+        return self._spawner.pair(descriptors)
+
+    def _command(
+        self, launch: Launch, worker: WorkerHandle, port: PortLease, directory: str
+    ) -> Command:
+        scope = f"executor/{self._id}/{launch.attempt}"
+        place = AttemptPlace(launch.gpus, self._pool.style, scope, port.port)
+        changes = delta(launch.job, place, self._pool.machine, self._plan.environ, self._plan.env)
+        inode = os.fstat(worker.theirs.fileno()).st_ino
+        # As multiprocessing does: -W, -X, -O and their like hold for workers as well.
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        path = [entry for entry in sys.path if isinstance(entry, str)]
+        return Command(
+            attempt=str(launch.attempt),
+            argv=(sys.executable, *flags, "-c", START, str(inode), *path),
+            log=os.path.join(directory, "log"),
+            end=os.path.join(directory, "end"),
+            cwd=self._plan.cwd,
+            env_set=changes.set,
+            env_unset=tuple(changes.unset),
+            grace=GRACE,
+        )
+
+    def close(self) -> None:
+        if self._spawner:
+            self._spawner.close()
+
+    def close_in_child(self) -> None:
+        """In a forked child, whose spawner it is not."""
+        if self._spawner:
+            self._spawner.close_in_child()

@@ -1,0 +1,155 @@
+"""`engine:`: what an engine other than this machine is told about jobs, as it is typed.
+
+    engine: {slurm: {partition: gpu, account: lab, qos: long, gres: a100, extra: [--mem=64G]}}
+
+The same beside `jobs:`, in `defaults:` and in a job; what is nearer to the job wins, key by key.
+It says nothing about which engine runs: that is `--engine`. Nor is it part of what would be run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from gpulaunch.jobfile import sbatch
+from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.convert import keys, scalar
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.placeholders import compile_raw, names_in
+from gpulaunch.jobfile.suggest import did_you_mean
+from gpulaunch.jobfile.tree import Plain
+
+ENGINES = ("slurm",)
+KEYS = ("partition", "account", "qos", "gres", "extra")
+
+Settings: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
+"""Engine, key, words. No words: what stands further from the job holds no longer."""
+
+_EXPECTED = "{slurm: {partition: gpu, account: lab}}"
+_TYPE = re.compile(r"(gpu:)?(?P<type>[A-Za-z][\w.-]*)", re.ASCII)
+
+
+def typed(value: Plain) -> dict[str, dict[str, list[str]]]:
+    """As it is typed, each key's value a list of words; placeholders still in them. Raises Bad."""
+    if not isinstance(value, dict):
+        raise FieldError(
+            f"expected {_EXPECTED}, found {v.found(value)}; which engine runs the list is said"
+            " with --engine"
+        )
+    gather = ErrorCollector()
+    for name in value:
+        gather.take((), _engine, name)
+    found = {
+        name: gather.take((name,), _settings, given, {})
+        for name, given in value.items()
+        if given is not None
+    }
+    gather.done()
+    return found
+
+
+def _engine(name: str) -> None:
+    if name not in ENGINES:
+        known = ", ".join(ENGINES)
+        message = f"unknown engine{did_you_mean(name, ENGINES)} (known: {known})"
+        raise FieldError(message, (name,), key=True)
+
+
+def _settings(value: Plain) -> dict[str, list[str]]:
+    if not isinstance(value, dict):
+        raise FieldError(f"expected settings like {{partition: gpu}}, found {v.found(value)}")
+    gather = ErrorCollector()
+    keys(value, KEYS, gather)
+    found = {
+        key: gather.take((key,), _options if key == "extra" else _word, value[key], [])
+        for key in KEYS
+        if key in value
+    }
+    gather.done()
+    return found
+
+
+def _word(value: Plain) -> list[str]:
+    return [] if value is None else [scalar(value)]
+
+
+def _options(value: Plain) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        if names_in(compile_raw(value)):
+            raise FieldError("with a placeholder, write options as a list: [--mem={{mem}}G]")
+        return sbatch.options(sbatch.split(value))
+    if not isinstance(value, list):
+        raise FieldError(f"expected options like [--mem=64G], found {v.found(value)}")
+    gather = ErrorCollector()
+    words = [gather.take((number,), scalar, word, "") for number, word in enumerate(value)]
+    gather.done()
+    return sbatch.options(words)
+
+
+def settled(value: Any) -> Settings:
+    """What `typed` gave, its placeholders filled, as it is meant. Raises Bad."""
+    gather = ErrorCollector()
+    found = {
+        name: {
+            key: tuple(
+                gather.take((name, key, number), partial(_settle, key), word)
+                for number, word in enumerate(words)
+            )
+            for key, words in given.items()
+        }
+        for name, given in value.items()
+    }
+    gather.done()
+    return found
+
+
+def _settle(key: str, word: str) -> str:
+    if key == "extra":
+        sbatch.check(word)
+    elif key == "gres":
+        return _type(word)
+    elif not word.strip() or not word.isprintable():
+        raise FieldError(f"expected its name, found {v.found(word)}")
+    return word
+
+
+def _type(word: str) -> str:
+    """A type of card. Slurm's own spelling, `gpu:a100`, is the same."""
+    match = _TYPE.fullmatch(word)
+    if match is None or word == "gpu":
+        raise FieldError(
+            f"expected a type of card like a100, found {v.found(word)}; how many is what gpus:"
+            " says, and other resources go into extra: [--gres=...]"
+        )
+    return match["type"]
+
+
+def fixed(value: Plain) -> Settings:
+    """What stands beside `jobs:`, where no item is known. Raises Bad."""
+    given = typed(value)
+    for name, settings in given.items():
+        for key, words in settings.items():
+            if any(names_in(compile_raw(word)) for word in words):
+                raise FieldError(
+                    "placeholders are filled in a job or in defaults:, not here", (name, key)
+                )
+    return settled(given)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Key by key of each engine, `above` where both have it."""
+    names = dict.fromkeys((*below, *above))
+    return {name: {**below.get(name, {}), **above.get(name, {})} for name in names}
+
+
+def held(settings: Settings) -> Settings:
+    """What is left of it for a job: keys with words."""
+    kept = {
+        name: {key: words for key, words in given.items() if words}
+        for name, given in settings.items()
+    }
+    return {name: given for name, given in kept.items() if given}

@@ -1,0 +1,231 @@
+"""All entries expanded, each name once, and what each job waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from gpulaunch.core.model import Job
+from gpulaunch.jobfile import tree
+from gpulaunch.jobfile.expand import MAX_JOBS, Draft, EntryExpansion, ExpansionContext
+from gpulaunch.jobfile.fields import JobEntry as EntryFields
+from gpulaunch.jobfile.fields import engines_merged
+from gpulaunch.jobfile.mistakes import FieldError, Mistakes
+from gpulaunch.jobfile.needs import (
+    Index,
+    Names,
+    NameShape,
+    Resolver,
+    find_cycles,
+    shape_of,
+    spell_cycle,
+)
+from gpulaunch.jobfile.services import is_end, same_addresses, spell_end, with_ends
+from gpulaunch.jobfile.suggest import shorten
+from gpulaunch.jobfile.tree import Path as Steps
+from gpulaunch.jobfile.tree import YamlNode
+from gpulaunch.jobfile.validate import split, validate
+from gpulaunch.jobfile.values import found
+
+_CYCLES = 20
+_ENVIRONMENTS = ("python", "venv", "conda")
+_EXPANDING = frozenset({"name", "foreach", "matrix", "batch"})
+
+
+@dataclass
+class Drafts:
+    """All entries expanded: drafts in order, each name once.
+
+    `bare`: what is known of entries whose items are not; `shapes`: of the names of jobs that are
+    not known, those they may have. `wrong_defaults`: fields of `defaults:` that could not be read.
+    """
+
+    context: ExpansionContext
+    wrong_defaults: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.drafts: list[Draft] = []
+        self.names: dict[str, Draft] = {}
+        self.firsts: dict[int, str] = {}
+        self.bare: list[Draft] = []
+        self.shapes: list[NameShape] = []
+
+    def startable(self) -> list[Job]:
+        """The jobs that start with what is there now, as far as what they run is known."""
+        return [
+            draft.job
+            for draft in (*self.drafts, *self.bare)
+            if draft.job is not None and draft.sound and not (draft.needs or draft.after)
+        ]
+
+    def expand(self, root: YamlNode, defaults: dict[str, Any]) -> None:
+        """Expand every entry; mistakes are added."""
+        assert isinstance(root.value, dict)
+        mistakes = self.context.mistakes
+        jobs = root.value.get("jobs")
+        if jobs is None:
+            mistakes.add((), "jobs: is missing: a list of jobs, each with run:")
+        elif not isinstance(jobs.value, list) or not jobs.value:
+            mistakes.add(("jobs",), "expected a list of jobs, each with run:")
+        elif len(jobs.value) > MAX_JOBS:
+            mistakes.add(("jobs",), f"more than {MAX_JOBS:,} jobs; run them in parts")
+        else:
+            for group, node in enumerate(jobs.value):
+                self._entry(group, node, defaults)
+
+    def _entry(self, group: int, node: YamlNode, defaults: dict[str, Any]) -> None:
+        where: Steps = ("jobs", group)
+        mistakes = self.context.mistakes
+        if not isinstance(node.value, dict):
+            what = found(node.plain())
+            mistakes.add(where, f"expected a job like {{name: a, run: ./a.sh}}, found {what}")
+            self.shapes.append(shape_of(None, False, group))
+            return
+        plain, nulls = split(node)
+        own, fine = validate(EntryFields, plain, where, mistakes)
+        wrong = frozenset(plain) - frozenset(own)
+        if not _says_what_runs(plain, where, mistakes):
+            fine = False
+        if sum(key in own for key in _ENVIRONMENTS) > 1:
+            mistakes.add(where, "python:, venv: and conda: exclude each other; keep one")
+            fine, wrong = False, wrong | {"python"}
+        fields = _merged(defaults, own, nulls)
+
+        def lead(field: str) -> Steps:
+            return (*where, field) if field in own or field not in defaults else ("defaults", field)
+
+        wrong |= self.wrong_defaults - frozenset(own) - nulls
+        entry = EntryExpansion(self.context, group, fields, lead, broken=not fine, wrong=wrong)
+        if wrong.isdisjoint(_EXPANDING):
+            self._add(entry)
+        else:
+            self.bare.append(entry.bare())
+            entry.complete = False
+        if not entry.complete:
+            expands = not {"foreach", "matrix"}.isdisjoint(plain)
+            self.shapes.append(shape_of(plain.get("name"), expands, group))
+
+    def _add(self, entry: EntryExpansion) -> None:
+        made = False
+        for draft in entry.drafts():
+            made = True
+            first = self.names.setdefault(draft.name, draft)
+            if first is not draft:
+                self._twice(entry, first, draft)
+                continue
+            self.drafts.append(draft)
+            if entry.fields.get("first"):
+                self.firsts.setdefault(entry.group, draft.name)
+        if entry.broken and not made:
+            self.bare.append(entry.bare())
+
+    def _twice(self, entry: EntryExpansion, first: Draft, second: Draft) -> None:
+        mistakes = self.context.mistakes
+        line = tree.place(mistakes.root.find(("jobs", first.group)))[0] + 1
+        item = f" for {shorten(second.where)}" if second.where else ""
+        taken = f"jobs[{first.group}] in line {line}"
+        taken += f" for {shorten(first.where)}" if first.where else ""
+        mistakes.add(
+            entry.where("name"),
+            f"the name {second.name}{item} is taken already, by {taken}; put what tells them"
+            " apart into name:",
+        )
+
+
+def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> bool:
+    """A command, or a worker: one of them. A mistake is added where it is not so."""
+    if "run" not in plain and "worker" not in plain:
+        mistakes.add(where, "run: is missing: the command to run")
+    elif "run" in plain and "worker" in plain:
+        mistakes.add((*where, "worker"), "run: and worker: exclude each other; keep one", key=True)
+    elif "worker" in plain and "service" in plain:
+        text = "a service runs beside the jobs, a worker takes one after the other; keep one"
+        mistakes.add((*where, "worker"), text, key=True)
+    else:
+        return True
+    return False
+
+
+def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:
+    """Defaults below, the entry's own above; `env`, `engine` key by key; one Python environment."""
+    if not defaults:
+        return own
+    fields = {key: value for key, value in defaults.items() if key not in nulls}
+    if any(key in own for key in _ENVIRONMENTS):
+        for key in _ENVIRONMENTS:
+            fields.pop(key, None)
+    env = {**fields.get("env", {}), **own.get("env", {})}
+    engine = engines_merged(fields.get("engine", {}), own.get("engine", {}))
+    fields.update(own)
+    if "engine" in fields:
+        fields["engine"] = engine
+    if env:
+        fields["env"] = env
+    return fields
+
+
+# ── needs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
+    """The jobs, with the names they wait for. A name that an unknown job may have is no mistake."""
+    resolver = Resolver(Index(drafts.names), drafts.shapes)
+    waits: dict[str, tuple[Names, Names]] = {}
+    jobs: list[Job] = []
+    shared: dict[str, Names] = {name: (name,) for name in drafts.firsts.values()}
+    for draft in drafts.drafts:
+        needs = _names(resolver, draft, "needs", mistakes)
+        after = _names(resolver, draft, "after", mistakes)
+        first = drafts.firsts.get(draft.group)
+        if first is not None and first != draft.name and first not in after:
+            after = resolver.intern((*after, first)) if after else shared[first]
+        waits[draft.name] = (needs, after)
+        if draft.job is not None:
+            job = replace(draft.job, needs=needs, after=after) if needs or after else draft.job
+            jobs.append(job)
+    for draft in drafts.bare:
+        _names(resolver, draft, "needs", mistakes)
+        _names(resolver, draft, "after", mistakes)
+    services = [draft.name for draft in drafts.drafts if draft.serves]
+    for name, first_name, variable in same_addresses(services):
+        mistakes.add(
+            ("jobs", drafts.names[name].group, "name"),
+            f"the address of the service {name} would be {variable}, as that of {first_name};"
+            " rename one of them",
+        )
+    _find_cycles(drafts, waits, frozenset(services), mistakes)
+    return jobs
+
+
+def _find_cycles(
+    drafts: Drafts,
+    waits: Mapping[str, tuple[Names, Names]],
+    services: frozenset[str],
+    mistakes: Mistakes,
+) -> None:
+    graph = with_ends(waits, services) if services else waits
+    for cycle in islice(find_cycles(graph), _CYCLES):
+        start = next((i for i, name in enumerate(cycle) if not is_end(name)), None)
+        if start is None:
+            continue  # services that need each other: said of their starts
+        cycle = [*cycle[start:-1], *cycle[:start], cycle[start]]
+        job, following = cycle[0], cycle[1]
+        field = "needs" if following in waits[job][0] else "after"
+        note = (
+            "; a service ends when all that need it have ended" if any(map(is_end, cycle)) else ""
+        )
+        shown = spell_cycle([spell_end(name) for name in cycle])
+        mistakes.add(("jobs", drafts.names[job].group, field), f"a cycle: {shown}{note}")
+
+
+def _names(resolver: Resolver, draft: Draft, field: str, mistakes: Mistakes) -> Names:
+    patterns = draft.needs if field == "needs" else draft.after
+    if not patterns:
+        return ()
+    try:
+        return resolver.names(draft.name, patterns)
+    except FieldError as bad:
+        mistakes.add_bad(("jobs", draft.group, field), bad)
+        return resolver.matching(draft.name, patterns)

@@ -1,0 +1,463 @@
+"""One entry of the file, validated, to its Jobs: items, names, placeholders, defaults.
+
+`needs` and `after` are left as patterns in a Draft, because they name jobs of other entries.
+
+    fields ──Entry──▶ for item: values ──▶ name ──▶ texts filled, Deferred converted ──▶ Draft
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
+from gpulaunch.core.params import Params
+from gpulaunch.jobfile import engines, paths, workers
+from gpulaunch.jobfile.digest import digest
+from gpulaunch.jobfile.fields import Deferred, filled
+from gpulaunch.jobfile.forms import Matrix
+from gpulaunch.jobfile.items import ForeachItem, Items, names_of, open_items
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
+from gpulaunch.jobfile.needs import Pattern, pattern_of
+from gpulaunch.jobfile.paths import Places
+from gpulaunch.jobfile.placeholders import compile_raw, insert
+from gpulaunch.jobfile.suggest import shorten
+from gpulaunch.jobfile.texts import DEFAULT_SHELL, Fields, Scripts, Texts, Values
+from gpulaunch.jobfile.tree import Path as Steps
+
+MAX_JOBS = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job but for what it waits for; `serves`: it is a service.
+
+    `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
+    """
+
+    name: str
+    where: str
+    group: int
+    job: Job | None
+    needs: tuple[Pattern, ...] = ()
+    after: tuple[Pattern, ...] = ()
+    serves: bool = False
+    sound: bool = True
+
+
+@dataclass(slots=True)
+class ExpansionContext:
+    """What all entries share: the file's directory and environment, and what was looked up."""
+
+    places: Places
+    mistakes: Mistakes
+    limits: Mapping[str, int]
+    per_gpu: int = 1
+    jobs: int = 0
+    scripts: Scripts = field(default_factory=dict)
+    demands: dict[Demand, Demand] = field(default_factory=dict)
+    engines: dict[str, engines.Settings] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EntryExpansion:
+    """An entry being expanded. `fields` are converted or Deferred; `where` leads to each of them.
+
+    `broken`: something is wrong, and no plan will be made; its jobs are, as far as that goes, since
+    every mistake is told in one go. `wrong`: fields that are not in `fields` because of that.
+    `complete`: the names of all its jobs are known, once `drafts` was read to its end.
+    """
+
+    context: ExpansionContext
+    group: int
+    fields: Fields
+    where: Callable[[str], Steps]
+    broken: bool = False
+    wrong: frozenset[str] = frozenset()
+    complete: bool = True
+    workers: set[str] = field(default_factory=set)
+    digest: str = ""
+    names: tuple[str, ...] = ()
+
+    def drafts(self) -> Iterator[Draft]:
+        """Its jobs; mistakes are added."""
+        try:
+            items = self._open()
+        except FieldError as bad:
+            self._add("foreach", bad)
+            self.complete = False
+            known = names_of(self.fields["foreach"])
+            if known is None or "batch" in self.fields:
+                return
+            items = known
+        context = self.context
+        texts = Texts(
+            self.fields, items, self.group, context.scripts, context.places.home, self._add
+        )
+        fine = texts.check()
+        if not fine:
+            self.broken = True
+        if self.broken:
+            self._check_constants(texts.fixed)
+        if texts.name_broken:
+            self.complete = False
+            return
+        yield from self._expand(texts, items, fine)
+
+    def bare(self) -> Draft:
+        """What is known of its jobs where no item is: what they run and, without placeholders,
+        what they wait for. What is wrong with that is added."""
+        self._check_constants({k: v for k, v in self.fields.items() if not isinstance(v, Deferred)})
+        waits = {
+            field: tuple(pattern_of(text, {}, str) for text in texts if isinstance(text, str))
+            for field in ("needs", "after")
+            for texts in [tuple(map(compile_raw, self.fields.get(field, ())))]
+        }
+        return Draft(
+            "", "", self.group, self._sketch(), waits["needs"], waits["after"], sound=self.sound
+        )
+
+    @property
+    def sound(self) -> bool:
+        return _RUNNING.isdisjoint(self.wrong)
+
+    def _sketch(self) -> Job | None:
+        """A job of it with its placeholders unfilled; None where they say in what it runs."""
+        fields = self.fields
+        if not self.sound or any(isinstance(fields.get(name), Deferred) for name in _RUNNING):
+            return None
+        try:
+            found, worker = self._places(fields), self._worker(fields)
+        except FieldError:
+            return None  # told where constants are checked
+        run = fields.get("run", ())
+        typed = compile_raw(run) if isinstance(run, str) else tuple(map(compile_raw, run))
+        env = {k: None if v is None else compile_raw(v) for k, v in fields.get("env", {}).items()}
+        return Job(
+            name="",
+            run=typed if worker is None else workers.command_of(worker),
+            group=self.group,
+            shell=fields.get("shell") or DEFAULT_SHELL,
+            env=env,
+            cwd=found.get("cwd") or str(self.context.places.base),
+            env_file=found.get("env_file"),
+            python=found.get("python"),
+            venv=found.get("venv"),
+            conda=found.get("conda"),
+            worker=worker,
+        )
+
+    def _expand(self, texts: Texts, items: Items, fine: bool) -> Iterator[Draft]:
+        context = self.context
+        combinations = self._combinations()
+        if items.count * len(combinations) + context.jobs > MAX_JOBS:
+            self._add("foreach", FieldError(f"more than {MAX_JOBS:,} jobs; run them in parts"))
+            self.complete = False
+            return
+        context.jobs += items.count * len(combinations)
+        for item in self._batched(items):
+            for axes in combinations:
+                draft = self._draft(texts, item, axes, fine)
+                if draft is not None:
+                    yield draft
+
+    def _check_constants(self, fixed: Fields) -> None:
+        """What no Job will be made of is looked at all the same: every mistake in one go."""
+        gather = ErrorCollector()
+        gather.take((), self._demand, fixed)
+        gather.take((), self._places, fixed)
+        gather.take(("worker",), self._worker, fixed)
+        for bad in gather.bads:
+            self._add_for("", bad)
+
+    # ── items and combinations ──────────────────────────────────────────────────────────────────
+
+    def _open(self) -> Items:
+        """What foreach and batch give; one nameless item where there is no foreach."""
+        foreach = self.fields.get("foreach")
+        matrix: Matrix | None = self.fields.get("matrix")
+        batch = self.fields.get("batch")
+        if foreach is None:
+            if batch is not None:
+                self._add("batch", FieldError("batch needs foreach: over files"))
+            if self.fields.get("first") and matrix is None:
+                self._add("first", FieldError("first needs foreach: or matrix:"))
+            return Items(frozenset(), iter((ForeachItem({}, "", {}, ""),)), 1)
+        items = open_items(foreach, self.context.places.base, self.context.places.home)
+        if matrix is not None:
+            for key in matrix.keys:
+                if key in items.names or key in items.start_names:
+                    self._add(
+                        "matrix", FieldError(f"{key} is a name that foreach gives", (key,), True)
+                    )
+        if batch is None:
+            return items
+        if foreach.kind != "glob":
+            self._add("batch", FieldError(f"batch needs foreach: over files, not {foreach.kind}:"))
+        count = -(-items.count // batch)
+        return Items(frozenset({"index"}), items.items, count, frozenset({"batch_dir"}))
+
+    def _batched(self, items: Items) -> Iterator[ForeachItem]:
+        batch = self.fields.get("batch")
+        if batch is None or "batch_dir" not in items.start_names:
+            yield from items.items
+            return
+        for number in itertools.count():
+            some = list(itertools.islice(items.items, batch))
+            if not some:
+                return
+            yield _batch_of(number, some)
+
+    def _combinations(self) -> list[Values]:
+        matrix: Matrix | None = self.fields.get("matrix")
+        if matrix is None:
+            return [{}]
+        count = 1
+        for axis in matrix.keys.values():
+            count *= len(axis)
+        if count > MAX_JOBS:
+            self._add(
+                "matrix",
+                FieldError(f"{count:,} combinations; at most {MAX_JOBS:,} jobs are planned"),
+            )
+            return []
+        if count * len(matrix.exclude) > 20 * MAX_JOBS:
+            self._add("matrix", FieldError("too many rules for so many combinations", ("exclude",)))
+            self.complete = False
+            return []
+        rules = [list(rule.items()) for rule in matrix.exclude]
+        kept: list[Values] = []
+        for chosen in itertools.product(*matrix.keys.values()):
+            axes = dict(zip(matrix.keys, chosen, strict=True))
+            if not any(all(axes[key] == value for key, value in rule) for rule in rules):
+                kept.append(axes)
+        if not kept:
+            self._add("matrix", FieldError("every combination is excluded", ("exclude",)))
+        return kept
+
+    # ── one job ─────────────────────────────────────────────────────────────────────────────────
+
+    def _draft(self, texts: Texts, item: ForeachItem, axes: Values, fine: bool) -> Draft | None:
+        values = {**item.values, **axes}
+        where = ", ".join(filter(None, [item.where, *(f"{k}={v}" for k, v in axes.items())]))
+        try:
+            name = texts.name(values, item.label, axes)
+        except FieldError as bad:
+            self._add_for(where, bad, "name")
+            self.complete = False
+            return None
+        values["job"] = name
+        job = None
+        if fine:
+            job = self._job(texts, item, self._params({**item.params, **axes}), values, where)
+        return Draft(
+            name,
+            where,
+            self.group,
+            job,
+            texts.patterns("needs", values),
+            texts.patterns("after", values),
+            "service" in self.fields,
+            self.sound,
+        )
+
+    def _params(self, given: Values) -> Mapping[str, str]:
+        if not given:
+            return _NO_PARAMS
+        names = tuple(given)
+        if names != self.names:
+            self.names = names
+        return Params(self.names, tuple(given.values()))
+
+    def _job(
+        self, texts: Texts, item: ForeachItem, params: Mapping[str, str], values: Values, where: str
+    ) -> Job | None:
+        gather = ErrorCollector()
+        resolved = self._resolve(texts, values, gather)
+        shell = resolved.get("shell") or DEFAULT_SHELL
+        demand = gather.take((), self._demand, resolved, _NO_DEMAND)
+        demand = self.context.demands.setdefault(demand, demand)  # equal ones share it
+        found = gather.take((), self._places, resolved)
+        worker = gather.take(("worker",), self._worker, resolved)
+        run: Any = () if worker is None else workers.command_of(worker)
+        if "run" in self.fields:
+            run = gather.take(("run",), partial(texts.run, shell), values)
+        env = gather.take(("env",), texts.environment, values)
+        outputs = gather.take(("outputs",), texts.files, values)
+        service = gather.take(("service",), texts.service, values)
+        try:
+            gather.done()
+        except FieldError as bad:
+            self._add_for(where, bad)
+            self.broken = True
+            if not _RUNNING.isdisjoint(str(one.path[0]) for one in bad.each()):
+                return None
+        job = Job(
+            name=values["job"],
+            run=run,
+            group=self.group,
+            params=params,
+            demand=demand,
+            priority=resolved.get("priority", 0),
+            cost=resolved.get("cost", 0.0),
+            retry=resolved.get("retries", _NO_RETRY),
+            success_codes=resolved.get("success_codes", _ZERO),
+            shell=shell,
+            cwd=found.get("cwd") or str(self.context.places.base),
+            env=env,
+            env_file=found.get("env_file"),
+            python=found.get("python"),
+            venv=found.get("venv"),
+            conda=found.get("conda"),
+            timeout=resolved.get("timeout"),
+            idle_timeout=resolved.get("idle_timeout"),
+            grace=resolved.get("grace", 10.0),
+            outputs=outputs,
+            batch=item.batch,
+            fasta=item.record,
+            service=service,
+            visible=resolved.get("visible", "index"),
+            isolation=resolved.get("isolation", "env"),
+            explain=resolved.get("explain", False),
+            preload=resolved.get("preload", ()),
+            inherit_ranks=resolved.get("inherit_ranks", False),
+            worker=worker,
+            item=values if worker is not None else _NO_PLACES,
+            engine=self._engine(resolved),
+        )
+        if self.broken:
+            return job
+        if worker is not None:
+            try:
+                job = self._keyed(job)
+            except FieldError as bad:
+                self._add_for(where, bad)
+                return None
+        self._set_digest(job)
+        return job
+
+    def _set_digest(self, job: Job) -> None:
+        made = digest(job, str(self.context.places.base))
+        if made != self.digest:  # else the text is shared: where items differ in name alone
+            self.digest = made
+        # Set once, on a value nobody else has seen yet: `replace` would build every field again.
+        object.__setattr__(job, "digest", self.digest)
+
+    def _worker(self, resolved: Fields) -> Worker | None:
+        """The worker with its files found; checked unless its needs may make them."""
+        form: workers.Form | None = resolved.get("worker")
+        if form is None:
+            return None
+        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
+        functions = []
+        for function in (form.worker.function, form.worker.load):
+            if file := workers.file_of(function):
+                found = self.context.places.find("worker", made_later, file)
+                function = workers.moved(function, found)
+            functions.append(function)
+        return replace(form.worker, function=functions[0], load=functions[1])
+
+    def _keyed(self, job: Job) -> Job:
+        gather = ErrorCollector()
+        gather.take(("env",), workers.check_env, job)
+        gather.done()
+        job = workers.with_key(job)
+        self.workers.add(job.demand.worker)
+        if len(self.workers) > workers.KINDS:
+            raise FieldError(
+                f"more than {workers.KINDS} different workers for these jobs: what a worker has for"
+                " its whole life (env, venv, gpu_memory ...) differs from item to item",
+                ("worker",),
+            )
+        return job
+
+    def _engine(self, resolved: Fields) -> engines.Settings:
+        if "engine" not in resolved:
+            return _NO_ENGINE
+        held = engines.held(resolved["engine"])
+        return self.context.engines.setdefault(repr(held), held)  # equal ones share it
+
+    def _resolve(self, texts: Texts, values: Values, gather: ErrorCollector) -> dict[str, Any]:
+        """The fields of this job, with Deferred ones filled and converted."""
+        if not texts.deferred:
+            return texts.fixed
+        resolved = dict(texts.fixed)
+        for name, deferred in texts.deferred:
+            plain = filled(deferred.value, lambda text: insert(text, values, str))
+            value = gather.take((name,), deferred.convert, plain)
+            if value is not None:
+                resolved[name] = value
+        return resolved
+
+    def _places(self, resolved: Fields) -> Mapping[str, str]:
+        """Absolute paths of what the job runs in; checked unless its needs may make them."""
+        if paths.FIELDS.isdisjoint(resolved):
+            return _NO_PLACES
+        made_later = bool(self.fields.get("needs") or self.fields.get("after"))
+        gather = ErrorCollector()
+        found = {
+            name: gather.take(
+                (name,), partial(self.context.places.find, name, made_later), resolved[name]
+            )
+            for name in paths.FIELDS.intersection(resolved)
+        }
+        gather.done()
+        return found
+
+    def _demand(self, resolved: Fields) -> Demand:
+        uses = resolved.get("uses", ())
+        gather = ErrorCollector()
+        for i, token in enumerate(uses):
+            gather.take(("uses", i), self._limited, token)
+        gather.done()
+        gpus = resolved.get("gpus", 1)
+        cpus = resolved.get("cpus")
+        if not gpus:
+            return Demand(gpus=0, cpus=cpus, uses=uses)
+        memory = resolved.get("gpu_memory", 0)
+        return Demand(gpus, memory, resolved.get("per_gpu", self.context.per_gpu), cpus, uses)
+
+    def _limited(self, token: str) -> None:
+        if token not in self.context.limits:
+            raise FieldError(f"no limit is called {token}; add limits: {{{token}: 1}} to the file")
+
+    def _add(self, name: str, bad: FieldError) -> None:
+        """A mistake of the entry itself."""
+        self.broken = True
+        self.context.mistakes.add_bad(self.where(name), bad)
+
+    def _add_for(self, item: str, bad: FieldError, field: str = "") -> None:
+        """A mistake of one of its jobs; said once where the item has no part in it."""
+        for one in bad.each():
+            name, path = (field, one.path) if field else (str(one.path[0]), one.path[1:])
+            its = name in ("name", "service") or isinstance(self.fields.get(name), Deferred)
+            note = f" (for {shorten(item)})" if item and its else ""
+            self.context.mistakes.add(
+                (*self.where(name), *path), one.message + note, key=one.key, number=one.number
+            )
+
+
+_RUNNING = frozenset(
+    {
+        *("run", "worker", "shell", "cwd", "env", "env_file", "python", "venv", "conda"),
+        *("foreach", "matrix", "batch", "needs", "after"),
+    }
+)
+"""Fields that say what a job runs, in what, and whether other jobs come before."""
+_NO_DEMAND = Demand()
+_ZERO = frozenset({0})
+_NO_RETRY = RetryPolicy()
+_NO_PLACES: Mapping[str, str] = {}
+_NO_PARAMS = Params((), ())
+_NO_ENGINE: engines.Settings = {}
+
+
+def _batch_of(number: int, items: list[ForeachItem]) -> ForeachItem:
+    last = items[-1]
+    where = items[0].where if len(items) == 1 else f"{items[0].where} to {last.where}"
+    paths = tuple(item.path or "" for item in items)
+    index = str(number)
+    return ForeachItem({"index": index}, index, {"batch": index}, where, batch=paths)

@@ -1,0 +1,125 @@
+"""FASTA files: where each record lies, its id and its sequence's length. Reads, never rewrites."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gpulaunch.errors import UsageError
+from gpulaunch.jobfile.mistakes import FieldError
+from gpulaunch.jobfile.source import open_regular
+
+MAX_RECORDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FastaEntry:
+    """`offset` and `size` are bytes of the file; `length` counts the sequence's letters."""
+
+    id: str
+    header: str
+    length: int
+    offset: int
+    size: int
+    digest: str
+
+
+@dataclass(slots=True)
+class _Reading:
+    id: str
+    header: str
+    offset: int
+    line: int
+    hash: hashlib.blake2b
+    length: int = 0
+    size: int = 0
+
+    def add(self, line: bytes) -> None:
+        self.size += len(line)
+        self.hash.update(line)
+
+    def done(self, where: str) -> FastaEntry:
+        if not self.length:
+            raise FieldError(f"{where}:{self.line}: record {self.id} has no sequence")
+        return FastaEntry(
+            self.id, self.header, self.length, self.offset, self.size, self.hash.hexdigest()
+        )
+
+
+def digest_of(record: bytes) -> str:
+    """What changes with a record's bytes; as in `FastaEntry.digest`."""
+    return _hash(record).hexdigest()
+
+
+def _hash(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=8)
+
+
+def records(path: Path) -> list[FastaEntry]:
+    """All records, in order. Raises Bad with file and line."""
+    try:
+        with open_regular(path, "a FASTA file") as file:
+            found = list(_scan(file, str(path)))
+    except UsageError as error:
+        raise FieldError(str(error)) from None
+    except OSError as error:
+        raise FieldError(f"{path}: cannot be read: {error.strerror}") from None
+    if not found:
+        raise FieldError(f"{path}: expected FASTA records, found none")
+    return found
+
+
+def _scan(file: BinaryIO, where: str) -> Iterator[FastaEntry]:
+    offset = 0
+    current: _Reading | None = None
+    seen: dict[str, int] = {}
+    for number, line in enumerate(file, 1):
+        if line.startswith(b">"):
+            if current is not None:
+                yield current.done(where)
+            current = _begin(line, offset, number, where)
+            first = seen.setdefault(current.id, number)
+            if first != number:
+                raise FieldError(
+                    f"{where}:{number}: id {current.id} twice; the first is in line {first}"
+                )
+            if len(seen) > MAX_RECORDS:
+                raise FieldError(f"{where}: more than {MAX_RECORDS:,} records")
+        elif current is None:
+            _check_blank(line, number, where)
+        else:
+            if b"\0" in line:
+                raise FieldError(f"{where}:{number}: a NUL byte; is this a binary file?")
+            current.length += len(b"".join(line.split()))
+        if current is not None:
+            current.add(line)
+        offset += len(line)
+    if current is not None:
+        yield current.done(where)
+
+
+def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
+    try:
+        header = line[1:].decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise FieldError(f"{where}:{number}: a header that is not UTF-8") from None
+    if "\0" in header:
+        raise FieldError(f"{where}:{number}: a NUL byte; is this a binary file?")
+    # `> id`, a space before the first word, is met in the wild: the id is empty to most readers.
+    words = header.split() if not line[1:2].isspace() else []
+    if not words:
+        raise FieldError(f"{where}:{number}: a record without an id; expected >ID")
+    return _Reading(words[0], header, offset, number, _hash())
+
+
+def _check_blank(line: bytes, number: int, where: str) -> None:
+    if number == 1 and line.startswith(b"\x1f\x8b"):
+        raise FieldError(
+            f"{where}: compressed with gzip, which is not read; unpack it first (gunzip -k)"
+        )
+    if line.strip() and line.strip() != b"\xef\xbb\xbf":
+        shown = line[:40].decode("utf-8", "replace").strip()
+        raise FieldError(f"{where}:{number}: expected a FASTA record's >ID, found {shown!r}")

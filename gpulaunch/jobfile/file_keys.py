@@ -1,0 +1,102 @@
+"""The file's own keys: name, gpus, per_gpu, limits, notify, engine, defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulaunch.core.selection import ALL, Selection, parse_selection
+from gpulaunch.jobfile import convert as c
+from gpulaunch.jobfile import engines
+from gpulaunch.jobfile.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults, engines_merged
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
+from gpulaunch.jobfile.notify_spec import Target, targets
+from gpulaunch.jobfile.tree import Plain, YamlNode
+from gpulaunch.jobfile.validate import split, validate
+from gpulaunch.jobfile.values import found
+
+TOP = ("name", "gpus", "per_gpu", "limits", "notify", "engine", "defaults", "jobs")
+
+
+class FileKeys:
+    """What stands beside `jobs:`; each mistake is added."""
+
+    def __init__(self, root: YamlNode, mistakes: Mistakes) -> None:
+        assert isinstance(root.value, dict)
+        self.nodes = root.value
+        self.mistakes = mistakes
+        self.name = ""
+        self.selection: Selection = ALL
+        self.per_gpu = 1
+        self.limits: dict[str, int] = {}
+        self.notify: tuple[Target, ...] = ()
+        self.defaults: dict[str, Any] = {}
+        self.wrong_defaults: frozenset[str] = frozenset()
+
+    def read(self, stem: str) -> None:
+        for key in self.nodes:
+            if key in LATER:
+                self.mistakes.add((key,), "this version cannot do that yet", key=True)
+            elif key not in TOP:
+                self.mistakes.add((key,), _unknown(key), key=True)
+        self.name = self._one("name", c.run_name, None) or c.clean_name(stem) or "jobs"
+        self.selection = self._one("gpus", _selection, ALL)
+        self.per_gpu = self._one("per_gpu", c.integer(1, "how many jobs share a card: 1, 2 ..."), 1)
+        self.limits = self._one("limits", _limits, {})
+        self.notify = self._one("notify", targets, ())
+        engine = self._one("engine", engines.fixed, {})
+        self._read_defaults()
+        if engine:
+            self.defaults["engine"] = engines_merged(engine, self.defaults.get("engine", {}))
+
+    def _one(self, key: str, convert: c.Convert, default: Any) -> Any:
+        node = self.nodes.get(key)
+        if node is None or node.value is None:
+            return default
+        try:
+            return convert(node.plain())
+        except FieldError as bad:
+            self.mistakes.add_bad((key,), bad)
+        except ValueError as error:
+            self.mistakes.add((key,), str(error))
+        return default
+
+    def _read_defaults(self) -> None:
+        node = self.nodes.get("defaults")
+        if node is None or node.value is None:
+            return
+        if not isinstance(node.value, dict):
+            self.mistakes.add(("defaults",), "expected fields like {timeout: 2h}")
+            return
+        plain, _ = split(node)
+        for key in [key for key in plain if key in FIELDS and key not in DEFAULT_FIELDS]:
+            self.mistakes.add(("defaults", key), "a job's own; it cannot be a default", key=True)
+            del plain[key]
+        self.defaults, _ = validate(Defaults, plain, ("defaults",), self.mistakes)
+        self.wrong_defaults = frozenset(plain) - frozenset(self.defaults)
+
+
+def _unknown(key: str) -> str:
+    """Why a key cannot stand beside `jobs:`."""
+    if key in DEFAULT_FIELDS:
+        return "a field of jobs: it goes into a job, or into defaults: for all of them"
+    if key in FIELDS:
+        return "a field of jobs: it goes into a job, which is an entry of the list jobs:"
+    return c.unknown_key(key, TOP)
+
+
+def _selection(value: Plain) -> Selection:
+    if isinstance(value, list):
+        return parse_selection(list(c.texts(value)))
+    return parse_selection(c.scalar(value, "all, a number of cards, or a list like [0, 2]"))
+
+
+def _limits(value: Plain) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise FieldError(
+            f"expected names with numbers like {{msa_server: 1}}, found {found(value)}"
+        )
+    gather = ErrorCollector()
+    count = c.integer(1, "how many at once: 1, 2 ...")
+    limits = {key: gather.take((key,), count, item) for key, item in value.items()}
+    gather.done()
+    return limits

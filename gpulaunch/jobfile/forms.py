@@ -1,0 +1,142 @@
+"""`foreach:` and `matrix:` as they are typed: their forms checked, no file touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.convert import mapping, scalar, texts
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.placeholders import NAME, RESERVED, compile_raw, names_in
+from gpulaunch.jobfile.suggest import did_you_mean, shorten
+from gpulaunch.jobfile.tree import Path, Plain
+
+
+@dataclass(frozen=True, slots=True)
+class ForEach:
+    """`kind`: glob, values, lines, csv or fasta; `values`: the patterns, the values or the file."""
+
+    kind: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    keys: Mapping[str, tuple[str, ...]]
+    exclude: tuple[Mapping[str, str], ...] = ()
+
+
+def foreach(value: Plain) -> ForEach:
+    expected = "a glob, a list of globs, or one of values:, lines:, csv:, fasta:"
+    if isinstance(value, str | list):
+        patterns = texts(value)
+        if not patterns:
+            raise FieldError(f"expected {expected}, found an empty list")
+        gather = ErrorCollector()
+        for i, pattern in enumerate(patterns):
+            gather.take((i,), _no_placeholder, pattern)
+        gather.done()
+        return ForEach("glob", patterns)
+    given = mapping(value, ("values", "lines", "csv", "fasta"), expected)
+    if len(given) != 1:
+        raise FieldError(f"expected {expected}; found {' and '.join(given) or 'nothing'}")
+    ((kind, content),) = given.items()
+    if kind == "values":
+        if not isinstance(content, list) or not content:
+            raise FieldError("expected a list with at least one value", (kind,))
+        return ForEach(kind, _scalars(content, (kind,)))
+    if not isinstance(content, str) or not content:
+        raise FieldError(f"expected a file, found {v.found(content)}", (kind,))
+    gather = ErrorCollector()
+    gather.take((kind,), _no_placeholder, content)
+    gather.done()
+    return ForEach(kind, (content,))
+
+
+def _scalars(values: list[Plain], path: Path) -> tuple[str, ...]:
+    gather = ErrorCollector()
+    found = tuple(gather.take((*path, i), scalar, item) for i, item in enumerate(values))
+    gather.done()
+    return found
+
+
+def _no_placeholder(text: str) -> None:
+    if names_in(compile_raw(text)):
+        raise FieldError("placeholders do not work here: foreach is what gives them their values")
+
+
+def matrix(value: Plain) -> Matrix:
+    if not isinstance(value, dict) or not value:
+        raise FieldError(f"expected keys with lists like {{seed: [0, 1]}}, found {v.found(value)}")
+    gather = ErrorCollector()
+    keys = {
+        key: gather.take((), partial(_axis, key), items, ())
+        for key, items in value.items()
+        if key != "exclude"
+    }
+    if not keys:
+        raise FieldError("expected a key with a list beside exclude:")
+    exclude = gather.take(("exclude",), partial(_exclude, keys), value.get("exclude", []))
+    gather.done()
+    return Matrix(keys, exclude)
+
+
+def _axis(key: str, items: Plain) -> tuple[str, ...]:
+    if not NAME.fullmatch(key):
+        raise FieldError("expected a name of letters, digits and _", (key,), key=True)
+    check_free(key)
+    items = [items] if isinstance(items, str) else items
+    if not isinstance(items, list) or not items:
+        raise FieldError(f"expected a list of values, found {v.found(items)}", (key,))
+    found = _scalars(items, (key,))
+    seen: set[str] = set()
+    for i, item in enumerate(found):
+        if item in seen:
+            raise FieldError(f"value {v.found(item)} twice", (key, i))
+        seen.add(item)
+    return found
+
+
+def check_free(name: str) -> None:
+    """A column's or key's name must not be one that gpulaunch gives."""
+    if name in RESERVED:
+        raise FieldError(
+            f"the name {name} is reserved for {{{{{name}}}}}; choose another", (name,), True
+        )
+
+
+Keys: TypeAlias = Mapping[str, tuple[str, ...]]
+
+
+def _exclude(keys: Keys, value: Plain) -> tuple[Mapping[str, str], ...]:
+    if isinstance(value, dict):
+        return (_rule(keys, value),)
+    if not isinstance(value, list):
+        raise FieldError("expected a list like [{seed: 1}]")
+    gather = ErrorCollector()
+    rules = [gather.take((i,), partial(_rule, keys), rule) for i, rule in enumerate(value)]
+    gather.done()
+    return tuple(rules)
+
+
+def _rule(keys: Keys, rule: Plain) -> Mapping[str, str]:
+    if not isinstance(rule, dict) or not rule:
+        raise FieldError(f"expected keys with values like {{seed: 1}}, found {v.found(rule)}")
+    gather = ErrorCollector()
+    for key, item in rule.items():
+        gather.take((), partial(_part, keys, key), item)
+    gather.done()
+    return rule  # type: ignore[return-value]
+
+
+def _part(keys: Keys, key: str, item: Plain) -> None:
+    if key not in keys:
+        known = ", ".join(sorted(keys))
+        message = f"unknown key{did_you_mean(key, keys)} (known: {known})"
+        raise FieldError(message, (key,), key=True)
+    if keys[key] and item not in keys[key]:
+        known = shorten(", ".join(keys[key][:20]))
+        raise FieldError(f"expected one of {known}, found {v.found(item)}", (key,))

@@ -1,0 +1,147 @@
+"""Globs of `foreach`: as Python's `glob` with `**`, but bounded.
+
+Own, because `glob` follows linked directories below `**`: two links to their own directory are
+endless paths. Here `**` stays out of linked directories and of runs' own directories, each
+directory is looked into once per component of the pattern, and there is a limit. Sorts nothing.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from gpulaunch.jobfile.mistakes import FieldError
+
+MAX_ENTRIES = 2_000_000
+"""Directory entries looked at for one pattern."""
+
+RUNS = "gpulaunch-runs"
+_MAGIC = re.compile(r"[*?[]")
+_State: TypeAlias = tuple[str, int, bool]
+
+
+def matches_of(pattern: str, base: str, limit: int = MAX_ENTRIES) -> list[str]:
+    """What the pattern matches below `base`, as it was typed: relative or absolute, each once.
+
+    Hidden names match only a component that starts with a dot. A pattern that matches nothing,
+    but is the name of a file, is taken literally. Raises Bad where it looks at too much.
+    """
+    search = _Search(pattern, base, limit)
+    found = dict.fromkeys(match for match in search.all() if match)
+    if not found and os.path.lexists(os.path.join(base, pattern)):
+        return [pattern]  # a name that merely looks like a pattern: input[1].fasta
+    if not found:
+        where = "" if pattern.startswith("/") else f" below {base}"
+        links = "; ** does not go into linked directories" if search.passed_links else ""
+        raise FieldError(f"{pattern} matches no file{where}{links}")
+    return list(found)
+
+
+class _Search:
+    """One pattern, component by component.
+
+    A state is a directory, the component's number, and for `**` whether it is below its start.
+    """
+
+    def __init__(self, pattern: str, base: str, limit: int) -> None:
+        self.pattern = pattern
+        self.base = base
+        self.limit = limit
+        self.looked_at = 0
+        self.passed_links = False
+        self.root = "/" if pattern.startswith("/") else ""
+        self.parts = _components(pattern)
+        self.seen: set[_State] = set()
+
+    def all(self) -> Iterator[str]:
+        """Paths that match; some may come twice."""
+        todo: list[_State] = [(self.root, 0, False)]
+        while todo:
+            state = todo.pop()
+            if state not in self.seen:
+                self.seen.add(state)
+                yield from self._step(*state, todo)
+
+    def _step(self, prefix: str, number: int, deep: bool, todo: list[_State]) -> Iterator[str]:
+        """What the component makes of the directory `prefix` (empty, or ending in a slash)."""
+        part, last = self.parts[number], number == len(self.parts) - 1
+        if part == "**":
+            yield from self._below(prefix, number, last and not deep, todo)
+        elif not _MAGIC.search(part):
+            path = prefix + part
+            if last:
+                if os.path.lexists(os.path.join(self.base, path)):
+                    yield path
+            else:
+                todo.append((path + "/", number + 1, False))
+        else:
+            fits = _fits(part)
+            for entry in self._entries(prefix):
+                if fits(entry.name):
+                    if last:
+                        yield prefix + entry.name
+                    elif _is_directory(entry):
+                        todo.append((prefix + entry.name + "/", number + 1, False))
+
+    def _below(self, prefix: str, number: int, itself: bool, todo: list[_State]) -> Iterator[str]:
+        """`**`: this directory, and all directories in it that are neither hidden nor links."""
+        last = number == len(self.parts) - 1
+        if not last:
+            todo.append((prefix, number + 1, False))
+        elif itself and prefix and os.path.isdir(os.path.join(self.base, prefix)):
+            yield prefix
+        for entry in self._entries(prefix):
+            if entry.name.startswith("."):
+                continue
+            if last:
+                yield prefix + entry.name
+            if entry.is_symlink():
+                self.passed_links = self.passed_links or _is_directory(entry)
+            elif entry.name != RUNS and _is_directory(entry):
+                todo.append((prefix + entry.name + "/", number, True))
+
+    def _entries(self, prefix: str) -> Iterator[os.DirEntry[str]]:
+        try:
+            with os.scandir(os.path.join(self.base, prefix)) as entries:
+                for entry in entries:
+                    self.looked_at += 1
+                    if self.looked_at > self.limit:
+                        raise FieldError(
+                            f"{self.pattern} looks at more than {self.limit:,} files; start it in"
+                            " a narrower directory, or name the files with lines:"
+                        )
+                    yield entry
+        except OSError:
+            return  # as every glob: what cannot be read, or is gone, holds nothing
+
+
+def _components(pattern: str) -> list[str]:
+    """The pattern's components; an empty last one asks for directories."""
+    parts = pattern.split("/")
+    kept = [part for part in parts[:-1] if part]
+    kept = [part for i, part in enumerate(kept) if part != "**" or kept[i - 1 : i] != ["**"]]
+    return kept if parts[-1] == "**" and kept[-1:] == ["**"] else [*kept, parts[-1]]
+
+
+def _fits(part: str) -> Callable[[str], object]:
+    matches = re.compile(fnmatch.translate(part)).match
+    hidden = part.startswith(".")
+    return lambda name: (hidden or not name.startswith(".")) and matches(name)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def home_expanded(pattern: str, home: str) -> str:
+    """`~` is the home directory, whatever characters its path has."""
+    if pattern == "~" or pattern.startswith("~/"):
+        return glob.escape(home) + pattern[1:]
+    return pattern

@@ -1,0 +1,289 @@
+"""`foreach:` to its items: files of globs, values, lines, rows of a table, records of a FASTA file.
+
+Reads what the job file names, below its directory. Knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from natsort import natsorted, ns
+
+from gpulaunch.core.model import FastaRecord
+from gpulaunch.errors import UsageError
+from gpulaunch.jobfile.fasta import records
+from gpulaunch.jobfile.forms import ForEach, check_free
+from gpulaunch.jobfile.globs import home_expanded, matches_of
+from gpulaunch.jobfile.mistakes import FieldError
+from gpulaunch.jobfile.placeholders import NAME, OF_PATHS
+from gpulaunch.jobfile.source import read_bytes
+
+MAX_DATA_BYTES = 256 << 20
+MAX_LINES = 2_000_000
+
+_OF_PATH = frozenset({"item", "index", *OF_PATHS})
+_OF_RECORD = frozenset({"item", "index", "id", "length"})
+_LATER_OF_RECORD = frozenset({"path"})
+"""A record's file is made below the run directory, when its job starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeachItem:
+    """One item: what its placeholders stand for, and what a name gets appended.
+
+    `params` is what people are shown of it, `where` how messages call it. `path` is a file's
+    absolute path (glob items), `batch` those of many, `record` is a FASTA record.
+    """
+
+    values: Mapping[str, str]
+    label: str
+    params: Mapping[str, str]
+    where: str
+    path: str | None = None
+    batch: tuple[str, ...] | None = None
+    record: FastaRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """`names` are known at load, of `count` items; `start_names` only once a job starts.
+
+    `unfit`: columns whose names no placeholder can have.
+    """
+
+    names: frozenset[str]
+    items: Iterator[ForeachItem]
+    count: int
+    start_names: frozenset[str] = field(default=frozenset())
+    unfit: tuple[str, ...] = ()
+
+
+def open_items(foreach: ForEach, base: Path, home: str) -> Items:
+    """The items of a `foreach`, lazily where that is possible. Raises Bad."""
+    if foreach.kind == "glob":
+        paths = _glob_all(foreach.values, base, home)
+        items = _of_paths(paths, base, True)
+        return Items(_OF_PATH, items, len(paths))
+    if foreach.kind == "values":
+        return _of_values(foreach.values, base)
+    file = resolve(foreach.values[0], base, home)
+    try:
+        if foreach.kind == "fasta":
+            return _of_records(file)
+        text = _text(file)
+        if foreach.kind == "lines":
+            return _of_values(_lines(text, file), base)
+        return _of_rows(text, file)
+    except FieldError as bad:
+        raise bad.under(foreach.kind) from None
+
+
+def names_of(foreach: ForEach) -> Items | None:
+    """What its items would give, were there any; None where only the file could tell."""
+    if foreach.kind == "csv":
+        return None
+    if foreach.kind == "fasta":
+        return Items(_OF_RECORD, iter(()), 0, _LATER_OF_RECORD)
+    return Items(_OF_PATH, iter(()), 0)
+
+
+def resolve(path: str, base: Path, home: str) -> Path:
+    """An absolute path: `~` is the home directory, a relative path starts at `base`."""
+    if path == "~" or path.startswith("~/"):
+        path = home + path[1:]
+    return Path(_absolute(os.path.join(base, path), {}))
+
+
+def _absolute(path: str, real: dict[str, str]) -> str:
+    """Without `.` and `..`, meaning the same file; `real` remembers directories.
+
+    `link/..` is not where the link stands, so that `..` cannot just be struck out.
+    """
+    if ".." not in path:
+        return os.path.normpath(path)
+    directory, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    if directory not in real:
+        real[directory] = os.path.realpath(directory)
+    return os.path.join(real[directory], name)
+
+
+# ── files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
+    """Every match once, sorted naturally (a2 before a10), directories before what is in them."""
+    found: dict[str, None] = {}
+    for i, pattern in enumerate(patterns):
+        try:
+            matches = matches_of(home_expanded(pattern, home), str(base))
+        except FieldError as bad:
+            raise bad.under(i) from None
+        found.update(dict.fromkeys(matches))
+    return natsorted(found, alg=ns.PATH)
+
+
+def _of_paths(items: Iterable[str], base: Path, are_files: bool) -> Iterator[ForeachItem]:
+    real: dict[str, str] = {}
+    for index, item in enumerate(items):
+        yield _of_path(index, item, _absolute(os.path.join(base, item), real), are_files)
+
+
+def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
+    """An item read as a path: of a glob, or a value that the job file uses as one."""
+    directory, name = os.path.split(path)
+    stem, ext = os.path.splitext(name)
+    values = {
+        "item": item,
+        "path": path,
+        "stem": stem,
+        "name": name,
+        "dir": directory,
+        "ext": ext,
+        "index": str(index),
+    }
+    label = stem if is_file else item
+    return ForeachItem(values, label, {"item": item}, item, path if is_file else None)
+
+
+# ── values and lines ────────────────────────────────────────────────────────────────────────────
+
+
+def _of_values(values: tuple[str, ...], base: Path) -> Items:
+    """Their paths are there as well: a list of values or lines is often one of files."""
+    items = _of_paths(values, base, False)
+    return Items(_OF_PATH, items, len(values))
+
+
+def _lines(text: str, file: Path) -> tuple[str, ...]:
+    """Not blank ones, without line ends."""
+    lines = (line.rstrip("\r") for line in text.split("\n"))
+    found = tuple(line for line in lines if line.strip())
+    if not found:
+        raise FieldError(f"{file}: expected lines, found none")
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        data = read_bytes(file, "a text file", MAX_DATA_BYTES)
+    except UsageError as error:
+        raise FieldError(str(error)) from None
+    if b"\0" in data:
+        raise FieldError(f"{file}: a NUL byte; expected a text file, is this one binary?")
+    if data.count(b"\n") > MAX_LINES:
+        raise FieldError(f"{file}: more than {MAX_LINES:,} lines")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FieldError(f"{file}:{line}: not UTF-8; save the file as UTF-8") from None
+
+
+# ── tables ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_rows(text: str, file: Path) -> Items:
+    """A table's rows; its first line names the columns."""
+    lines = io.StringIO(text, newline="").readlines()
+    reader = csv.reader(lines, delimiter=_delimiter(lines, file), strict=True)
+    columns = _columns(_next_row(reader, file), file)
+    rows = list(_rows(reader, columns, lines, file))
+    if not rows:
+        raise FieldError(f"{file}: expected rows below the header, found none")
+    names = [column for column in columns if NAME.fullmatch(column)]
+    unfit = tuple(column for column in columns if not NAME.fullmatch(column))
+    return Items(frozenset({"item", "index", *names}), iter(rows), len(rows), unfit=unfit)
+
+
+def _delimiter(lines: list[str], file: Path) -> str:
+    """What stands between cells: by the file's name, else by its header.
+
+    Semicolons, which spreadsheets write where the comma is the decimal mark, and tabs are meant
+    where the header would be one column with commas, whose name no placeholder could have.
+    """
+    if file.suffix.lower() in (".tsv", ".tab"):
+        return "\t"
+    header = lines[0] if lines else ""
+    columns = {mark: len(next(csv.reader([header], delimiter=mark), [])) for mark in ",;\t"}
+    return max(columns, key=lambda mark: columns[mark]) if columns[","] < 2 else ","
+
+
+class _CsvReader(Protocol):
+    """What `csv.reader` returns; its type has no public name."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __next__(self) -> list[str]: ...
+
+
+def _next_row(reader: _CsvReader, file: Path) -> list[str] | None:
+    try:
+        return next(reader)
+    except StopIteration:
+        return None
+    except csv.Error as error:
+        raise FieldError(f"{file}:{reader.line_num}: not a table: {error}") from None
+
+
+def _columns(header: list[str] | None, file: Path) -> list[str]:
+    columns = [column.strip() for column in header or ()]
+    if not columns:
+        raise FieldError(f"{file}:1: expected a header that names the columns, found none")
+    for number, column in enumerate(columns, 1):
+        if not column:
+            raise FieldError(f"{file}:1: column {number} has no name")
+        if columns.index(column) != number - 1:
+            raise FieldError(f"{file}:1: column {column} twice")
+        try:
+            check_free(column)
+        except FieldError as bad:
+            raise FieldError(f"{file}:1: {bad.message}") from None
+    return columns
+
+
+def _rows(
+    reader: _CsvReader, columns: list[str], lines: list[str], file: Path
+) -> Iterator[ForeachItem]:
+    index = 0
+    while True:
+        start = reader.line_num
+        row = _next_row(reader, file)
+        if row is None:
+            return
+        if not row or row == [""]:
+            continue
+        where = f"{file.name}:{start + 1}"
+        if len(row) != len(columns):
+            raise FieldError(f"{file}:{start + 1}: expected {len(columns)} cells, found {len(row)}")
+        params = dict(zip(columns, row, strict=True))
+        raw = "".join(lines[start : reader.line_num]).rstrip("\r\n")
+        label = params.get("id") or "-".join(f"{key}={value}" for key, value in params.items())
+        yield ForeachItem({**params, "item": raw, "index": str(index)}, label, params, where)
+        index += 1
+
+
+# ── FASTA ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_records(file: Path) -> Items:
+    found = records(file)
+    items = (
+        ForeachItem(
+            {"item": r.header, "id": r.id, "length": str(r.length), "index": str(i)},
+            r.id,
+            {"id": r.id, "length": str(r.length)},
+            f"record {r.id}",
+            record=FastaRecord(str(file), r.offset, r.size, r.digest),
+        )
+        for i, r in enumerate(found)
+    )
+    return Items(_OF_RECORD, items, len(found), _LATER_OF_RECORD)

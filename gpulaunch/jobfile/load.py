@@ -1,0 +1,123 @@
+"""A job file's text to a Plan: the file's own keys, each entry in turn, names, needs.
+
+Goes on after every mistake that leaves the rest readable, and raises them all together.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from gpulaunch.core.model import Job
+from gpulaunch.jobfile import tree
+from gpulaunch.jobfile.entries import Drafts, resolved
+from gpulaunch.jobfile.expand import ExpansionContext
+from gpulaunch.jobfile.file_keys import FileKeys
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.paths import Places
+from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
+from gpulaunch.jobfile.values import found
+
+Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
+"""Looks at the jobs that start with what is there now, and adds what is wrong with them."""
+
+
+def load(
+    path: Path,
+    *,
+    environ: Mapping[str, str],
+    per_gpu: int | None = None,
+    look: Look | None = None,
+) -> Plan:
+    """The plan that a job file makes.
+
+    Raises JobFileError with every mistake, UsageError where there is no such file to read.
+    `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
+    file's own, which jobs that say nothing have. `look` adds mistakes, to be told with the others.
+    """
+    data = read_bytes(path, "a job file (YAML text)")
+    with _collecting_nothing():
+        base = _plain(path.absolute().parent)
+        return _plan(data, str(path), base, environ, path, per_gpu, look)
+
+
+def load_text(
+    data: bytes,
+    *,
+    name: str,
+    base: Path,
+    environ: Mapping[str, str],
+    per_gpu: int | None = None,
+    look: Look | None = None,
+) -> Plan:
+    """As `load`, for text that is at hand; `name` is how messages call it.
+
+    `base` is the directory where relative paths and globs start.
+    """
+    with _collecting_nothing():
+        return _plan(data, name, _plain(base.absolute()), environ, None, per_gpu, look)
+
+
+def _plain(base: Path) -> Path:
+    """Without `..`; else as it was given, symbolic links included."""
+    return base.resolve() if ".." in base.parts else base
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile.
+
+    100,000 jobs are millions of objects that all stay; looking through them again and again for
+    cycles, of which there are none, took half of the time.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _plan(
+    data: bytes,
+    name: str,
+    base: Path,
+    environ: Mapping[str, str],
+    path: Path | None,
+    per_gpu: int | None,
+    look: Look | None,
+) -> Plan:
+    source = JobFileText(name, base, data, decode(data, name))
+    root, early = tree.parse(source)
+    mistakes = Mistakes(source, root)
+    for at, message in early:
+        mistakes.add_at(at, message)
+    if not isinstance(root.value, dict):
+        mistakes.add((), "expected a mapping with jobs:, found " + found(root.plain()))
+        mistakes.raise_if_any()
+    top = FileKeys(root, mistakes)
+    top.read(Path(name).stem)
+    shared = top.per_gpu if per_gpu is None else per_gpu
+    context = ExpansionContext(Places(base, environ), mistakes, top.limits, shared)
+    drafts = Drafts(context, top.wrong_defaults)
+    drafts.expand(root, top.defaults)
+    jobs = resolved(drafts, mistakes)
+    if look is not None:
+        look(mistakes, drafts.startable())
+    mistakes.raise_if_any()
+    return Plan(
+        name=top.name,
+        selection=top.selection,
+        selection_given="gpus" in root.value if isinstance(root.value, dict) else False,
+        per_gpu=shared,
+        limits=top.limits,
+        jobs=tuple(jobs),
+        notify=top.notify,
+        source=source,
+        path=path,
+    )

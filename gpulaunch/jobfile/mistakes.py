@@ -1,0 +1,163 @@
+"""Everything that is wrong with a job file, collected, and shown in one go in the file's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpulaunch.errors import JobFileError, Mistake
+from gpulaunch.jobfile.placeholders import PLACEHOLDER
+from gpulaunch.jobfile.source import JobFileText
+from gpulaunch.jobfile.tree import Path, YamlNode, place, place_at
+
+MAX_MISTAKES_SHOWN = 50
+_MAX_MISTAKES = 1000
+_MAX_TEXT_CHARACTERS = 10_000
+_SECRET = frozenset({"notify"})
+"""Of these no line is shown: there may be a password on it."""
+
+
+class FieldError(ValueError):
+    """A value that is not what its field wants; `path` leads on from the field to the culprit.
+
+    `number`: of the text there, the placeholder to point at, counted with escaped ones. `also`
+    holds what else is wrong with the same field.
+    """
+
+    def __init__(
+        self, message: str, path: Path = (), key: bool = False, number: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.key = key
+        self.number = number
+        self.also: tuple[FieldError, ...] = ()
+
+    def each(self) -> Iterator[FieldError]:
+        yield self
+        for other in self.also:
+            yield from other.each()
+
+    def under(self, *steps: str | int) -> FieldError:
+        """The same, seen from further up."""
+        moved = [
+            FieldError(bad.message, (*steps, *bad.path), bad.key, bad.number) for bad in self.each()
+        ]
+        moved[0].also = tuple(moved[1:])
+        return moved[0]
+
+
+class ErrorCollector:
+    """Converts the parts of a value, and raises what is wrong with any of them together."""
+
+    def __init__(self) -> None:
+        self.bads: list[FieldError] = []
+
+    def take(
+        self, path: Path, convert: Callable[[Any], Any], value: Any, default: Any = None
+    ) -> Any:
+        """What `convert` makes of the part at `path`, or the default."""
+        try:
+            return convert(value)
+        except FieldError as bad:
+            self.bads.append(bad.under(*path))
+        except ValueError as error:
+            self.bads.append(FieldError(str(error), path))
+        return default
+
+    def done(self) -> None:
+        if self.bads:
+            first = self.bads[0]
+            first.also = (*first.also, *self.bads[1:])
+            raise first
+
+
+class Mistakes:
+    """Collects up to a thousand, then gives up; shows fifty."""
+
+    def __init__(self, source: JobFileText, root: YamlNode) -> None:
+        self.source = source
+        self.root = root
+        self._kept: dict[tuple[int, str, str], bool] = {}
+
+    def add(
+        self,
+        path: Path,
+        message: str,
+        *,
+        key: bool = False,
+        number: int | None = None,
+        at: int | None = None,
+    ) -> None:
+        """`path` leads from the file's top; `key`: point at the last step's key, not its value.
+
+        `number`: point at this placeholder of the text there, where it can be found. `at`: the
+        place itself, where it is known.
+        """
+        at = self.root.find(path, key) if at is None else at
+        if number is not None:
+            at = self.inside(at, PLACEHOLDER, number)
+        shown = _SECRET.isdisjoint(path)
+        self.add_at(at, message, spell(self.root.within(path)), shown)
+
+    def add_bad(self, path: Path, bad: FieldError, note: str = "") -> None:
+        """`bad` and what else it holds, of the field at `path`."""
+        for one in bad.each():
+            self.add((*path, *one.path), one.message + note, key=one.key, number=one.number)
+
+    def inside(self, at: int, pattern: re.Pattern[str], number: int) -> int:
+        """The place of the pattern's n-th match in the text that starts at `at`, if that is sure.
+
+        Text is not where it stands in the file when it comes from an alias.
+        """
+        line, column = place(at)
+        lines = self.source.lines[line : line + _MAX_TEXT_CHARACTERS]
+        if not lines or lines[0].startswith("*", column):
+            return at
+        for i, text in enumerate(lines):
+            for match in pattern.finditer(text, 0 if i else column):
+                if not number:
+                    return place_at(line + i, match.start())
+                number -= 1
+        return at
+
+    def add_at(self, at: int, message: str, field: str = "", shown: bool = True) -> None:
+        """`shown`: with the line and a caret."""
+        self._kept[at, field, message] = shown
+        if self.count >= _MAX_MISTAKES:
+            self.raise_if_any()
+
+    @property
+    def count(self) -> int:
+        return len(self._kept)
+
+    def found(self) -> list[Mistake]:
+        """The mistakes in the order of the file, SHOWN at most and then how many more."""
+        kept = sorted(self._kept, key=lambda kept: kept[0])
+        found = [
+            self.source.mistake(*place(at), message, field, self._kept[at, field, message])
+            for at, field, message in kept[:MAX_MISTAKES_SHOWN]
+        ]
+        if len(kept) > MAX_MISTAKES_SHOWN:
+            least = "at least " if self.count >= _MAX_MISTAKES else ""
+            more = f"and {least}{len(kept) - MAX_MISTAKES_SHOWN:,} more mistakes"
+            name = self.source.name
+            found.append(Mistake(f"{name}: {more}", more, name))
+        return found
+
+    def raise_if_any(self) -> None:
+        if self.count:
+            raise JobFileError(self.found())
+
+
+def spell(path: Path) -> str:
+    """`jobs[3].env.A` for ("jobs", 3, "env", "A"); nothing for the file itself."""
+    out = ""
+    for step in path:
+        if isinstance(step, int):
+            out += f"[{step}]"
+        else:
+            out += f".{step}" if out else step
+    return out

@@ -1,0 +1,201 @@
+"""`notify:`: whom a run tells, and when. Its form alone: nothing is looked up, nothing is sent.
+
+An address is a secret, wherever it stands: no message here, and no `repr`, holds one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.convert import integer, keys, run, scalar, texts, with_on
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.placeholders import RESERVED, numbers
+from gpulaunch.jobfile.suggest import did_you_mean, shorten
+from gpulaunch.jobfile.tree import Path, Plain
+
+OCCASIONS = ("finish", "first_failure", "paused")
+"""What `on:` may name; all of them where it is not given."""
+KEYS = ("to", "run", "on", "every")
+FROM_ENV = "env:"
+MAX_TARGETS = 100
+
+_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
+_WITH_HOST = frozenset({"mailto", "mailtos", "json", "jsons", "http", "https", "xml", "xmls"})
+"""Of these the host is nobody's secret; others have tokens in its place."""
+_OPEN = frozenset({"dbus", "gnome", "syslog"})
+_LIKE_A_TOKEN = re.compile(r"(?=[^/?&=]*[0-9])(?=[^/?&=]*[A-Za-z])[\w.~+%-]{12,}")
+_EXPECTED = "{to: ADDRESS} or {run: COMMAND}, or a list of such"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to tell: at an address (`to`), or through a command (`run`); the other is None.
+
+    `to` may be `env:NAME`, the variable of the caller's environment that holds the address.
+    `on` are names of OCCASIONS; `every` so many failed jobs as well. `path` leads to it in the
+    file.
+    """
+
+    path: Path
+    to: str | None = field(default=None, repr=False)
+    run: str | tuple[str, ...] | None = field(default=None, repr=False)
+    on: frozenset[str] = frozenset(OCCASIONS)
+    every: int | None = None
+
+    @property
+    def variable(self) -> str | None:
+        """The variable that holds the address."""
+        named = self.to is not None and self.to.startswith(FROM_ENV)
+        return self.to.removeprefix(FROM_ENV) if named and self.to else None
+
+    @property
+    def name(self) -> str:
+        """`notify[0] (mailto://example.org/…)`: which it is, without what makes it a secret."""
+        where = "".join(f"[{step}]" if isinstance(step, int) else str(step) for step in self.path)
+        return f"{where} ({self._shown})"
+
+    @property
+    def _shown(self) -> str:
+        if self.to is not None:
+            return self.to if self.variable else redacted(self.to)
+        first = self.run if isinstance(self.run, str) else (self.run or ("",))[0]
+        word = first.split(maxsplit=1)[0]
+        return shorten(word) if "=" not in word else "a command"
+
+
+def redacted(address: str) -> str:
+    """`mailto://example.org/…`, `slack://…`."""
+    scheme = address.partition("://")[0].lower()
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:
+        host = ""
+    return f"{scheme}://{host}/…" if host and scheme in _WITH_HOST else f"{scheme}://…"
+
+
+def secret_in(address: str) -> bool:
+    """Whether an address that stands in the file looks like one that others should not read."""
+    scheme, _, rest = address.partition("://")
+    if scheme.lower() in _OPEN or address.startswith(FROM_ENV):
+        return False
+    login = rest.partition("/")[0].rpartition("@")[0]
+    if scheme.lower() not in _WITH_HOST or ":" in login:
+        return True
+    return bool(_LIKE_A_TOKEN.search(rest.partition("/")[2])) or "pass=" in rest
+
+
+def targets(value: Plain) -> tuple[Target, ...]:
+    """Those of `notify:`. Raises Bad with all that is wrong."""
+    if isinstance(value, dict):
+        return (_target(("notify",), value),)
+    if not isinstance(value, list) or not value:
+        raise FieldError(f"expected {_EXPECTED}, found {_kind(value)}")
+    if len(value) > MAX_TARGETS:
+        raise FieldError(f"expected at most {MAX_TARGETS}, found {len(value):,}")
+    gather = ErrorCollector()
+    found = [gather.take((i,), partial(_target, ("notify", i)), e) for i, e in enumerate(value)]
+    gather.done()
+    return tuple(found)
+
+
+def _target(path: Path, value: Plain) -> Target:
+    if not isinstance(value, dict):
+        raise FieldError(f"expected {_EXPECTED}, found {_kind(value)}")
+    value, gather = with_on(value), ErrorCollector()
+    keys(value, KEYS, gather)
+    given = {key: item for key, item in value.items() if item is not None}
+    if ("to" in given) == ("run" in given):
+        gather.take((), _neither_or_both, "to" in given)
+
+    def part(key: str, convert: Callable[[Plain], Any], default: Any = None) -> Any:
+        return gather.take((key,), convert, given[key]) if key in given else default
+
+    made = Target(
+        path,
+        part("to", _address),
+        part("run", _command),
+        part("on", _occasions, frozenset(OCCASIONS)),
+        part("every", integer(1, "after how many failed jobs: 1, 2 ...")),
+    )
+    if made.on is not None and not made.on and "every" not in given:
+        gather.take(("on",), _never, given.get("on"))
+    gather.done()
+    return made
+
+
+def _neither_or_both(both: bool) -> None:
+    if both:
+        raise FieldError("to: and run: exclude each other; give each an entry of its own")
+    raise FieldError("to: (an address) or run: (a command) is missing")
+
+
+def _never(_: Plain) -> None:
+    raise FieldError(f"expected at least one of {', '.join(OCCASIONS)}, or every: N beside it")
+
+
+def _address(value: Plain) -> str:
+    """What was found is not repeated: it may be somebody's token."""
+    expected = (
+        "expected an address as Apprise has them, like mailto://user:password@host or"
+        " slack://..., an http(s):// URL, or env:NAME"
+    )
+    if not isinstance(value, str):
+        raise FieldError(f"{expected}; found {_kind(value)}")
+    if value.startswith(FROM_ENV):
+        if not _VARIABLE.fullmatch(value):
+            raise FieldError("expected env: and a variable's name, like env:NTFY_URL")
+        return value
+    _no_placeholder(value)
+    if not _ADDRESS.fullmatch(value):
+        raise FieldError(expected)
+    return value
+
+
+def _command(value: Plain) -> str | tuple[str, ...]:
+    command = run(value)
+    gather = ErrorCollector()
+    if isinstance(command, str):
+        gather.take((), _no_placeholder, command)
+    else:
+        for i, word in enumerate(command):
+            gather.take((i,), _no_placeholder, word)
+    gather.done()
+    return command
+
+
+def _no_placeholder(text: str) -> None:
+    for number, name in numbers(text):
+        if name in RESERVED:
+            raise FieldError(
+                f"{{{{{name}}}}} is a job's: it is not filled here; a command finds what it needs"
+                " in its environment and on its standard input",
+                number=number,
+            )
+
+
+def _occasions(value: Plain) -> frozenset[str]:
+    gather = ErrorCollector()
+    found = frozenset(gather.take((i,), _occasion, name) for i, name in enumerate(texts(value)))
+    gather.done()
+    return found
+
+
+def _occasion(value: Plain) -> str:
+    name = scalar(value)
+    if name not in OCCASIONS:
+        raise FieldError(
+            f"expected one of {', '.join(OCCASIONS)}, found {v.found(name)}"
+            f"{did_you_mean(name, OCCASIONS)}"
+        )
+    return name
+
+
+def _kind(value: Plain) -> str:
+    return "text" if isinstance(value, str) else v.found(value)

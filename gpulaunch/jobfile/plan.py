@@ -1,0 +1,185 @@
+"""Plan: what a job file comes to, and which of its jobs these cards can never run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from gpulaunch.core.model import Gpu, Job
+from gpulaunch.core.selection import Selection
+from gpulaunch.errors import Mistake
+from gpulaunch.jobfile import tree
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.notify_spec import Target
+from gpulaunch.jobfile.source import JobFileText
+from gpulaunch.jobfile.tree import Path as Steps
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job file, read, expanded and checked.
+
+    `selection` is what `gpus:` says (`selection_given`: it says something). `limits` are the
+    tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
+    elsewhere.
+    """
+
+    name: str
+    selection: Selection
+    selection_given: bool
+    per_gpu: int
+    limits: Mapping[str, int]
+    jobs: tuple[Job, ...]
+    source: JobFileText = field(repr=False)
+    path: Path | None = None
+    notify: tuple[Target, ...] = ()
+
+    @property
+    def text(self) -> bytes:
+        """The file's bytes, as they were read."""
+        return self.source.data
+
+    @property
+    def base(self) -> Path:
+        """The directory where the file's relative paths start."""
+        return self.source.base
+
+    def mistake(self, steps: Steps, message: str) -> Mistake:
+        """A mistake found later, at what `steps` lead to."""
+        mistakes = Mistakes(self.source, self.root)
+        mistakes.add(steps, message)
+        return mistakes.found()[0]
+
+    def point(self, steps: Steps, message: str) -> str:
+        """The same for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
+        return self.mistake(steps, message).text
+
+    def selection_mistake(self, error: str) -> str:
+        """The same for what is wrong with the file's `gpus:` here, such as a card that is missing.
+
+        `error` is the text of the LookupError or UsageError that said so.
+        """
+        return self.point(("gpus",), error.removeprefix("--gpus: "))
+
+    @cached_property
+    def root(self) -> tree.YamlNode:
+        """The file's tree, made when it is first asked for."""
+        return tree.parse(self.source)[0]
+
+    def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[Mistake]:
+        """Mistakes for jobs that could never run on these cards; one per entry and reason.
+
+        `gpus` are the cards the run may use, `pool_size` how many of them at once. More `cpus`
+        than there are is no mistake: such a job runs alone.
+        """
+        machine = _Machine(gpus, pool_size, self.limits)
+        seen: set[tuple[int, str]] = set()
+        mistakes: Mistakes | None = None
+        for job in self.jobs:
+            for where, reason in machine.why_never(job):
+                if (job.group, where) not in seen:
+                    seen.add((job.group, where))
+                    mistakes = mistakes or Mistakes(self.source, self.root)
+                    mistakes.add(("jobs", job.group, where), f"{reason} (job {job.name})")
+        for job, reason in machine.service_conflicts(self.jobs):
+            if (job.group, "service") not in seen:
+                seen.add((job.group, "service"))
+                mistakes = mistakes or Mistakes(self.source, self.root)
+                mistakes.add(("jobs", job.group, "needs"), reason)
+        return mistakes.found() if mistakes else []
+
+
+@dataclass
+class _Machine:
+    gpus: Sequence[Gpu]
+    pool_size: int
+    limits: Mapping[str, int]
+
+    def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
+        """(field, reason) for everything that keeps the job from ever starting here."""
+        demand = job.demand
+        if demand.gpus > self.pool_size:
+            yield "gpus", f"needs {_cards(demand.gpus)}, the run has {self.pool_size}"
+        elif demand.gpus > 1 and demand.gpus > (whole := sum(not g.mig for g in self.gpus)):
+            yield (
+                "gpus",
+                f"needs {_cards(demand.gpus)}, the run has {whole} that are not MIG instances"
+                " (a process can use only one of those)",
+            )
+        elif demand.gpus and demand.gpu_memory:
+            large = sum(gpu.memory >= demand.gpu_memory for gpu in self.gpus)
+            if large < demand.gpus:
+                most = max((gpu.memory for gpu in self.gpus), default=0)
+                yield (
+                    "gpu_memory",
+                    f"needs {_cards(demand.gpus)} with {_size(demand.gpu_memory)} each; {large} of"
+                    f" {len(self.gpus)} have that much, the largest has {_size(most)}",
+                )
+        for token, count in Counter(demand.uses).items():
+            if count > self.limits.get(token, count):
+                yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
+
+    def service_conflicts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
+        """Jobs that do not fit beside the services they need, which run at the same time."""
+        services = {job.name: job for job in jobs if job.service is not None}
+        if not services:
+            return
+        for job in jobs:
+            beside = _services_of(job, services)
+            if beside:
+                reason = self._misfit(job, [services[name] for name in beside])
+                if reason:
+                    yield job, reason
+
+    def _misfit(self, job: Job, services: Sequence[Job]) -> str:
+        together = [*services, job]
+        names = ", ".join(service.name for service in services)
+        cards = _cards_together(together)
+        if cards > self.pool_size:
+            return (
+                f"{job.name} and the services it needs ({names}) take {_cards(cards)} at once,"
+                f" the run has {self.pool_size}"
+            )
+        tokens = Counter(token for one in together for token in one.demand.uses)
+        for token, count in tokens.items():
+            if count > self.limits.get(token, count):
+                return (
+                    f"{job.name} and the services it needs ({names}) hold {count} of {token} at"
+                    f" once, its limit is {self.limits[token]}"
+                )
+        return ""
+
+
+def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:
+    """The services that must be up while the job runs, those that they need included."""
+    found: dict[str, None] = {}
+    queue = [name for name in job.needs if name in services]
+    while queue:
+        name = queue.pop()
+        if name not in found and name != job.name:
+            found[name] = None
+            queue += [other for other in services[name].needs if other in services]
+    return found
+
+
+def _cards_together(jobs: Sequence[Job]) -> int:
+    """The fewest cards that all of them can run on at once; equal `per_gpu` share a card."""
+    cards = 0
+    sharing: Counter[int] = Counter()
+    for job in jobs:
+        if job.demand.gpus == 1 and job.demand.per_gpu > 1:
+            sharing[job.demand.per_gpu] += 1
+        else:
+            cards += job.demand.gpus
+    return cards + sum(-(-count // per_gpu) for per_gpu, count in sharing.items())
+
+
+def _cards(count: int) -> str:
+    return f"{count} card" if count == 1 else f"{count} cards"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

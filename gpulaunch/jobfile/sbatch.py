@@ -1,0 +1,206 @@
+"""Options of sbatch as people write them: each made one word, and none that gpulaunch itself gives.
+
+    -C a100 --mem 64G --exclusive ─▶ --constraint=a100 --mem=64G --exclusive
+
+A word that is left over would be taken for the batch script, so there is none. Which options there
+are, and what they may be set to, is for Slurm to say: it differs from version to version.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from gpulaunch.errors import UsageError
+from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+
+SHORT = {
+    "A": "account",
+    "B": "extra-node-info",
+    "C": "constraint",
+    "D": "chdir",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "N": "nodes",
+    "O": "overcommit",
+    "Q": "quiet",
+    "S": "core-spec",
+    "V": "version",
+    "W": "wait",
+    "a": "array",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "e": "error",
+    "h": "help",
+    "i": "input",
+    "k": "no-kill",
+    "m": "distribution",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "s": "oversubscribe",
+    "t": "time",
+    "v": "verbose",
+    "w": "nodelist",
+    "x": "exclude",
+}
+"""Letters of sbatch, 20.11 to 25.05 (its manual page)."""
+_ALONE = frozenset("HOQVWhksv")
+"""Those that take no value."""
+_FLAGS = frozenset(
+    {
+        *("--contiguous", "--exclusive", "--external", "--hold", "--ignore-pbs", "--nice"),
+        *("--no-kill", "--oom-kill-step", "--overcommit", "--oversubscribe", "--propagate"),
+        *("--quiet", "--reboot", "--resv-ports", "--share", "--spread-job", "--stepmgr"),
+        *("--use-min-nodes", "--verbose"),
+    }
+)
+"""Options that may stand without a value. Any other would make one of whatever comes next."""
+
+_CARDS = "gpus: says how many cards"
+_ONE = "a job is one task on one node"
+_LOGS = "a job's log is in the run directory"
+_AGAIN = "write retries:"
+_NO_JOB = "sbatch would submit nothing, or not come back"
+_CLUSTER = "a run is one cluster's, that of this machine"
+OURS = {
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _CARDS),
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-core"), _ONE),
+    **dict.fromkeys(("ntasks-per-socket", "ntasks-per-gpu"), _ONE),
+    **dict.fromkeys(("output", "error", "open-mode"), _LOGS),
+    **dict.fromkeys(("time", "time-min"), "write timeout:"),
+    **dict.fromkeys(("requeue", "no-requeue"), _AGAIN),
+    **dict.fromkeys(("dependency", "kill-on-invalid-dep"), "write needs: or after:"),
+    **dict.fromkeys(("export", "export-file", "get-user-env"), "write env:"),
+    **dict.fromkeys(("test-only", "wait", "help", "usage", "version"), _NO_JOB),
+    **dict.fromkeys(("clusters", "cluster-constraint"), _CLUSTER),
+    "array": "lists go as arrays by themselves; --gpus N or limits: say how many at once",
+    "chdir": "write cwd:",
+    "cpus-per-task": "write cpus:",
+    "input": "a job reads no standard input",
+    "job-name": "it is how gpulaunch finds its jobs again",
+    "parsable": "gpulaunch asks for it",
+    "signal": "write grace:",
+    "wrap": "write run:",
+}
+"""Options that a job file's own fields, or gpulaunch, decide, and what to do instead."""
+
+_OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+_TRES = re.compile(r"(^|[,/:])gpu([:=,]|$)")
+_EXPECTED = "expected an option of sbatch like --constraint=a100"
+
+
+def split(text: str) -> list[str]:
+    """Words, as a shell would have them. Raises Bad."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise FieldError(f"{_EXPECTED}, found {v.found(text)}: {str(error).lower()}") from None
+
+
+def options(given: Sequence[str]) -> list[str]:
+    """Each option as one word, `--name` or `--name=value`; no value is looked at.
+
+    Raises Bad with every word that is none, or that is gpulaunch's to give.
+    """
+    gather = ErrorCollector()
+    found: list[str] = []
+    for number, word, value in _with_values(given):
+        found += gather.take((number,), partial(_made, value), word, [])
+    gather.done()
+    return found
+
+
+def _with_values(given: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
+    """Each word's place, the word, and the one after it where that is its value."""
+    numbered = iter(enumerate(given))
+    for number, word in numbered:
+        following = given[number + 1] if number + 1 < len(given) else "-"
+        # A colon would begin the options of a second job.
+        if _is_open(word) and not following.startswith("-") and following != ":":
+            next(numbered)
+            yield number, word, following
+        else:
+            yield number, word, None
+
+
+def _is_open(word: str) -> bool:
+    """Whether a value may follow as a word of its own."""
+    if word.startswith("--"):
+        return "=" not in word
+    valued = [letter not in _ALONE for letter in word[1:]]
+    return word.startswith("-") and True in valued and valued.index(True) == len(valued) - 1
+
+
+def _made(value: str | None, word: str) -> list[str]:
+    found = [_long(word)] if word.startswith("--") else _short(word)
+    if value is not None:
+        found[-1] += f"={value}"
+    if "=" not in found[-1] and found[-1] not in _FLAGS:  # it would take the word after it
+        raise FieldError(f"expected its value as well, {found[-1]}=..., found {v.found(word)}")
+    return found
+
+
+def _long(word: str) -> str:
+    name = word.partition("=")[0]
+    if not _OPTION.fullmatch(name):
+        raise FieldError(f"{_EXPECTED}, found {v.found(word)}")
+    _refuse_ours(name[2:])
+    return word
+
+
+def _short(word: str) -> list[str]:
+    """`-C`, `-Ca100`, or several without a value at once: `-Hk`."""
+    if not word.startswith("-") or word == "-":
+        raise FieldError(f"{_EXPECTED}, found {v.found(word)}")
+    found = []
+    for at, letter in enumerate(word[1:], start=2):
+        if letter not in SHORT:
+            raise FieldError(
+                f"{_EXPECTED}, found {v.found(word)}: write -{letter} in its long form"
+            )
+        _refuse_ours(SHORT[letter])
+        found.append(f"--{SHORT[letter]}")
+        if letter not in _ALONE and word[at:]:
+            found[-1] += f"={word[at:]}"
+            break
+    return found
+
+
+def _refuse_ours(name: str) -> None:
+    """Slurm takes any beginning of a name that only one option has, so `--arr` is `--array`."""
+    ours = name if name in OURS else next((known for known in OURS if known.startswith(name)), "")
+    if ours:
+        raise FieldError(f"--{ours} cannot be set here: {OURS[ours]}")
+
+
+def from_line(given: Sequence[str]) -> list[str]:
+    """What `--slurm` gave, once or more often. Raises UsageError."""
+    found = []
+    for text in given:
+        try:
+            words = options(split(text))
+            for word in words:
+                check(word)
+        except FieldError as bad:
+            raise UsageError("\n".join(f"--slurm: {one.message}" for one in bad.each())) from None
+        found += words
+    return found
+
+
+def check(option: str) -> None:
+    """Raises Bad for a value that no word may have, or that asks for cards."""
+    name, _, value = option.partition("=")
+    if not option.isprintable():
+        raise FieldError(f"expected an option on one line, found {v.found(option)}")
+    if name.startswith(("--gres", "--tres")) and _TRES.search(value):
+        raise FieldError(f"{name} cannot ask for cards: {_CARDS}, engine.slurm.gres of which type")

@@ -1,0 +1,86 @@
+"""What of a job list a cluster's scheduler cannot do: told before anything is handed to it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpulaunch.core.model import Job
+from gpulaunch.errors import Mistake
+from gpulaunch.jobfile.mistakes import Mistakes
+from gpulaunch.jobfile.plan import Plan
+from gpulaunch.jobfile.tree import Path as Steps
+from gpulaunch.jobfile.tree import YamlNode, node_at
+
+
+def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
+    """Mistakes for what no job under `--engine slurm` can have; each at its place, said once.
+
+    `limit`: cards that the run may have at once; None: as many as Slurm gives.
+    """
+    mistakes = Mistakes(plan.source, plan.root)
+    seen: set[Steps] = set()
+    for job in jobs:
+        for field, why in _why_not(job, limit, plan.limits):
+            place = _place(plan.root, job.group, field)
+            if place not in seen:
+                seen.add(place)
+                named = f"{field}: " if place[-1] != field else ""
+                mistakes.add(place, f"{named}{why}")
+    return mistakes.found()
+
+
+def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """(field, reason) for everything that keeps the job from running there."""
+    demand = job.demand
+    if job.service is not None:
+        yield (
+            "service",
+            "Slurm starts jobs when it likes, none beside another: start the server yourself and"
+            " give its address in env:, or run the list with --engine local",
+        )
+    if job.worker is not None:
+        yield (
+            "worker",
+            "Slurm gives cards to one job at a time, no process can take several: write run:, with"
+            " batch: for longer jobs, or run the list with --engine local",
+        )
+    if job.isolation == "strict":
+        yield (
+            "isolation",
+            "Slurm itself hides the other cards (ConstrainDevices=yes in its cgroup.conf): leave"
+            " it out",
+        )
+    if demand.per_gpu > 1:
+        yield "per_gpu", "Slurm gives a job whole cards: leave it out; batch: makes longer jobs"
+    if job.visible != "index":
+        yield "visible", "Slurm spells the mask, gpulaunch only checks it: leave it out"
+    if limit is not None and demand.gpus > limit:
+        yield "gpus", f"needs {demand.gpus}, the run may have {limit} at once (job {job.name})"
+    for token, count in Counter(demand.uses).items():
+        if count > limits.get(token, count):
+            yield "uses", f"needs {count} of {token}, its limit is {limits[token]} (job {job.name})"
+
+
+def _place(root: YamlNode, group: int, field: str) -> Steps:
+    """Where the field's value comes from: the job, else `defaults:`, else the file itself."""
+    known: list[Steps] = [("jobs", group, field), ("defaults", field)]
+    if field == "per_gpu":
+        known.append((field,))
+    return next((steps for steps in known if _is_there(root, steps)), ("jobs", group))
+
+
+def _is_there(root: YamlNode, steps: Steps) -> bool:
+    node = node_at(root, steps)
+    return node is not None and node.value is not None
+
+
+def notes(jobs: Sequence[Job]) -> Iterator[str]:
+    """What holds on this machine and means nothing there: a line each."""
+    if any(job.preload for job in jobs):
+        yield "preload: does nothing under Slurm: each job starts cold, on a node of its own"
+    if any(job.demand.gpu_memory for job in jobs):
+        yield (
+            "gpu_memory: Slurm is not told of it: name a type of card that has it with engine:"
+            " {slurm: {gres: a100}}, or a constraint of your site in extra:"
+        )

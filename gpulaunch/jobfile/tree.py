@@ -1,0 +1,325 @@
+"""YAML text -> a compact tree of Nodes that know where they stand. Scalars stay text as typed.
+
+The C parser's events are folded here, not PyYAML's composer: that one recurses, keeps two marks
+per node and resolves nothing we want. Only plain `null`, `~` and nothing at all are null. Limits
+on depth, on the number of values and on what aliases expand to keep hostile files cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import yaml
+
+from gpulaunch.errors import JobFileError, Mistake
+from gpulaunch.jobfile.source import JobFileText
+
+MAX_DEPTH = 50
+MAX_VALUES = 3_000_000
+
+Plain: TypeAlias = "str | list[Plain] | dict[str, Plain] | None"
+Path: TypeAlias = tuple["str | int", ...]
+
+_NULLS = frozenset({"", "~", "null"})
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")
+) | {"!", None}
+_LINE = 1 << 32
+_MAX_MISTAKES = 1000
+
+
+class YamlNode:
+    """A value, and the places (line and column in one number) of it and of its key.
+
+    `size` counts the values in it with aliases expanded, long scalars for more than one.
+    """
+
+    __slots__ = ("at", "key_at", "size", "value")
+
+    def __init__(
+        self, at: int, value: str | list[YamlNode] | dict[str, YamlNode] | None, size: int = 1
+    ) -> None:
+        self.at = at
+        self.key_at = at
+        self.size = size
+        self.value = value
+
+    def plain(self) -> Plain:
+        """The value without places."""
+        value = self.value
+        if isinstance(value, dict):
+            return {key: child.plain() for key, child in value.items()}
+        if isinstance(value, list):
+            return [child.plain() for child in value]
+        return value
+
+    def find(self, path: Path, key: bool = False) -> int:
+        """The place of what `path` leads to, or of the deepest node on its way that exists."""
+        node = self
+        for step in self.within(path):
+            child: YamlNode | None = None
+            if isinstance(node.value, dict) and isinstance(step, str):
+                child = node.value.get(step)
+            elif isinstance(node.value, list) and isinstance(step, int):
+                child = node.value[step] if step < len(node.value) else None
+            if child is None:
+                return node.at
+            node = child
+        return node.key_at if key else node.at
+
+    def within(self, path: Path) -> Path:
+        """`path` without indices into a scalar, which may stand for a list of one."""
+        node, kept = self, list[str | int]()
+        for step in path:
+            if isinstance(step, int) and isinstance(node.value, str):
+                continue
+            kept.append(step)
+            if isinstance(node.value, dict) and isinstance(step, str):
+                node = node.value.get(step, _NOTHING)
+            elif isinstance(node.value, list) and isinstance(step, int):
+                node = node.value[step] if step < len(node.value) else _NOTHING
+        return tuple(kept)
+
+
+_NOTHING = YamlNode(0, None)
+
+
+def place(at: int) -> tuple[int, int]:
+    """Line and column, counted from 0."""
+    return divmod(at, _LINE)
+
+
+def place_at(line: int, column: int) -> int:
+    """Both in one number."""
+    return line * _LINE + column
+
+
+def parse(source: JobFileText) -> tuple[YamlNode, list[tuple[int, str]]]:
+    """The document's tree, and mistakes that did not keep it from being read (duplicate keys).
+
+    Raises JobFileError with the one mistake at which reading had to stop.
+    """
+    builder = _Builder(source)
+    return builder.document(), builder.mistakes
+
+
+def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
+    """The node that these steps lead to; None where one of them leads nowhere."""
+    node = root
+    for step in steps:
+        child: YamlNode | None = None
+        if isinstance(node.value, dict) and isinstance(step, str):
+            child = node.value.get(step)
+        elif isinstance(node.value, list) and isinstance(step, int):
+            child = node.value[step]
+        if child is None:
+            return None
+        node = child
+    return node
+
+
+class _Open:
+    """A container whose end was not seen yet; for a mapping, the key that awaits its value."""
+
+    __slots__ = ("anchor", "flow", "key", "key_at", "merges", "node", "twice")
+
+    def __init__(self, node: YamlNode, anchor: str | None, flow: bool) -> None:
+        self.flow = flow
+        self.node = node
+        self.anchor = anchor
+        self.key: str | None = None
+        self.key_at = 0
+        self.merges: list[YamlNode] = []
+        self.twice: set[str] = set()
+
+
+class _Builder:
+    def __init__(self, source: JobFileText) -> None:
+        self.source = source
+        self.mistakes: list[tuple[int, str]] = []
+        self.anchors: dict[str, YamlNode | None] = {}
+        self.keys: dict[str, str] = {}
+        self.open: list[_Open] = []
+        self.root: YamlNode | None = None
+        self.values = 0
+
+    def document(self) -> YamlNode:
+        loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(self.source.text)
+        try:
+            self._events(loader)
+        except yaml.MarkedYAMLError as error:
+            raise self._syntax(error) from None
+        except yaml.YAMLError as error:
+            raise self._nowhere(f"not YAML: {error}".split("\n")[0]) from None
+        finally:
+            loader.dispose()
+        if self.root is None:
+            raise self._nowhere("the file is empty; expected a job file")
+        return self.root
+
+    def _events(self, loader: yaml.BaseLoader) -> None:
+        steps: dict[type[yaml.Event], Callable[[Any, int], None]] = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.AliasEvent: self._alias,
+            yaml.MappingStartEvent: self._start,
+            yaml.SequenceStartEvent: self._start,
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.DocumentStartEvent: self._document,
+        }
+        while True:
+            event: yaml.Event = loader.get_event()  # type: ignore[no-untyped-call]
+            mark: Any = event.start_mark
+            step = steps.get(type(event))
+            if step is not None:
+                step(event, place_at(mark.line, mark.column))
+            elif isinstance(event, yaml.StreamEndEvent):
+                return
+
+    def _document(self, _: yaml.DocumentStartEvent, at: int) -> None:
+        if self.root is not None:
+            raise self._stop(at, "a second document; a job file is one document")
+
+    def _scalar(self, event: yaml.ScalarEvent, at: int) -> None:
+        text: str = event.value
+        if event.tag is not None:
+            self._check_tag(event.tag, at)
+        if "\0" in text:
+            raise self._stop(at, "a NUL character; no argument or file name can hold one")
+        top = self.open[-1] if self.open else None
+        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+            top.key = self.keys.setdefault(text, text)
+            top.key_at = at
+            if event.anchor is not None:
+                self.anchors[event.anchor] = YamlNode(at, text)
+            return
+        plain = not event.style and event.tag is None
+        node = YamlNode(at, None if plain and text in _NULLS else text, 1 + len(text) // 64)
+        self._add(node, event.anchor)
+
+    def _start(self, event: yaml.CollectionStartEvent, at: int) -> None:
+        if event.tag is not None:
+            self._check_tag(event.tag, at)
+        if len(self.open) >= MAX_DEPTH:
+            raise self._stop(at, f"nested more than {MAX_DEPTH} deep")
+        top = self.open[-1] if self.open else None
+        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+            raise self._stop(at, self._bad_key(at))
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        mapping = isinstance(event, yaml.MappingStartEvent)
+        self.open.append(
+            _Open(YamlNode(at, {} if mapping else []), event.anchor, bool(event.flow_style))
+        )
+
+    def _end(self, _: yaml.CollectionEndEvent, __: int) -> None:
+        done = self.open.pop()
+        if done.merges:
+            self._merge(done)
+        self._add(done.node, done.anchor)
+
+    def _alias(self, event: yaml.AliasEvent, at: int) -> None:
+        anchor = str(event.anchor)
+        if anchor not in self.anchors:
+            raise self._stop(at, f"*{anchor} is not defined above")
+        target = self.anchors[anchor]
+        if target is None:
+            raise self._stop(at, f"*{anchor} contains itself")
+        top = self.open[-1] if self.open else None
+        if top is not None and isinstance(top.node.value, dict) and top.key is None:
+            raise self._stop(at, "an alias cannot be a key")
+        self._add(YamlNode(at, target.value, target.size), None)
+
+    def _add(self, node: YamlNode, anchor: str | None) -> None:
+        if anchor is not None:
+            self.anchors[anchor] = node
+        self.values += 1
+        if not self.open:
+            self.root = node
+            return
+        top = self.open[-1]
+        container = top.node
+        container.size += node.size
+        if self.values > MAX_VALUES or container.size > MAX_VALUES:
+            raise self._stop(node.at, f"more than {MAX_VALUES:,} values, aliases expanded")
+        if isinstance(container.value, list):
+            container.value.append(node)
+        elif isinstance(container.value, dict):
+            self._put(top, container.value, node)
+
+    def _put(self, top: _Open, mapping: dict[str, YamlNode], node: YamlNode) -> None:
+        key, top.key = top.key, None
+        assert key is not None
+        node.key_at = top.key_at
+        if key == "<<":
+            top.merges.append(node)
+        elif key in mapping:
+            if key not in top.twice and len(self.mistakes) < _MAX_MISTAKES:
+                top.twice.add(key)
+                first = place(mapping[key].key_at)[0] + 1
+                message = f"key {key!r} twice; the first is in line {first}"
+                self.mistakes.append((top.key_at, message))
+        else:
+            mapping[key] = node
+
+    def _merge(self, done: _Open) -> None:
+        """`<<`: keys of the mapping itself win, then those of earlier merged mappings."""
+        mapping = done.node.value
+        assert isinstance(mapping, dict)
+        for merge in done.merges:
+            sources = merge.value if isinstance(merge.value, list) else [merge]
+            for source in sources:
+                if not isinstance(source.value, dict):
+                    raise self._stop(merge.at, "<< expects a mapping, or a list of mappings")
+                self.values += len(source.value)
+                if self.values > MAX_VALUES:
+                    raise self._stop(merge.at, f"more than {MAX_VALUES:,} values, merges expanded")
+                for key, node in source.value.items():
+                    if mapping.setdefault(key, node) is node:
+                        done.node.size += node.size
+
+    def _bad_key(self, at: int) -> str:
+        line, column = place(at)
+        if self.source.lines[line].startswith("{{", max(0, column - 1)):
+            return 'text that starts with {{ must be quoted, like "{{path}} ..."'
+        return "a list or mapping cannot be a key"
+
+    def _check_tag(self, tag: str, at: int) -> None:
+        if tag not in _TAGS:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise self._stop(at, f"tag {shown[:80]} is not supported; values are plain text")
+
+    def _stop(self, at: int, message: str) -> JobFileError:
+        return JobFileError([self.source.mistake(*place(at), message)])
+
+    def _nowhere(self, message: str) -> JobFileError:
+        name = self.source.name
+        return JobFileError([Mistake(f"{name}: {message}", message, name)])
+
+    def _syntax(self, error: yaml.MarkedYAMLError) -> JobFileError:
+        mark, problem = error.problem_mark, str(error.problem or error.context)
+        end = len(self.source.lines) - (not self.source.lines[-1])
+        flow = [opened.node.at for opened in self.open if opened.flow]
+        if mark is not None and mark.line >= end and flow and "quoted" not in str(error.context):
+            message = "not YAML: the bracket opened here is never closed"
+            return JobFileError([self.source.mistake(*place(flow[-1]), message)])
+        # At the end of the text there is nothing to show: what was left open is the mistake.
+        if error.context_mark and (mark is None or mark.line >= len(self.source.lines) - 1):
+            mark, problem = error.context_mark, f"{problem} {error.context}"
+        if mark is None:
+            return self._nowhere(f"not YAML: {problem}")
+        message = f"not YAML: {problem}{_hint(self.source, mark.line, problem)}"
+        return JobFileError([self.source.mistake(mark.line, mark.column, message)])
+
+
+def _hint(source: JobFileText, line: int, problem: str) -> str:
+    text = source.lines[line] if line < len(source.lines) else ""
+    indent = text[: len(text) - len(text.lstrip())]
+    if "\t" in indent:
+        return "; a tab cannot indent, use spaces"
+    if "{{" in text and "did not find" in problem:
+        return '; quote text that starts with {{, like "{{path}} ..."'
+    if "mapping values" in problem:
+        return "; quote text that holds a colon and a space"
+    return ""

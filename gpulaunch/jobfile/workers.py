@@ -1,0 +1,145 @@
+"""`worker:` as it is typed, and the worker that it means for a job.
+
+    worker: fold.py:predict                       ─▶ Form ─▶ Worker, and the key that its jobs share
+    worker: {function:, load:, items:, memory:, load_timeout:} | {run: [...], ...}
+
+The key is all that a process has for its whole life. Jobs of one key may follow each other in one
+process; what they do not share (timeouts, outputs, retries, tokens) is not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from gpulaunch.core.model import Job, Worker
+from gpulaunch.core.template import Template
+from gpulaunch.jobfile import values as v
+from gpulaunch.jobfile.convert import integer, keys, run, scalar
+from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
+from gpulaunch.jobfile.tree import Plain
+
+KINDS = 256
+"""Different workers of one entry: more are a mistake, since each would load for a job or two."""
+
+_KEYS = ("function", "load", "run", "items", "memory", "load_timeout")
+_EXPECTED = "FILE.py:function, package.module:function, or {function: ..., load: ...}"
+_FUNCTION = re.compile(r"(?s:.+\.py)|[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+Command: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The field's value, checked; files are still as they were typed."""
+
+    worker: Worker
+
+
+def worker(value: Plain) -> Form:
+    """The field's converter. Raises Bad."""
+    if isinstance(value, str):
+        return Form(Worker(_function(value)))
+    if not isinstance(value, dict):
+        raise FieldError(f"expected {_EXPECTED}, found {v.found(value)}")
+    gather = ErrorCollector()
+    keys(value, _KEYS, gather)
+    gather.take((), _one_of_them, value)
+
+    def part(name: str, convert: Any, default: Any) -> Any:
+        plain = value.get(name)
+        return default if plain is None else gather.take((name,), convert, plain, default)
+
+    made = Worker(
+        function=part("function", _function, ""),
+        load=part("load", _function, ""),
+        run=part("run", _command, ()),
+        items=part("items", integer(1, "after how many items it is replaced: 1, 2 ..."), None),
+        memory=part("memory", lambda plain: v.size(scalar(plain)), None),
+        load_timeout=part("load_timeout", lambda plain: v.positive_duration(scalar(plain)), None),
+    )
+    gather.done()
+    return Form(made)
+
+
+def _one_of_them(given: Mapping[str, Plain]) -> None:
+    if ("function" in given) == ("run" in given):
+        found = "both" if "function" in given else "neither"
+        raise FieldError(f"expected function: or run:, one of them; found {found}")
+    if "load" in given and "run" in given:
+        raise FieldError(
+            "load: goes with function:; a program loads before it reads its first line"
+        )
+
+
+def _function(value: Plain) -> str:
+    text = scalar(value, _EXPECTED)
+    place, colon, name = text.rpartition(":")
+    if not colon or not _FUNCTION.fullmatch(place) or not _NAME.fullmatch(name):
+        raise FieldError(
+            f"expected FILE.py:function or package.module:function, found {v.found(text)}"
+        )
+    return text
+
+
+def _command(value: Plain) -> Command:
+    if not isinstance(value, list):
+        raise FieldError(
+            f"expected a program and its arguments, [python, loop.py], found {v.found(value)}"
+        )
+    made = run(value)
+    assert isinstance(made, tuple)
+    return made
+
+
+def file_of(function: str) -> str:
+    """The file that a function is in; empty for one of a module."""
+    place = function.rpartition(":")[0]
+    return place if place.endswith(".py") else ""
+
+
+def moved(function: str, file: str) -> str:
+    """The same function, its file found."""
+    return f"{file}:{function.rpartition(':')[2]}"
+
+
+def command_of(worker: Worker) -> Command:
+    """What its program amounts to, for people and for the lint."""
+    if worker.run:
+        return worker.run
+    place = worker.function.rpartition(":")[0]
+    return ("python", place) if place.endswith(".py") else ("python", "-m", place)
+
+
+def check_env(job: Job) -> None:
+    """A program's variables are set once; a function's, that change with the attempt, each time."""
+    assert job.worker is not None
+    for name, text in job.env.items() if job.worker.run else ():
+        if isinstance(text, Template):
+            raise FieldError(
+                "its value changes from job to job, and the worker's program is started once: it"
+                " finds it in each line that it reads",
+                (name,),
+            )
+
+
+def with_key(job: Job) -> Job:
+    """The job with the key of its worker in its demand."""
+    made, demand = job.worker, job.demand
+    assert made is not None
+    parts = [
+        [made.function, made.load, made.run, made.items, made.memory, made.load_timeout],
+        sorted((k, None if isinstance(t, Template) else t or "") for k, t in job.env.items()),
+        sorted(name for name, text in job.env.items() if text is None),
+        [job.env_file, job.python, job.venv, job.conda],
+        [demand.gpus, demand.gpu_memory, demand.per_gpu, demand.cpus],
+        [job.visible, job.isolation, job.inherit_ranks, job.explain],
+        None if file_of(made.function) else job.cwd,
+    ]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return replace(job, demand=replace(demand, worker=key))

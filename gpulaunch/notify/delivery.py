@@ -1,0 +1,157 @@
+"""A process for each message, watched by the run's loop: started without blocking, heard, reaped.
+
+Owns the processes: none outlives `close`, its time, or (by the kernel's doing) this process. Knows
+nothing of what is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+Done: TypeAlias = Callable[[str], None]
+"""Called once with why it failed, or ""."""
+
+DELIVERY_TIMEOUT = 30.0
+"""Seconds that a message may take, its process's start included."""
+KILL_MARGIN = 2.0
+
+# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
+# working directory even, before the standard library.
+_START = (
+    "import json, sys; sys.path = json.loads(sys.argv[1]);"
+    " from gpulaunch.notify.sender import main; main()"
+)
+
+
+class Watching(Protocol):
+    """What of the run's loop is used here."""
+
+    def watch(self, fd: int, callback: Callable[[], object]) -> None: ...
+    def unwatch(self, fd: int) -> None: ...
+    def call_after(self, key: str, seconds: float, callback: Callable[[], object]) -> None: ...
+    def forget(self, key: str) -> None: ...
+
+
+def start(request: Mapping[str, Any], seconds: float) -> subprocess.Popen[bytes]:
+    """A sender with its request, in a session of its own. Raises OSError."""
+    fd = os.memfd_create("request", os.MFD_CLOEXEC)
+    try:
+        # Memory, not a pipe: nothing blocks, and no address is on a command line or a disk.
+        os.write(fd, json.dumps(request).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-c", _START, json.dumps(sys.path), str(os.getpid()),
+             str(seconds), "gpulaunch-sender"],
+            stdin=fd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+        )  # fmt: skip
+    finally:
+        os.close(fd)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it with what it started, unless it has ended by itself, and reap it."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@dataclass(slots=True)
+class _Sending:
+    process: subprocess.Popen[bytes]
+    done: Done
+    heard: bytes = b""
+
+    @property
+    def fd(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+
+class Delivery:
+    """Has any number of messages under way; `busy` says to whom."""
+
+    def __init__(self, loop: Watching, limit: float = DELIVERY_TIMEOUT) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._sending: dict[int, tuple[int, _Sending]] = {}
+
+    @property
+    def busy(self) -> set[int]:
+        """Targets that are being told something."""
+        return {target for target, _ in self._sending.values()}
+
+    def send(self, target: int, request: Mapping[str, Any], done: Done) -> None:
+        """Never blocks, never raises; `done` comes from the loop, or at once."""
+        try:
+            process = start(request, self._limit)
+        except OSError as error:
+            done(f"no process can be started: {error.strerror}")
+            return
+        sending = _Sending(process, done)
+        os.set_blocking(sending.fd, False)
+        self._sending[sending.fd] = (target, sending)
+        self._loop.watch(sending.fd, partial(self._hear, sending))
+        late = f"no answer within {self._limit:g} s"
+        self._loop.call_after(
+            f"notify:{sending.fd}", self._limit + KILL_MARGIN, partial(self._finish, sending, late)
+        )
+
+    def give_up(self, why: str) -> None:
+        """End all that is under way; each is told why."""
+        for _, sending in list(self._sending.values()):
+            self._finish(sending, why)
+
+    def close(self) -> None:
+        """End all, tell nobody. Idempotent."""
+        for fd, (_, sending) in list(self._sending.items()):
+            self._loop.forget(f"notify:{fd}")
+            self._loop.unwatch(fd)
+            end(sending.process)
+        self._sending.clear()
+
+    def _hear(self, sending: _Sending) -> None:
+        try:
+            said = os.read(sending.fd, 1 << 16)
+        except BlockingIOError:
+            return
+        sending.heard += said
+        if not said:
+            self._finish(sending, self._why(sending))
+
+    def _why(self, sending: _Sending) -> str:
+        """What it said; how it ended where it said nothing. Its output is closed: so it ends."""
+        status = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = sending.process.wait(1.0)
+        try:
+            return str(json.loads(sending.heard)["trouble"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        if status in (-signal.SIGALRM, -signal.SIGKILL):
+            return f"no answer within {self._limit:g} s"
+        return "the process that was to send it died"
+
+    def _finish(self, sending: _Sending, why: str) -> None:
+        fd = sending.fd
+        self._loop.forget(f"notify:{fd}")
+        self._loop.unwatch(fd)
+        del self._sending[fd]
+        end(sending.process)
+        sending.done(why)

@@ -1,0 +1,122 @@
+"""`notify:` looked at before anything is started: what would keep people from being told.
+
+Apprise itself reads the addresses, in a process of its own, while the caller does something else.
+Nothing is sent, and nothing here says an address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch.jobfile.commands import first_program
+from gpulaunch.jobfile.notify_spec import Target, secret_in
+from gpulaunch.notify.delivery import end, start
+from gpulaunch.views import words
+
+SECONDS = 20.0
+_NAMES = {"finish": "finish", "first_failure": "first failure", "paused": "pause"}
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """`key`: the field of the target it is about. `wrong`: a mistake of the file, no warning."""
+
+    target: Target
+    key: str
+    text: str
+    wrong: bool = False
+
+
+class Looking:
+    """Starts to look at once; `concerns` waits for what comes of it. Close it in any case."""
+
+    def __init__(self, targets: Sequence[Target], environ: Mapping[str, str], base: Path) -> None:
+        self._targets = targets
+        self._environ = environ
+        self._base = base
+        self._addresses = {
+            number: address
+            for number, target in enumerate(targets)
+            if (address := self._address(target))
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._addresses:
+            with suppress(OSError):  # processes are scarce: not the file's mistake
+                self._process = start({"look": list(self._addresses.values())}, SECONDS)
+
+    def __enter__(self) -> Looking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            end(self._process)
+
+    def concerns(self) -> list[Concern]:
+        """In the file's order. Blocks until the addresses are looked at, SECONDS at most."""
+        looks = self._looks()
+        return [
+            concern
+            for number, target in enumerate(self._targets)
+            for concern in self._of(target, *looks.get(number, ("", False)))
+        ]
+
+    def _address(self, target: Target) -> str | None:
+        return self._environ.get(target.variable) if target.variable else target.to
+
+    def _looks(self) -> dict[int, tuple[str, bool]]:
+        """(why nobody could be told, whether the address is wrong) of each that was looked at."""
+        try:
+            said = self._process.communicate(timeout=SECONDS)[0] if self._process else b""
+            found = json.loads(said)["looks"]
+        except (subprocess.TimeoutExpired, ValueError, KeyError):
+            return dict.fromkeys(self._addresses, ("it could not be looked at", False))
+        return dict(zip(self._addresses, map(tuple, found), strict=True))
+
+    def _of(self, target: Target, why: str, wrong: bool) -> Iterator[Concern]:
+        if target.run is not None:
+            if lack := self._lacks(target.run):
+                yield Concern(target, "run", lack)
+        elif target.variable:
+            if target.variable not in self._environ:
+                text = f"{target.variable} is not set in this environment: nobody is told"
+                yield Concern(target, "to", text)
+            elif why or not self._environ[target.variable]:
+                said = why or "it is empty"
+                yield Concern(target, "to", f"the address in {target.variable}: {said}")
+        else:
+            if why:
+                yield Concern(target, "to", why, wrong)
+            if secret_in(target.to or ""):
+                yield Concern(
+                    target,
+                    "to",
+                    "a password or token in the file, of which each run keeps a copy; put the"
+                    " address into a variable and write env:NAME",
+                )
+
+    def _lacks(self, run: str | tuple[str, ...]) -> str:
+        """Why a command could not be started, as far as that can be told without running it."""
+        program = first_program(run, self._environ) if isinstance(run, str) else run[0]
+        if not program:
+            return ""
+        if "/" in program:
+            there = self._base / program
+            found = there.is_file() and os.access(there, os.X_OK)
+        else:
+            found = shutil.which(program, path=self._environ.get("PATH")) is not None
+        return "" if found else f"there is no program {words.visible(program)} here"
+
+
+def describe(target: Target) -> str:
+    """`notify[0] (env:NTFY_URL) on finish, first failure, every 50 failures`."""
+    when = [said for name, said in _NAMES.items() if name in target.on]
+    if target.every:
+        when.append("every failure" if target.every == 1 else f"every {target.every} failures")
+    return f"{target.name} on {', '.join(when)}"

@@ -1,0 +1,65 @@
+"""What a resume and a retry run again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpulaunch.core import resume_plan
+from gpulaunch.core.facts import JobAdded, JobSettled
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant, Job, JobState
+
+AT = Instant(0.0, 0.0)
+
+
+def ledger(**states: JobState) -> Ledger:
+    made = Ledger()
+    for name, state in states.items():
+        made.apply(JobAdded(name, 0, 1, "v1"), AT)
+        if state != "waiting":
+            made.apply(JobSettled(name, state), AT)
+    return made
+
+
+def jobs(*names: str, **needs: str) -> list[Job]:
+    plain = [Job(name, "true", digest="v1") for name in names]
+    return plain + [Job(name, "true", digest="v1", needs=(n,)) for name, n in needs.items()]
+
+
+def test_resume_runs_everything_that_has_not_succeeded() -> None:
+    before = ledger(a="succeeded", b="failed", c="cancelled", d="waiting", gone="failed")
+    result = resume_plan.resume(before, jobs("a", "b", "c", "d", "new"))
+    assert result.requeue == {"b", "c"}
+    assert str(result) == "1 done, 3 again, 1 new, 1 no longer in the file"
+
+
+def test_a_redefined_success_is_named_and_runs_again_only_on_request() -> None:
+    before = ledger(a="succeeded")
+    redefined = [replace(job, digest="v2") for job in jobs("a")]
+    assert str(resume_plan.resume(before, redefined)) == "1 done, 0 again, 1 done but changed"
+    assert resume_plan.resume(before, redefined).nothing
+    assert resume_plan.resume(before, redefined, changed_too=True).requeue == {"a"}
+
+
+def test_a_redefinition_that_was_seen_and_not_run_is_still_one() -> None:
+    before = ledger(a="succeeded")
+    before.apply(JobAdded("a", 0, 1, "v2"), AT)
+    redefined = [replace(job, digest="v2") for job in jobs("a")]
+    assert resume_plan.resume(before, redefined, changed_too=True).requeue == {"a"}
+
+
+def test_resume_among_some_leaves_the_others() -> None:
+    before = ledger(a="failed", b="failed", c="succeeded")
+    result = resume_plan.resume(before, jobs("a", "b", "c", "new"), among={"a"})
+    assert result.requeue == {"a"}
+    assert result.left == {"b"}
+    assert [job.name for job in result.jobs] == ["a", "b", "c"], "what is new stays unknown"
+
+
+def test_retry_takes_failures_and_what_was_skipped_because_of_them() -> None:
+    before = ledger(
+        bad="failed", b="skipped", c="skipped", off="cancelled", d="skipped", e="waiting"
+    )
+    result = resume_plan.retry(before, jobs("bad", "off", "e", b="bad", c="b", d="off"))
+    assert result.requeue == {"bad", "b", "c"}
+    assert result.left == {"off", "d", "e"}

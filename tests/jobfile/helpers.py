@@ -1,0 +1,40 @@
+"""Loading a job file from a string."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.core.model import Job
+from gpulaunch.errors import JobFileError
+from gpulaunch.jobfile import Plan, load_text
+
+GOOD = Path(__file__).parent / "good"
+
+
+def plan_of(
+    text: str, base: Path = GOOD, environ: Mapping[str, str] | None = None, name: str = "jobs.yaml"
+) -> Plan:
+    environ = {"HOME": "/nonexistent", "PATH": os.defpath} if environ is None else environ
+    return load_text(textwrap.dedent(text).encode(), name=name, base=base, environ=environ)
+
+
+def jobs_of(text: str, base: Path = GOOD, environ: Mapping[str, str] | None = None) -> list[Job]:
+    return list(plan_of(text, base, environ).jobs)
+
+
+def job_of(fields: str, base: Path = GOOD, environ: Mapping[str, str] | None = None) -> Job:
+    """The one job whose fields these are, in flow style: `run: x, gpus: 2`."""
+    (job,) = jobs_of(f"jobs: [{{{fields}}}]", base, environ)
+    return job
+
+
+def mistakes_of(text: str, base: Path = GOOD) -> list[str]:
+    """The first line of each mistake, without the file's name."""
+    with pytest.raises(JobFileError) as caught:
+        plan_of(text, base)
+    return [block.split("\n")[0].removeprefix("jobs.yaml:") for block in caught.value.mistakes]

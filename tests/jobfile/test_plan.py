@@ -1,0 +1,112 @@
+"""Jobs that these cards could never run are mistakes of the file, with the line shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.core.selection import choose
+from tests.jobfile.helpers import plan_of
+
+GB = 10**9
+
+
+def cards(*memory: int, mig: bool = False) -> list[Gpu]:
+    return [
+        Gpu(f"GPU-{i}", i, f"k{i}", "card", size * GB, mig=mig) for i, size in enumerate(memory)
+    ]
+
+
+def never(text: str, gpus: list[Gpu], pool: int | None = None) -> list[str]:
+    found = plan_of(text).unplaceable(gpus, len(gpus) if pool is None else pool)
+    return [one.text.split("\n")[0].removeprefix("jobs.yaml:") for one in found]
+
+
+def test_everything_fits() -> None:
+    assert never("jobs: [{run: x, gpus: 2, gpu_memory: 16GB}]", cards(16, 24)) == []
+    assert never("jobs: [{run: x, gpus: 0, cpus: 4}]", []) == []
+    assert never("jobs: [{run: x, cpus: 99}]", cards(16)) == []
+
+
+def test_more_cards_than_the_run_has() -> None:
+    assert never("jobs:\n - run: x\n   gpus: 4\n", cards(16, 16), pool=1) == [
+        "3:10: jobs[0].gpus: needs 4 cards, the run has 1 (job job-1)"
+    ]
+    assert never("jobs: [{run: x}]", []) == [
+        "1:8: jobs[0].gpus: needs 1 card, the run has 0 (job job-1)"
+    ]
+
+
+def test_each_entry_and_reason_is_said_once() -> None:
+    text = "jobs: [{run: x, gpus: 3, foreach: {values: [1, 2, 3]}}]"
+    assert len(never(text, cards(16))) == 1
+
+
+def test_more_memory_than_any_card_has() -> None:
+    assert never("jobs: [{run: x, gpu_memory: 40GB}]", cards(16, 24)) == [
+        "1:29: jobs[0].gpu_memory: needs 1 card with 40.0 GB each; 0 of 2 have that much, the"
+        " largest has 24.0 GB (job job-1)"
+    ]
+    assert len(never("jobs: [{run: x, gpus: 2, gpu_memory: 20GB}]", cards(16, 24))) == 1
+
+
+def test_one_process_uses_one_mig_instance() -> None:
+    (line,) = never("jobs: [{run: x, gpus: 2}]", cards(5, 5, mig=True))
+    assert "the run has 0 that are not MIG instances" in line
+
+
+def test_more_tokens_than_there_are() -> None:
+    (line,) = never("{limits: {t: 1}, jobs: [{run: x, gpus: 0, uses: [t, t]}]}", [])
+    assert "needs 2 of t, its limit is 1" in line
+
+
+SERVICE = """
+limits: {{t: 1}}
+jobs:
+  - {{name: server, run: x, service: {{ready: "tcp:{{{{port}}}}"}}, {server}}}
+  - {{name: beyond, run: x, service: {{ready: "tcp:{{{{port}}}}"}}, needs: server, {beyond}}}
+  - {{name: narrow, run: x, needs: beyond}}
+  - {{name: wide, run: x, needs: beyond, {wide}}}
+"""
+
+
+def test_services_fit_together_with_the_widest_job_that_needs_them() -> None:
+    text = SERVICE.format(server="gpus: 1", beyond="gpus: 0", wide="gpus: 2")
+    assert never(text, cards(16, 16, 16)) == []
+    (line,) = never(text, cards(16, 16))
+    assert line == (
+        "7:33: jobs[3].needs: wide and the services it needs (beyond, server) take 3 cards at once,"
+        " the run has 2"
+    )
+
+
+def test_jobs_that_share_a_card_with_their_service_need_one() -> None:
+    text = SERVICE.format(server="per_gpu: 2", beyond="gpus: 0", wide="per_gpu: 2")
+    assert len(never(text, cards(16))) == 1  # narrow, which is alone on its card
+    text = text.replace("needs: beyond}", "needs: beyond, per_gpu: 2}")
+    assert never(text, cards(16)) == []
+
+
+def test_services_hold_their_tokens_meanwhile() -> None:
+    text = SERVICE.format(server="uses: t", beyond="gpus: 0", wide="uses: t")
+    (line,) = never(text, cards(16, 16))
+    assert "hold 2 of t at once, its limit is 1" in line
+
+
+def test_a_later_mistake_can_be_pointed_at_its_line() -> None:
+    plan = plan_of("jobs: [{run: x}]\ngpus: [7]\n")
+    assert plan.point(("gpus",), "there is no card 7") == (
+        "jobs.yaml:2:7: gpus: there is no card 7\n    gpus: [7]\n          ^"
+    )
+
+
+def test_a_card_of_the_file_that_is_not_there_is_pointed_at() -> None:
+    plan = plan_of("gpus: [SIM-1, 1]\njobs: [{run: x}]\n")
+    gpus = [Gpu(f"SIM-{i}", i, f"s{i}", "card", GB) for i in range(2)]
+    with pytest.raises(LookupError) as caught:
+        choose(plan.selection, gpus)
+    for said in (str(caught.value), f"--gpus: {caught.value}"):
+        assert plan.selection_mistake(said) == (
+            "jobs.yaml:1:7: gpus: SIM-1 and 1 are the same card: name it once\n"
+            "    gpus: [SIM-1, 1]\n          ^"
+        )
