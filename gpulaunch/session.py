@@ -39,7 +39,8 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
 from gpulaunch.rereading import Filed, Reading, RefusedError, refiled
-from gpulaunch.supervisor import STOPPING, Supervisor, View
+from gpulaunch.supervisor import STOPPING, Supervisor
+from gpulaunch.views.terminal import View
 
 EXPLAINED = 1000
 """Of so many waiting jobs it is said why; a hundred thousand would hold the run up for seconds."""
@@ -189,6 +190,7 @@ class _TeeView:
         self._view = view
         self.tick = view.tick
         self.next_tick = view.next_tick
+        self.close = view.close
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
         self._view.see(fact, at, ledger)

@@ -39,6 +39,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
 from gpulaunch.loop import Loop
+from gpulaunch.views.terminal import View
 
 RECORD_PATIENCE = 60.0
 RECORD_RETRY = 1.0
@@ -50,14 +51,6 @@ STOPPING = {
     signal.SIGTERM: "SIGTERM",
     signal.SIGHUP: "the terminal closed",
 }
-
-
-class View(Protocol):
-    """Shows facts to a person. `next_tick`: from when (monotonic) `tick` has something to do."""
-
-    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
-    def tick(self, now: Instant, ledger: Ledger) -> None: ...
-    def next_tick(self, now: Instant) -> float | None: ...
 
 
 class FactWriter(Protocol):

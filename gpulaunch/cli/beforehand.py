@@ -32,8 +32,6 @@ from gpulaunch.notify.preflight import Looking
 if TYPE_CHECKING:
     from gpulaunch.lint import Finding
 
-PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
-"""Slurm's, without which there is nobody to hand jobs to."""
 WARNINGS = 20
 """How many warnings of scripts `run` shows; `check` shows all."""
 
@@ -165,6 +163,7 @@ def require_programs(pool: CardPool) -> None:
     if pool.engine != "slurm":
         require_descriptors(len(pool.gpus))
         return
+    from gpulaunch.engines.slurm.commands import PROGRAMS
     from gpulaunch.engines.slurm.health import unconfigured
     from gpulaunch.engines.slurm.settings import Settings
 

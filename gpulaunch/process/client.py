@@ -19,8 +19,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, TypeAlias
 
+from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.peers import receive
@@ -32,8 +33,6 @@ SERVE = Path(__file__).with_name("serve.py")
 """A worker's own side: what a command with a task starts."""
 
 _MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
-
-StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
 
 class SpawnerGoneError(GpulaunchError):
