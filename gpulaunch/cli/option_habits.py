@@ -13,7 +13,6 @@ NEAR = 0.8
 """How alike (0 to 1) a spelling must be to be named."""
 
 STARTS = "run map resume retry"
-LISTS = "run check export"
 LIVE = "status logs cancel drain wait top report"
 ALL = "*"
 

@@ -289,18 +289,6 @@ def _is_own(text: Text) -> bool:
     return isinstance(first, Slot) and first.name == "out"
 
 
-def uses_out(job: Job) -> bool:
-    """Whether {{out}}, or the variable that holds it, stands in any of its texts."""
-    for texts in texts_of(job).values():
-        for text in texts:
-            if any(slot.name == "out" for slot in slots(text)):
-                return True
-            literal = (text,) if isinstance(text, str) else _literals(text)
-            if any("GPULAUNCH_OUT" in part for part in literal):
-                return True
-    return False
-
-
 def unescaped_text(text: Text) -> tuple[Text, bool]:
     """A pattern of `outputs` as a path, and whether it still is a pattern."""
     if _has_magic(text):

@@ -27,7 +27,7 @@ import os
 import select
 import socket
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal
@@ -106,14 +106,6 @@ def take_name(name: str, key: str) -> Lease:
     except BaseException:
         sock.close()
         raise
-
-
-def take_all_or_none(keys: Iterable[str], scope: str = "") -> tuple[Lease, ...]:
-    """The leases of all these cards, in sorted order of their keys. Raises Held, holding none."""
-    with contextlib.ExitStack() as taken:
-        leases = tuple(taken.enter_context(take(key, scope)) for key in sorted(set(keys)))
-        taken.pop_all()
-        return leases
 
 
 def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:

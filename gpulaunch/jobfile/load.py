@@ -113,7 +113,6 @@ def _plan(
     return Plan(
         name=top.name,
         selection=top.selection,
-        selection_given="gpus" in root.value if isinstance(root.value, dict) else False,
         per_gpu=shared,
         limits=top.limits,
         jobs=tuple(jobs),

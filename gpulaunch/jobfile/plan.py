@@ -22,14 +22,13 @@ from gpulaunch.jobfile.tree import Path as Steps
 class Plan:
     """A job file, read, expanded and checked.
 
-    `selection` is what `gpus:` says (`selection_given`: it says something). `limits` are the
+    `selection` is what `gpus:` says. `limits` are the
     tokens of `uses:`; `notify` is whom the run tells. `path` is the file, None for text from
     elsewhere.
     """
 
     name: str
     selection: Selection
-    selection_given: bool
     per_gpu: int
     limits: Mapping[str, int]
     jobs: tuple[Job, ...]
@@ -56,13 +55,6 @@ class Plan:
     def point(self, steps: Steps, message: str) -> str:
         """The same for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
         return self.mistake(steps, message).text
-
-    def selection_mistake(self, error: str) -> str:
-        """The same for what is wrong with the file's `gpus:` here, such as a card that is missing.
-
-        `error` is the text of the LookupError or UsageError that said so.
-        """
-        return self.point(("gpus",), error.removeprefix("--gpus: "))
 
     @cached_property
     def root(self) -> tree.YamlNode:

@@ -170,11 +170,6 @@ class RunDir:
         return self.path / "slurm"
 
     @property
-    def node_program(self) -> Path:
-        """The shim that runs on a node; its keeper lies beside it."""
-        return self.slurm / "node.py"
-
-    @property
     def batch_script(self) -> Path:
         return self.slurm / "batch.sh"
 

@@ -202,14 +202,6 @@ def write_ticket(
     _write(path, ticket)
 
 
-def write_batch(path: str | os.PathLike[str], attempts: Sequence[str]) -> None:
-    """Which attempt each index of an array stands for. On the disk when this returns.
-
-    Raises OSError.
-    """
-    _write(path, {"attempts": [code(attempt) for attempt in attempts]}, durable=True)
-
-
 def write_stop(
     path: str | os.PathLike[str], reason: Reason, by: str = "", now: bool = False
 ) -> None:
@@ -250,8 +242,8 @@ def _reason(word: object) -> Reason:
     return "cancelled" if word == "cancelled" else "interrupted"
 
 
-def _write(path: str | os.PathLike[str], value: object, durable: bool = False) -> None:
-    put(path, json.dumps(value).encode() + b"\n", durable)
+def _write(path: str | os.PathLike[str], value: object) -> None:
+    put(path, json.dumps(value).encode() + b"\n")
 
 
 def _sync_directory(folder: str) -> None:

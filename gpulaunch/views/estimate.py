@@ -139,11 +139,6 @@ class Estimate:
             case f.AttemptEnded(attempt):
                 self._end(attempt, at, ledger)
 
-    def seconds_left(self, now: Instant) -> float | None:
-        """None: too little is known to say."""
-        ahead = self.ahead(now)
-        return None if ahead is None else ahead.seconds
-
     def ahead(self, now: Instant) -> Ahead | None:
         """None: too little is known to say."""
         waiting = {number: (g.left, g.left_cost) for number, g in self._groups.items() if g.left}

@@ -194,7 +194,7 @@ def test_the_programs_are_laid_out_once_and_renewed_when_they_differ(tmp_path: P
     inodes = [copy.stat().st_ino for copy in copies]
     launch_files.lay_out(run)
     assert [copy.stat().st_ino for copy in copies] == inodes
-    run.node_program.write_text("of an earlier version")
+    (run.slurm / "node.py").write_text("of an earlier version")
     launch_files.lay_out(run)
     for program, copy in zip(PROGRAMS, copies, strict=True):
         assert copy.read_bytes() == program.read_bytes()

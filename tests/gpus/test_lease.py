@@ -25,7 +25,6 @@ from gpulaunch.gpus.lease import (
     holders,
     lease_name,
     take,
-    take_all_or_none,
     take_gather,
 )
 from gpulaunch.gpus.names import (
@@ -136,15 +135,6 @@ def test_the_refusal_names_the_holders_run(key: str) -> None:
     with bind_name(f"run/{run}"), take(key), pytest.raises(NameHeldError) as refused:
         take(key)
     assert refused.value.holder.run == run
-
-
-def test_several_cards_are_taken_all_or_none(key: str) -> None:
-    with take(f"{key}/b"), pytest.raises(NameHeldError):
-        take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a"])
-    taken = take_all_or_none([f"{key}/c", f"{key}/b", f"{key}/a", f"{key}/a"])
-    assert [lease.key for lease in taken] == [f"{key}/a", f"{key}/b", f"{key}/c"]
-    for lease in taken:
-        lease.close()
 
 
 def test_nested_launchers_lease_below_their_parent(key: str) -> None:

@@ -45,10 +45,8 @@ def test_the_contracts_own_example() -> None:
 def test_the_files_own_keys() -> None:
     plan = plan_of("{gpus: [0, GPU-5f3c], per_gpu: 3, jobs: [{run: x}, {run: x, per_gpu: 1}]}")
     assert plan.selection == Selection(which=("0", "GPU-5f3c"))
-    assert plan.selection_given
     assert [job.demand.per_gpu for job in plan.jobs] == [3, 1]
     assert plan.name == "jobs"
-    assert not plan_of("jobs: [{run: x}]").selection_given
     assert plan_of("{gpus: 2, jobs: [{run: x}]}").selection == Selection(count=2)
     assert plan_of("jobs: [{run: x}]", name="dir/.my\tlist.yaml").name == "my_list"
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch.core.model import AttemptId, Outcome
+from gpulaunch.engines.slurm import batches
+from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import End, read_end
-from gpulaunch.process.nodeside import PROGRAMS, NodeStart, read_start, write_batch, write_ticket
+from gpulaunch.process.nodeside import PROGRAMS, NodeStart, read_start, write_ticket
 from tests.helpers import goes_along
 
 PATIENCE = 60.0
@@ -46,7 +48,8 @@ class Node:
         return attempt
 
     def list(self) -> None:
-        write_batch(self.run.batch_list(BATCH), [str(attempt) for attempt in self.attempts])
+        terms, places = Terms(()), tuple(range(len(self.attempts)))
+        batches.write(Batch(BATCH, "test", tuple(self.attempts), terms, places), self.run)
 
     def start(
         self,

@@ -556,7 +556,7 @@ def test_a_stop_is_found_without_any_signal(node: Node) -> None:
 
 def test_while_it_is_at_work_it_gives_signs_of_life(node: Node) -> None:
     """By which a client knows that it lives, whatever Slurm says of it."""
-    program = node.run.node_program
+    program = node.run.slurm / "node.py"
     often = (
         program.read_text().replace("BEAT = 15.0", "BEAT = 0.2").replace("LOOK = 5.0", "LOOK = 0.1")
     )

@@ -17,7 +17,8 @@ def left(run: History) -> float | None:
     for fact, at in run.facts:
         ledger.apply(fact, at)
         estimate.see(fact, at, ledger)
-    return estimate.seconds_left(run.now)
+    ahead = estimate.ahead(run.now)
+    return None if ahead is None else ahead.seconds
 
 
 def after(seconds: list[float], waiting: int, cards: int = 1) -> History:
