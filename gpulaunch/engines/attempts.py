@@ -438,7 +438,7 @@ class LocalAttempts:
                 self._loop.call_after(f"pair:{launch.gpus[0].uuid}", NEXT_PAIR_DELAY, again)
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
-        if _found_no_room(report.outcome):
+        if report.no_space:  # it filled up between the look for room and the keeper's record
             launch = replace(launch, worker=live.worker if report.kept else None)
             self._postpone(launch, os.strerror(errno.ENOSPC))
             return
@@ -556,16 +556,6 @@ class LocalAttempts:
 def _pair_of(spawner: Spawner, lent: LentLeases, alive: int, leases: tuple[str, ...]) -> Pair:
     link = None if lent.link is None else lent.link.fileno()
     return spawner.pair(lent.descriptors, alive, link, gives_back=bool(leases))
-
-
-def _found_no_room(outcome: Outcome) -> bool:
-    """The disk filled up between the look for room and the keeper's record: nothing was run."""
-    full = os.strerror(errno.ENOSPC)
-    return (
-        isinstance(outcome, NotStarted)
-        and outcome.error.startswith("cannot lay out")
-        and (full in outcome.error)
-    )
 
 
 def _kept(live: _Live) -> Kept:

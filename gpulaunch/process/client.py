@@ -52,7 +52,7 @@ class AttemptOver:
     """Nothing of the attempt is left, and its end is in its file.
 
     `kept`: but for its worker, which waits for another item on this pair. `note` is a line for
-    people about the worker, mostly empty.
+    people about the worker, mostly empty. `no_space`: the disk was full, and nothing was run.
     """
 
     attempt: str
@@ -62,6 +62,7 @@ class AttemptOver:
     ended: Instant | None = None
     kept: bool = False
     note: str = ""
+    no_space: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +322,16 @@ class Pair:
     def _ended(self, end: End, kept: bool = False, note: str = "") -> AttemptOver:
         attempt, self._attempt = self._attempt, None
         name = attempt or end.attempt
-        return AttemptOver(name, end.outcome, end.leftovers, end.started, end.ended, kept, note)
+        return AttemptOver(
+            name,
+            end.outcome,
+            end.leftovers,
+            end.started,
+            end.ended,
+            kept=kept,
+            note=note,
+            no_space=end.no_space,
+        )
 
     def _last_words(self) -> Iterator[Report]:
         """A keeper may have been killed between writing the end and telling it."""

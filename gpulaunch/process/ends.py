@@ -30,6 +30,9 @@ from gpulaunch.core.model import (
 from gpulaunch.core.words import unescaped
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
 
+NO_SPACE = "no_space"
+"""The kind of an error, as `keeper.py` and `node.py` write it, where the disk is full."""
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -37,7 +40,8 @@ class End:
     0 where the main one itself had to be.
 
     `pid` and `started` are None where no process was ever forked. `oom_kills`: processes that the
-    kernel killed for want of memory, where a cgroup of the attempt's own counts them.
+    kernel killed for want of memory, where a cgroup of the attempt's own counts them. `no_space`:
+    nothing was run, as the disk was full; the job is not to blame for that.
     """
 
     attempt: str
@@ -47,6 +51,7 @@ class End:
     started: Instant | None
     ended: Instant
     oom_kills: int = 0
+    no_space: bool = False
 
 
 def read_end(path: str | os.PathLike[str]) -> End | None:
@@ -78,6 +83,7 @@ def end_from(record: Mapping[str, Any]) -> End:
         started=None if started is None else instant(started),
         ended=instant(record["ended"]),
         oom_kills=count(record.get("oom_kills", 0)),
+        no_space=record.get("kind") == NO_SPACE,  # records of older versions have no kind
     )
 
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 END_SIZE = 8192
+NO_SPACE = "no_space"  # the kind of an error, as in ends.py
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
@@ -796,6 +797,7 @@ class KeeperAttempt:
         self.cause: str | None = None
         self.by = ""
         self.error: str | None = None
+        self.kind: str | None = None  # of the error, where it is none of the job's doing
         self.missing: list[str] = []
         self.main_was_killed = False
         self.leftovers = 0
@@ -835,6 +837,7 @@ class KeeperAttempt:
             self.lay_out_end()
         except OSError as problem:
             self.error = f"cannot lay out {shown(spec['end'])}: {problem.strerror}"
+            self.kind = NO_SPACE if problem.errno == errno.ENOSPC else None
             self.finish()
             return
         self.launch()
@@ -1316,6 +1319,7 @@ class KeeperAttempt:
             "seconds": limits.get(self.cause or ""),
             "missing": missing,
             "error": self.error and clip(self.error, 2000),
+            "kind": self.kind,
             "leftovers": self.leftovers,
             "oom_kills": kills_counted(self.spec.get("oom_kills")),
             "started": self.started,

@@ -49,7 +49,7 @@ BEAT = 15.0  # seconds between two signs of life
 DRIVER_PATIENCE = 5.0
 LEAVING_PATIENCE = 10.0
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 73, 75, 78, 124
-NO_SPACE = os.strerror(errno.ENOSPC)
+NO_SPACE = "no_space"  # the kind of an error, as in ends.py
 
 MASK, ORDER = b"CUDA_VISIBLE_DEVICES", b"CUDA_DEVICE_ORDER"
 NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
@@ -97,8 +97,10 @@ def serve(
         return run_it(attempt, grant, asked, patience)
     except OSError as problem:
         where = f": {shown(problem.filename)}" if problem.filename else ""
-        attempt.refuse(f"{problem.strerror}{where}, on node {grant.node}")
-        if problem.errno == errno.ENOSPC:
+        full = problem.errno == errno.ENOSPC
+        kind = NO_SPACE if full else None
+        attempt.refuse(f"{problem.strerror}{where}, on node {grant.node}", kind)
+        if full:
             return NO_ROOM
     except Problem as problem:
         attempt.refuse(str(problem))
@@ -142,7 +144,7 @@ def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
     if cause in ("timeout", "idle_timeout"):
         return TIMED_OUT
     if cause is None and (end["error"] is not None or status is None):
-        return NO_ROOM if NO_SPACE in str(end["error"]) else UNFIT
+        return NO_ROOM if end["kind"] == NO_SPACE else UNFIT
     if status is None:
         return 1
     if os.WIFSIGNALED(status):
@@ -328,11 +330,17 @@ class NodeAttempt:
             self.stop_read = mark
         return stop
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: str, kind: str | None = None) -> None:
         say(f"{self.id}: {why}")
-        self.write_end(error=why)
+        self.write_end(error=why, kind=kind)
 
-    def write_end(self, cause: str | None = None, by: str = "", error: str | None = None) -> None:
+    def write_end(
+        self,
+        cause: str | None = None,
+        by: str = "",
+        error: str | None = None,
+        kind: str | None = None,
+    ) -> None:
         """The end of an attempt that no keeper has seen, as a keeper would have written it."""
         record: dict[str, Any] = {
             "attempt": self.id,
@@ -343,6 +351,7 @@ class NodeAttempt:
             "seconds": None,
             "missing": [],
             "error": error,
+            "kind": kind,
             "leftovers": 0,
             "started": None,
             "ended": (time.monotonic(), time.time()),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +30,12 @@ from gpulaunch.core.model import (
     Exited,
     Interrupted,
     Lost,
+    NotStarted,
 )
 from gpulaunch.engines import cards
 from gpulaunch.gpus import lease, lockfile
+from gpulaunch.process import client
+from gpulaunch.process.ends import End, end_from
 from tests.engines.bench import Bench, Make, fresh_pool, run_directory, sh
 
 
@@ -52,6 +57,25 @@ def make(tmp_path: Path) -> Iterator[Make]:
 @pytest.fixture
 def bench(make: Make) -> Bench:
     return make()
+
+
+def test_an_attempt_that_found_the_disk_full_goes_again_whatever_the_words(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = iter(("no_space", None))
+
+    def end_of_a_full_disk(record: dict[str, Any]) -> End:
+        kind = next(ends)
+        bench.run.end(AttemptId("a", 1)).unlink()
+        error = "Kein Platz mehr" if kind else "cannot lay out a.1: No space left on device"
+        return end_from(record | {"status": None, "error": error, "kind": kind})
+
+    monkeypatch.setattr(client, "end_from", end_of_a_full_disk)
+    attempt = bench.launch(sh("true"))
+    ended = bench.expect(Ended)
+    assert ended.outcome == NotStarted("cannot lay out a.1: No space left on device")
+    assert ended.attempt == attempt
+    assert bench.warned == [f"is tried again until it can start: {os.strerror(errno.ENOSPC)}"]
 
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -15,6 +16,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,9 +32,10 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.errors import UsageError
+from gpulaunch.process import keeper
 from gpulaunch.process.client import KEEPER, AttemptOver, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import end_from, read_end
 from tests.helpers import wait_until
 from tests.process.support import Slot, children_of, marked, token
 
@@ -523,11 +527,32 @@ def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
         end = read_end(disk / "e")
         assert end is not None
         assert end.outcome == Exited(9)
-        error = error_of(slot.run("true", end=f"{disk}/e2"))
-        assert error == f"cannot lay out {disk}/e2: No space left on device"
+        ended = slot.run("true", end=f"{disk}/e2")
+        assert error_of(ended) == f"cannot lay out {disk}/e2: No space left on device"
+        assert ended.no_space
         assert not (disk / "e2").exists()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, "no_space"), (errno.EDQUOT, None)])
+def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str | None
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(code, "Kein Platz mehr")
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    told: list[dict[str, Any]] = []
+    monitor: Any = SimpleNamespace(worker=None, channel=SimpleNamespace(send=told.append))
+    limits = dict.fromkeys(("timeout", "idle_timeout", "grace"))
+    spec = {"attempt": "a.1", "end": str(tmp_path / "e"), "worker": False} | limits
+    keeper.KeeperAttempt(monitor, spec, os.memfd_create("spec"))
+    (message,) = told
+    assert message["end"]["error"] == f"cannot lay out {tmp_path}/e: Kein Platz mehr"
+    assert message["end"]["kind"] == kind
+    end = end_from(json.loads(json.dumps(message["end"])))
+    assert end.no_space is (kind is not None)
 
 
 # ── One pair, many attempts ─────────────────────────────────────────────────────────────────────

@@ -60,6 +60,15 @@ def test_kills_for_want_of_memory_are_read_where_they_were_counted(tmp_path: Pat
     assert end.oom_kills == 3
 
 
+def test_a_full_disk_is_told_by_the_errors_kind_and_older_records_have_none(tmp_path: Path) -> None:
+    english = {"status": None, "error": "cannot lay out e: No space left on device"}
+    for kind, full in (({"kind": "no_space"}, True), ({"kind": None}, False), ({}, False)):
+        end = read_end(written(tmp_path / "end", **english, **kind))
+        assert end is not None
+        assert end.outcome == NotStarted("cannot lay out e: No space left on device")
+        assert end.no_space is full
+
+
 def test_a_laid_out_or_empty_file_is_no_end(tmp_path: Path) -> None:
     (tmp_path / "laid-out").write_bytes(bytes(8192))
     (tmp_path / "empty").write_bytes(b"")

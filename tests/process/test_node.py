@@ -28,6 +28,7 @@ from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.process import keeper
 from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
+from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import (
     GrantedGpu,
     Withdrawn,
@@ -876,7 +877,7 @@ def test_the_shim_imports_nothing_but_the_standard_library() -> None:
 
 
 def full_disk(*_: object) -> bool:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    raise OSError(errno.ENOSPC, "Kein Platz mehr")
 
 
 def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
@@ -888,18 +889,21 @@ def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
     asked = shim.StopSignals.__new__(shim.StopSignals)  # no signals are heard in this process
     assert shim.serve(ours, {}, asked, PATIENCE) == shim.NO_ROOM
     assert not node.run.log(attempt).exists()
+    end = read_end(node.run.end(attempt))
+    assert end is not None
+    assert end.no_space
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("error", "kind", "status"),
     [
-        ("cannot lay out ends/a.1: No space left on device", shim.NO_ROOM),
-        ("cannot lay out ends/a.1: Disk quota exceeded", shim.UNFIT),
-        ("there is no program x", shim.UNFIT),
+        ("cannot lay out ends/a.1: Kein Platz mehr", "no_space", shim.NO_ROOM),
+        ("cannot lay out ends/a.1: Disk quota exceeded", None, shim.UNFIT),
+        ("there is no program No space left on device", None, shim.UNFIT),
     ],
 )
 def test_a_keeper_without_room_for_an_end_is_told_from_a_job_that_cannot_start(
-    error: str, status: int
+    error: str, kind: str | None, status: int
 ) -> None:
-    end = {"status": None, "cause": None, "error": error, "missing": []}
+    end = {"status": None, "cause": None, "error": error, "kind": kind, "missing": []}
     assert shim.exit_status(end, [0]) == status

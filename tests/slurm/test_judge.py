@@ -48,8 +48,8 @@ def row(state: str, reason: str = "", node: str = "n1", code: int | None = 0) ->
     return QueueRow("12", name="gl:run:1-1:a", state=state, reason=reason, status=status, node=node)
 
 
-def end(outcome: Outcome) -> End:
-    return End("a.1", outcome, 0, 7, NOW, NOW)
+def end(outcome: Outcome, no_space: bool = False) -> End:
+    return End("a.1", outcome, 0, 7, NOW, NOW, no_space=no_space)
 
 
 def over(sight: Observation) -> Outcome:
@@ -113,10 +113,11 @@ def test_a_full_disk_is_no_failure_of_the_job() -> None:
     assert judge(Observation(full, START)) == Unsure()
     assert isinstance(over(Observation(full, START, over=LATE)), Interrupted)
     assert judge(Observation(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
-    recorded = end(NotStarted(f"cannot lay out ends/a.1: {os.strerror(errno.ENOSPC)}"))
+    recorded = end(NotStarted("cannot lay out ends/a.1: Kein Platz mehr"), no_space=True)
     assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, recorded)), Interrupted)
-    other = end(NotStarted("cannot lay out ends/a.1: Disk quota exceeded"))
-    assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
+    for words in ("cannot lay out ends/a.1: Disk quota exceeded", os.strerror(errno.ENOSPC)):
+        other = end(NotStarted(words))
+        assert isinstance(over(Observation(row("FAILED", code=NO_ROOM), START, other)), NotStarted)
 
 
 def test_a_kill_is_judged_when_slurm_has_said_whether_memory_was_why() -> None:

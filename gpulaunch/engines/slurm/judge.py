@@ -48,7 +48,6 @@ NFS_VISIBILITY_TIMEOUT = 60.0
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT = 70, 73, 75, 78
 """What the node's side exits with: nobody saw how it ended; the run's disk was full before it
 began; another start counts; it could not be started."""
-NO_SPACE = os.strerror(errno.ENOSPC)
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
 MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."
@@ -121,7 +120,7 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
     """`patience`: seconds for which a record that is not to be seen may still come."""
     row = sight.row
     if sight.end is not None:
-        return _recorded(sight.end.outcome, sight, patience)
+        return _recorded(sight.end, sight, patience)
     if row is not None and row.phase == "queued" and not (sight.recalled and sight.start):
         return Waits(row.reason)
     if row is not None and row.phase == "running":
@@ -138,10 +137,10 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
     return _unrecorded(sight)
 
 
-def _recorded(outcome: Outcome, sight: Observation, patience: float) -> Verdict:
+def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
     """Slurm ends all processes of a job at once, so that its end may look like one of its own."""
-    row, status = sight.row, status_of(outcome)
-    if isinstance(outcome, NotStarted) and NO_SPACE in outcome.error and not sight.wished:
+    row, outcome, status = sight.row, end.outcome, status_of(end.outcome)
+    if isinstance(outcome, NotStarted) and end.no_space and not sight.wished:
         return Over(Interrupted(outcome.error))
     if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.wished:
         return Over(outcome)
@@ -284,7 +283,8 @@ def _unrecorded(sight: Observation) -> Over:
 
 def _no_room(row: QueueRow) -> Over:
     """No failure of the job's: it goes again once there is room, which the launcher sees to."""
-    return Over(Interrupted(f"the run directory's disk is full: {NO_SPACE} ({row.node})"))
+    why = os.strerror(errno.ENOSPC)
+    return Over(Interrupted(f"the run directory's disk is full: {why} ({row.node})"))
 
 
 def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
