@@ -1,4 +1,4 @@
-"""Attempts that Slurm has, or is about to have, and which rows of its queue are about them."""
+"""The attempts that Slurm has, or is about to get, and the rows of its queue that show them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow, spans
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
 MAX_NUMBERS_PER_CALL = 200
-"""Numbers, or ranges of an array's tasks, on one command line."""
+"""Slurm's job numbers, or ranges of an array's tasks, on one command line."""
 
 
 @dataclass(slots=True, eq=False)
 class SlurmAttempt:
     """An attempt that was launched and has not ended.
 
-    `id` is Slurm's, once it is known, and `title` how Slurm shows it; `row` what the last look at
-    its queue showed. `need` is the task that it follows, item by item; `token` the one of which it
-    shares the count with others in Slurm's hands; `lane`, once Slurm has it, of which of the site's
-    limits it may be. Monotonic times: `known_at`, when Slurm had it; `over_at`, when it was first
-    seen to be over, or unknown, or back in the queue; `start_at` and `end_at`, when the records of
-    its start and its end were first seen. `adopted`: an earlier launcher handed it over. `asked`:
-    Slurm was asked for it. `begun`: a node has claimed it, although `start` may not be to be seen
-    yet; `withdrawn`: a launcher did, and why. `recalled`: why it is taken out of Slurm's queue,
-    where nobody wished that. `preempted`: Slurm said once that it makes room for another.
-    `start_told`: that it has begun, and on which cards, is told.
-    `told_to_end`: the start of which Slurm knows nothing any more was left word. `after`:
-    what was to succeed first, where this launcher handed it over. `succeeded`: that was told.
+    What Slurm says: `id` is its job number, once known, `title` its job name, and `row` its row at
+    the last look at the queue. `asked`: the queue was read since the attempt got its number.
+    `preempted`: Slurm said once that the attempt makes room for another. `confirmed`: the `Sign`
+    that `scontrol` has confirmed. `lane`: the options by which the site's limits go.
+
+    What comes first: `need` is the array task that it follows, `after` the attempts that had to
+    succeed when this launcher submitted it, `token` the token that it shares with other attempts.
+
+    Monotonic times: `known_at`, when Slurm gave it a number; `over_at`, when Slurm first showed it
+    over, unknown or back in the queue; `start_at` and `end_at`, when the records of its start and
+    its end were first seen; `beat` is the node's last sign of life.
+
+    What has happened: `adopted`: an earlier launcher submitted it. `begun`: a node has claimed it,
+    although `start` may not be visible yet. `withdrawn`: a launcher has claimed it, and why.
+    `recalled`: why the engine takes it out of Slurm's queue although nobody asked for its end.
+    `told_to_end`: a stop file was left for a first start that Slurm has forgotten.
+
+    What was reported: `start_told`: its start, with its cards. `succeeded`: its success.
     `kill_said`: that one of its processes was killed for its memory, although it succeeded.
-    `confirmed`: what a second witness has said as well (`Sign`). `beat`: the last sign of life of
-    the node's side.
     """
 
     attempt: AttemptId
@@ -68,7 +72,7 @@ class SlurmAttempt:
     withdrawn: Withdrawn | None = None
 
     def look(self, row: QueueRow | None, asked_at: float) -> None:
-        """Take in what Slurm, asked at that monotonic time, shows of it."""
+        """Store the row that Slurm, asked at that monotonic time, showed; None for no row."""
         self.row, self.asked = row, True
         back = False
         if not self.must_be_confirmed(row):
@@ -83,9 +87,10 @@ class SlurmAttempt:
             self.beat = None
 
     def must_be_confirmed(self, row: QueueRow | None) -> bool:
-        """Whether something would be ended, or called lost, on this one word of Slurm's.
+        """True if the attempt would be ended, or called lost, because of this row alone.
 
-        Of what never began only Slurm's silence is doubted: once its claim is taken, none begins.
+        For an attempt that never began only a missing row needs confirming: once the launcher has
+        taken its claim, no node starts it.
         """
         if row is None or row.inferred:
             return True
@@ -96,36 +101,39 @@ class SlurmAttempt:
 
     @property
     def has_left(self) -> bool:
-        """Slurm has done with it, or knows it no longer."""
+        """True if Slurm has finished the attempt's job, or knows it no longer."""
         return self.row.phase == "over" if self.row else self.asked
 
     @property
     def reachable(self) -> bool:
-        """Its number is its own still. A controller that was killed may give it to another job."""
+        """True while its number is certainly its own.
+
+        A controller that was killed may give the number to another job.
+        """
         return self.over_at is None and not (self.adopted and self.row is None)
 
     @property
     def doubtful(self) -> bool:
-        """Slurm has done with it, or would begin it anew, and how it ended is not known yet."""
+        """True while Slurm has finished it, or would start it again, and its end is unknown."""
         return self.over_at is not None or bool(self.recalled)
 
     @property
     def is_to_begin_anew(self) -> bool:
-        """Slurm ends what it began of it, or has, and would begin once more."""
+        """True if Slurm will start the attempt's job once more."""
         if self.row is None or self.start is None or self.row.phase == "over":
             return False
         return bool(self.recalled) or self.row.restarts > self.start.restart
 
     @property
     def runs(self) -> bool:
-        """It was given its cards, and is not known to be over."""
+        """True if the attempt was given its cards and is not known to be over."""
         if self.row is not None and self.row.phase != "queued":
             return self.row.phase == "running"
         return self.begun
 
 
 Sign: TypeAlias = tuple[str, int]
-"""What Slurm's word of an attempt comes to: a state, empty for none, and how often it was begun."""
+"""Slurm's state of an attempt, empty for none, and how often Slurm restarted it."""
 
 
 def sign_of(row: QueueRow | None) -> Sign:
@@ -133,7 +141,7 @@ def sign_of(row: QueueRow | None) -> Sign:
 
 
 class QueueSnapshot:
-    """Slurm's queue at one moment, by the numbers of what is in it."""
+    """Slurm's queue at one moment, by job number."""
 
     def __init__(self, rows: Sequence[QueueRow]) -> None:
         self._single = {str(row): row for row in rows if not row.tasks}
@@ -142,16 +150,19 @@ class QueueSnapshot:
         self._named = {(row.name, row.task): row for row in rows if not row.tasks}
 
     def row_of(self, held: SlurmAttempt) -> QueueRow | None:
-        """What is said of the attempt; None where Slurm does not know it any more.
+        """Return the attempt's row; None if Slurm does not know the attempt any more.
 
-        A controller that was killed may have lost its last seconds, and gives their numbers anew.
+        A row with another title is not its own: a controller that was killed loses its last
+        seconds and gives their numbers out again.
         """
         row = self._numbered(held)
         return row if row is None or not held.title or row.name == held.title else None
 
     def other_number_of(self, held: SlurmAttempt) -> str:
-        """Under which it waits or runs beside its own, which Slurm does not know, or has done with:
-        it was handed over twice, or what was taken for its number was none. Empty: under none."""
+        """Return another number under which the attempt waits or runs; empty if there is none.
+
+        It has one where it was submitted twice, or where its own number was misread.
+        """
         _, _, task = held.id.partition("_")
         index = int(task) if task else None
         row = self._named.get((held.title, index)) if held.title else None
@@ -172,8 +183,8 @@ class QueueSnapshot:
             return self._single[number]
         waited = held.row is None or held.row.phase == "queued"
         if number in self._arrays and waited and held.start is None:
-            # A task that is cancelled while it waits goes without a trace; its array is there. One
-            # that follows another goes so only until that is over, but for Slurm's memory.
+            # A task that is cancelled while it waits vanishes, although its array is listed. If
+            # the task that it follows is over as well, Slurm cancelled it for that one's failure.
             reason = NEVER_MET if held.need and not self._is_under_way(held.need) else ""
             name = self._arrays[number]
             return QueueRow(
@@ -182,7 +193,7 @@ class QueueSnapshot:
         return None
 
     def _find(self, id: str) -> QueueRow | None:
-        """A job's, or a task's, by itself or among those that wait together."""
+        """Return the row of a job or task, its own or the one of tasks that wait together."""
         number, _, task = id.partition("_")
         if (row := self._single.get(id)) is not None or not task:
             return row
@@ -194,13 +205,13 @@ class QueueSnapshot:
 
 
 def in_parts(some: Sequence[SlurmAttempt]) -> Iterator[Sequence[SlurmAttempt]]:
-    """As many as may stand on one command line."""
+    """Yield the attempts in parts that fit on one command line each."""
     for start in range(0, len(some), MAX_NUMBERS_PER_CALL):
         yield some[start : start + MAX_NUMBERS_PER_CALL]
 
 
 def ranges(ids: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """`12`, `13_[0-7]`, `13_9`: what Slurm is told, and which numbers each of them is of."""
+    """Return terms for Slurm's programs (`12`, `13_[0-7]`, `13_9`), each with its numbers."""
     found: list[tuple[str, list[str]]] = []
     arrays: dict[str, list[int]] = {}
     for id in ids:

@@ -1,7 +1,7 @@
-"""What was handed to Slurm together, and what is known of it: files of the run directory.
+"""Batches, the attempts that go to Slurm together, and their files in the run directory.
 
     BATCH.json   the intent, before sbatch is called: the attempts by place, the options
-    BATCH.id     Slurm's number of it, once that is known
+    BATCH.id     Slurm's number of the batch, once that is known
 
 A launcher that was killed in between finds the intent without the number: Slurm is asked for a job
 of that name before the batch is handed over again.
@@ -27,11 +27,11 @@ from gpulaunch.process.nodeside import put
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what terms attempts are handed over; those that have them in common go together.
+    """What attempts have in common that go to Slurm in one batch.
 
     `options` are sbatch's; `after` are Slurm's numbers of what has to succeed first. With `each`
-    that is one array, and each attempt needs but the task whose place is its own. `share` is the
-    token of which they may not take more together than its number of tasks at a time does.
+    that is one array, and each attempt needs only the task at its own place. `share` is a token and
+    how many of its holders may run at a time.
     """
 
     options: tuple[str, ...]
@@ -41,20 +41,20 @@ class Terms:
 
     @property
     def lane(self) -> Lane:
-        """Of which limits of the site they may be."""
+        """The options by which the site's limits go."""
         return lane_of(self.options)
 
     def needs_at(self, place: int) -> tuple[str, ...]:
-        """Slurm's numbers of what the attempt at that place needs."""
+        """Return Slurm's numbers of what the attempt at that place needs."""
         return (f"{self.after[0]}_{place}",) if self.each else self.after
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReady:
-    """It is to be handed over.
+    """The batch is to be submitted.
 
-    `tries`: how often it was, without a clear answer, and Slurm turned out not to have it. With
-    `tried` Slurm may yet have some of it. With `unneeded` Slurm refused what it was to wait for.
+    `tries`: how many submissions ended in doubt before Slurm turned out not to have it. `tried`:
+    Slurm may still get it from one of those. `unneeded`: Slurm refused its dependencies.
     """
 
     tries: int = 0
@@ -64,22 +64,22 @@ class BatchReady:
 
 @dataclass(frozen=True, slots=True)
 class BatchLeft:
-    """An earlier launcher laid it down; whether Slurm has it nobody knows."""
+    """An earlier launcher wrote the batch; whether Slurm has it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHanded:
-    """`sbatch` has not answered yet. `before` is what it was until then."""
+    """The batch was given to `sbatch`, which has not answered. `before` is its state until then."""
 
     before: BatchReady
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDoubted:
-    """It was handed over; whether Slurm has it, its queue is to tell.
+    """The batch was submitted without a clear answer; Slurm's queue will show if Slurm has it.
 
-    `said` is what `sbatch` came to, empty where that was an earlier launcher's; with `failed` it is
-    a failure, in words that are not Slurm's own.
+    `said` is what `sbatch` printed, empty for an earlier launcher's. `failed`: it exited with a
+    failure, in words that are not Slurm's own.
     """
 
     before: BatchReady
@@ -88,16 +88,16 @@ class BatchDoubted:
 
 
 State: TypeAlias = BatchReady | BatchLeft | BatchHanded | BatchDoubted
-"""Of a batch on its way. At most one of them is handed over, or in doubt, at a time."""
+"""The state of a batch on its way. At most one batch is submitted or in doubt at a time."""
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Attempts that go to Slurm as one job or one array, in which each has its place as number.
+    """Attempts that go to Slurm as one job or one array, where each attempt's place is its index.
 
-    Places are 0, 1, ..., but for `terms.each`: there may be gaps then.
-    `name` (`EPOCH-COUNT`) is unique in the run; `title` is how Slurm shows it; `id` is Slurm's
-    number, empty while it is not known; `state` tells how far it has come until then.
+    Places are 0, 1, ...; with `terms.each` there may be gaps. `name` (`EPOCH-COUNT`) is unique in
+    the run; `title` is its job name in Slurm; `id` is Slurm's number, empty while unknown; `state`
+    tells how far the batch has come until then.
     """
 
     name: str
@@ -114,12 +114,12 @@ class Batch:
         return list(zip(self.places, self.attempts, strict=True))
 
     def task_of(self, place: int) -> str:
-        """Slurm's number of the attempt at that place: `12`, or `12_3` of an array."""
+        """Return Slurm's number of the attempt at that place: `12`, or `12_3` of an array."""
         return self.id if len(self.attempts) == 1 else f"{self.id}_{place}"
 
 
 def write(batch: Batch, run: RunDir) -> None:
-    """Lay the intent down, for good; `process/node.py` finds its attempt there. Raises OSError."""
+    """Write the intent durably, where `process/node.py` finds its attempt. Raises OSError."""
     listed = [""] * (batch.places[-1] + 1)
     for place, attempt in batch.members:
         listed[place] = code(str(attempt))
@@ -135,19 +135,19 @@ def write(batch: Batch, run: RunDir) -> None:
 
 
 def confirm(batch: Batch, number: str, run: RunDir) -> None:
-    """Slurm has it as `number`. Raises OSError."""
+    """Record durably that Slurm has the batch as `number`. Raises OSError."""
     batch.id = number
     put(run.batch_id(batch.name), number.encode(), durable=True)
 
 
 def forget(batch: Batch, run: RunDir) -> None:
-    """Slurm never had it, nor will."""
+    """Remove the file of a batch that Slurm neither has nor will get."""
     with suppress(OSError):
         os.unlink(run.batch_list(batch.name))
 
 
 def read_all(run: RunDir) -> list[Batch]:
-    """Every batch that was laid down, in the order in which they were made."""
+    """Return every batch that was written, in the order in which they were made."""
     found = [_read(path, run) for path in run.batch_lists.glob("*.json")]
     return sorted(found, key=lambda batch: [int(part) for part in batch.name.split("-")])
 
@@ -175,6 +175,6 @@ def _decoded(text: str) -> str:
 
 
 def names(attempts: Sequence[AttemptId]) -> str:
-    """What people are to read of a batch: the first job, and how many more."""
+    """Return a batch's name for people: its first job, and how many more."""
     first = attempts[0].job
     return first if len(attempts) == 1 else f"{first}+{len(attempts) - 1}"

@@ -1,17 +1,17 @@
 """Slurm's programs, called without waiting: each call has a time limit, and answers once.
 
-    submit -> Submitted | Full | Refused | Unreachable        sbatch
-    queue  -> Queue | Unreachable                             squeue, all of this user's jobs
-    show   -> Queue | Unknown | Unreachable                   scontrol, one job
-    cancel -> Done | Refused | Unreachable                    scancel
-    signal -> Done | Refused | Unreachable                    scancel
-    hold, release -> Done | Refused | Unreachable             scontrol
-    ask    -> Config | Unreachable                            scontrol
-    look_for_config -> words                                  scontrol, without the controller
+    submit -> SubmissionAccepted | Full | SubmissionRefused | Unreachable    sbatch
+    queue  -> QueueListing | Unreachable                 squeue, all of this user's jobs
+    show   -> QueueListing | Unknown | Unreachable       scontrol, one job
+    cancel -> Done | SubmissionRefused | Unreachable     scancel
+    signal -> Done | SubmissionRefused | Unreachable     scancel
+    hold, release -> Done | SubmissionRefused | Unreachable                  scontrol
+    ask    -> Config | Unreachable                       scontrol
+    look_for_config -> words                             scontrol, without the controller
 
 An answer comes from a later turn of the loop, never from within the call. `Unreachable` says
-nothing about any job: a submission that ended so may have reached the controller, and is looked
-up by its name before it is made again. Nothing here decides, retries or remembers.
+nothing about any job: such a submission may have reached the controller, and is looked up by its
+name before it is made again. Nothing here decides, retries or remembers.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from gpulaunch.loop import Loop
 CALL_TIMEOUT = 30.0
 """Seconds for a call. Slurm's programs themselves wait 10 s for an answer (MessageTimeout)."""
 LAST_CALLS_TIMEOUT = 2.0
-"""Seconds for which the end of a launcher waits for what it has told `scancel`."""
+"""Seconds for which a launcher that ends waits for its last calls of `scancel`."""
 LAST_CALLS_POLL = 0.01
+"""Seconds between two looks whether a program that closed its output has exited."""
 PROGRAMS = ("sbatch", "squeue", "scancel", "scontrol")
 CHOSEN = frozenset(
     (
@@ -61,29 +62,32 @@ CHOSEN = frozenset(
         "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE",
     )
 )  # fmt: skip
-"""What people set for all that they submit: where it may run and who pays. Others of these names
-would change what is done (SBATCH_WAIT), or how it is printed (SQUEUE_STATES)."""
+"""The variables that people set for all their submissions: where they run and who pays. Slurm's
+other variables would change what is done (SBATCH_WAIT) or printed (SQUEUE_STATES)."""
 FAMILIES = ("SLURM_", "SLURMD_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SALLOC_", "SRUN_", "SACCT_")
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionAccepted:
-    """`id` is the job's number, or the array's."""
+    """Slurm took the submission. `id` is the job's number, or the array's."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """As many jobs as may be are in the queue: try later. `text` is what Slurm said."""
+    """Slurm's queue is full: try later. `text` is what Slurm said."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SubmissionRefused:
-    """Slurm said no, in these words, and will again. `plain`: in words of its own; in another's it
-    may have been said of what Slurm has nevertheless."""
+    """Slurm refused, in these words, and would again.
+
+    `plain`: in Slurm's own words. In another program's words (a site's wrapper) Slurm may have the
+    job nevertheless.
+    """
 
     text: str
     plain: bool = True
@@ -98,7 +102,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class QueueListing:
-    """What Slurm knows. A job that is not among them it has forgotten, or never knew."""
+    """The jobs that Slurm knows. It has forgotten any other job, or never knew it."""
 
     rows: tuple[QueueRow, ...]
 
@@ -110,16 +114,16 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Slurm took it, or there was nothing left to do."""
+    """Slurm did what it was told, or there was nothing left to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Of the cluster. `array` is MaxArraySize, 1 more than the largest index, or `max_array_tasks`,
-    where that is fewer; 0: no arrays.
+    """The cluster's configuration, as far as it matters here.
 
-    `jobs` is how many may be known at once (MaxJobCount). Finished ones are known for `remembered`
-    seconds (MinJobAge; 0: for ever).
+    `array` is the smaller of MaxArraySize (1 more than the largest index) and `max_array_tasks`; 0:
+    no arrays. `jobs` is how many jobs Slurm knows at most (MaxJobCount). It remembers finished ones
+    for `remembered` seconds (MinJobAge; 0: for ever).
     """
 
     version: str
@@ -136,14 +140,14 @@ ConfigAnswer: TypeAlias = Config | Unreachable
 
 
 class Slurm:
-    """The programs as found on `environ`'s PATH, which are given `limit` seconds each."""
+    """Slurm's programs as found on `environ`'s PATH, each called for `limit` seconds at most."""
 
     def __init__(self, loop: Loop, environ: Mapping[str, str], limit: float = CALL_TIMEOUT) -> None:
         self._loop = loop
         self._limit = limit
         self._chosen = {name: value for name, value in environ.items() if name in CHOSEN}
         own = without_slurm(environ) | self._chosen
-        # Else a long list of waiting tasks is cut, and a task that waits seems to be gone.
+        # Without this a long list of waiting tasks is cut, and a task that waits seems to be gone.
         self._environ = own | {"SLURM_BITSTR_LEN": "0"}
         path = environ.get("PATH", os.defpath)
         self._programs = {name: shutil.which(name, path=path) or "" for name in PROGRAMS}
@@ -152,7 +156,7 @@ class Slurm:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Those of Slurm's programs that are not here."""
+        """The names of Slurm's programs that are not on this machine."""
         return tuple(name for name, path in self._programs.items() if not path)
 
     def submit(
@@ -163,7 +167,7 @@ class Slurm:
         done: Callable[[SubmitAnswer], object],
         arguments: Sequence[str] = (),
     ) -> None:
-        """`environ` is what the job gets from here; its own SLURM_ and SBATCH_ ones do not count.
+        """Submit the script with `environ`, without its SLURM_ and SBATCH_ variables.
 
         `options` must ask for `--parsable`; `arguments` are the script's.
         """
@@ -178,17 +182,17 @@ class Slurm:
                 return Full(end.text)
             if end.code and end.code > 0:
                 return SubmissionRefused(end.text, is_plain_no(end.said))
-            # Without a word from it nobody knows how far it came.
+            # Killed by a signal, or no number printed: the controller may have the job.
             return Unreachable(end.text)
 
         argv = [*options, str(script), *arguments]
         self._call("sbatch", argv, given, lambda end: done(read(end)))
 
     def queue(self, done: Callable[[QueueAnswer], object]) -> None:
-        """All jobs of this user that Slurm knows, in hidden partitions as well.
+        """List all jobs of this user that Slurm knows, in hidden partitions as well.
 
-        Tasks of an array that wait are shown together, with the reasons of all of them. Where these
-        are several (one task is held), each task is asked for by itself.
+        Slurm shows the waiting tasks of an array in one row, with the reasons of all of them. Where
+        the reasons differ (one task is held), a second call lists each task by itself.
         """
         mine = [f"--user={os.getuid()}"]
 
@@ -202,9 +206,9 @@ class Slurm:
         self._squeue(mine, seen)
 
     def show(self, id: str, done: Callable[[ShowAnswer], object]) -> None:
-        """Of one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).
+        """List one job (`12`), one task (`12_3`), or an array with all its tasks (`12`).
 
-        By `scontrol`: a witness beside `squeue`, which may be wrapped, cached or cut at a site.
+        Through `scontrol`, a second source: a site may wrap, cache or cut `squeue`.
         """
 
         def read(end: _End) -> ShowAnswer:
@@ -219,29 +223,31 @@ class Slurm:
         self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def cancel(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
-        """End them. What waits never starts; what runs gets SIGTERM, and SIGKILL after KillWait.
+        """Cancel jobs. Those that run get SIGTERM, and SIGKILL after KillWait.
 
-        Not with `--state=PENDING`: that takes all waiting tasks of an array for one of them (seen
+        Not with `--state=PENDING`: for one task that cancels all waiting tasks of its array (seen
         in 22.05).
         """
         self._call("scancel", ids, self._environ, lambda end: done(_cancelled(end)))
 
     def signal(self, ids: Sequence[str], name: str, done: Callable[[CancelAnswer], object]) -> None:
-        """`name` ("TERM") to the batch scripts of running jobs, and to nothing else of them.
+        """Send the signal `name` ("TERM") to the batch scripts of running jobs, and to them alone.
 
-        Of running ones alone: for one that waits, `scancel` itself waits until it runs. It goes by
-        way of the controller; from where people submit, nodes need not be in reach.
+        Running jobs only: for one that waits, `scancel` itself waits until it runs. The signal goes
+        through the controller: a machine that submits need not reach the nodes.
         """
         argv = ["--ctld", "--batch", f"--signal={name}", *ids]
         self._call("scancel", argv, self._environ, lambda end: done(_cancelled(end)))
 
     def hold(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
-        """They are not to start: jobs (`12`), tasks (`12_3`) and ranges of them (`12_[3-7]`), of
-        those that wait. One that runs would go on, and be held should Slurm put it back."""
+        """Hold waiting jobs (`12`), tasks (`12_3`) and ranges of tasks (`12_[3-7]`) in the queue.
+
+        Waiting ones only: one that runs would go on, and be held if Slurm put it back.
+        """
         self._held("hold", ids, done)
 
     def release(self, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
-        """They may start again."""
+        """Release held jobs, so that they may start."""
         self._held("release", ids, done)
 
     def _held(self, verb: str, ids: Sequence[str], done: Callable[[CancelAnswer], object]) -> None:
@@ -254,7 +260,7 @@ class Slurm:
         self._call("scontrol", [verb, ",".join(ids)], self._environ, lambda end: done(read(end)))
 
     def ask(self, done: Callable[[ConfigAnswer], object]) -> None:
-        """What of the cluster's configuration matters here."""
+        """Ask the controller for the cluster's configuration."""
 
         def read(end: _End) -> ConfigAnswer:
             return Unreachable(end.text) if end.code or end.late else _config(end.out)
@@ -262,8 +268,10 @@ class Slurm:
         self._call("scontrol", ["show", "config"], self._environ, lambda end: done(read(end)))
 
     def look_for_config(self, done: Callable[[str], object]) -> None:
-        """What keeps Slurm's programs from finding a configuration here; empty where nothing does,
-        or that is not known. The controller is not asked."""
+        """Ask why Slurm's programs find no configuration here; "" if they do, or if unknown.
+
+        The controller is not asked.
+        """
 
         def read(end: _End) -> str:
             return end.text if end.code and is_unconfigured(end.said) else ""
@@ -272,8 +280,10 @@ class Slurm:
         self._call("scontrol", argv, self._environ, lambda end: done(read(end)))
 
     def close(self) -> None:
-        """Give the calls up that are under way; they are not answered. `scancel` is, in all its
-        calls together, given `LAST_CALLS_TIMEOUT` seconds to be done."""
+        """End the calls under way without an answer; wait for `scancel` before.
+
+        All its calls together have `LAST_CALLS_TIMEOUT` seconds.
+        """
         until = time.monotonic() + LAST_CALLS_TIMEOUT
         for call in tuple(self._calls):
             call.close(max(0.0, until - time.monotonic()))
@@ -309,7 +319,7 @@ class Slurm:
 
 
 def without_slurm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what belongs to Slurm: settings of its programs, an allocation that we are in."""
+    """Return `environ` without Slurm's variables: its programs' settings, our own allocation."""
     return {name: value for name, value in environ.items() if not name.startswith(FAMILIES)}
 
 
@@ -343,7 +353,7 @@ def _config(text: str) -> ConfigAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a program ended. `late`: it was ended, or could not be begun; `said` is its errors."""
+    """How a program ended. `late`: why it was killed or not started; `said`: its standard error."""
 
     program: str
     code: int | None
@@ -353,7 +363,7 @@ class _End:
 
     @property
     def text(self) -> str:
-        """One line for people."""
+        """The failure in one line for people."""
         said = one_line(self.said) or one_line(self.out if self.code and self.code > 0 else "")
         if not said and not self.late:
             said = f"exit status {self.code}"
@@ -415,14 +425,14 @@ class _Call:
                 self._ended()
             return
         if RETRYING in so_far and self._process and stream is self._process.stderr:
-            # It now sleeps, for longer and longer: asking again later is the caller's.
+            # sbatch now sleeps for longer and longer; the caller decides when to try again.
             self._finish()
 
     def _too_late(self) -> None:
         self._finish(f"no answer within {self._limit:g} s")
 
     def _ended(self) -> None:
-        """Both ends of its output are closed, which is not quite the end of the process."""
+        """Finish once the process has exited, which may come after its output was closed."""
         assert self._process
         if self._process.poll() is None:
             self._loop.call_after(f"{self._key} end", LAST_CALLS_POLL, self._ended)
@@ -436,7 +446,7 @@ class _Call:
         self._over(_End(self._program, self._process.returncode, out, said, late))
 
     def close(self, patience: float = 0.0) -> None:
-        """End it, unless it has ended; `scancel` after so many seconds."""
+        """Kill the program unless it has ended; `scancel` gets `patience` seconds before that."""
         if self._program == "scancel" and self._process and patience:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(patience)
@@ -450,6 +460,6 @@ class _Call:
         if self._process and self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            # One that hangs on a file server is not waited for: it ends when that answers.
+            # A process that hangs on a file server dies only when the server answers: no waiting.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.5)

@@ -1,9 +1,9 @@
-"""A second witness: `scontrol` is asked of an attempt before anything is made of `squeue`'s word.
+"""Confirms a row of `squeue` by `scontrol` before an attempt is ended because of it.
 
-    squeue: it is over, unknown, or back ─▶ doubted ─▶ scontrol show job ─▶ confirmed, or as it was
-                                                                └─ no answer ─▶ as it was
+    squeue: over, unknown, or requeued ─▶ doubted ─▶ scontrol show job ─▶ confirmed, or contradicted
+                                                              └─ no answer ─▶ asked again later
 
-For those few alone that would be ended, or called lost, by that word. One call at a time.
+Only for the few attempts that would be ended, or called lost, by that row. One call at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from gpulaunch.loop import Loop
 CALL_INTERVAL = 0.1
 """Seconds between two calls: each costs the cluster's controller some work."""
 MAX_ASKED_PER_LOOK = 50
-"""Attempts that are asked of after one look at the queue; the others after the next."""
+"""Attempts to confirm after one look at the queue; the others follow after the next."""
 
 
 class Doubts:
-    """`heard` takes an attempt, what both witnesses come to, and when the second was asked. One
-    that knows nothing of it says no more than the first."""
+    """The attempts whose rows wait to be confirmed.
+
+    `heard` takes an attempt, its row and the monotonic time at which `scontrol` was asked. Where
+    `scontrol` does not know the job, the row is `squeue`'s.
+    """
 
     def __init__(
         self,
@@ -40,8 +43,10 @@ class Doubts:
         self._busy = False
 
     def ask(self, doubted: Sequence[tuple[SlurmAttempt, QueueRow | None]]) -> None:
-        """Of these, with what `squeue` said, and of none of an earlier look any more; first of who
-        has waited longest."""
+        """Confirm these attempts, each with `squeue`'s row, instead of those of an earlier look.
+
+        Those whose last question is the longest ago come first.
+        """
         self._asked = {held.id: self._asked.get(held.id, 0.0) for held, _ in doubted}
         longest = sorted(doubted, key=lambda each: self._asked[each[0].id])
         self._waiting = longest[:MAX_ASKED_PER_LOOK]

@@ -1,11 +1,11 @@
-"""Ending what Slurm has: withdrawn before it begins, or by the node's side with the job's grace.
+"""Ending attempts that Slurm has: withdrawn before they begin, or stopped by the node's side.
 
-ask ─▶ claim ─▶ ours: no node begins it any more (leaving.py)
-             └▶ a node's: it runs ─▶ stops/JOB.N, at which the node looks by itself
+ask ─▶ claim ─▶ ours: no node starts it any more (withdrawals.py)
+             └▶ a node's: it runs ─▶ stops/JOB.N, which the node reads by itself
                                   ─▶ USR1 to the batch script alone (now: USR2, which kills)
                                         └─ long after its grace: scancel
 
-Nothing of it waits for Slurm's controller.
+No stop waits for Slurm's controller.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
 
 HARD_END_DELAY = 30.0
-"""Seconds beyond a job's grace after which Slurm is to end it without further ado."""
+"""Seconds beyond a job's grace after which it is cancelled through Slurm."""
 GATHER_DELAY = 0.02
+"""Seconds for which stops are gathered, so that one call carries many."""
 WRITE_RETRY_DELAY = 5.0
-"""Seconds after which a file is tried again that could not be written."""
+"""Seconds after which a stop or a claim that could not be written is tried again."""
 
 
 class Ender(Protocol):
-    """Who is told. `withdrawn`: no node begins these any more; `begun`: a node has this one."""
+    """The engine as `Ending` sees it: takes what became of each stop.
+
+    `withdrawn`: no node starts these attempts any more. `begun`: a node has claimed this one.
+    `asked`: all stops of a turn were sent. `away`: Slurm does not answer.
+    """
 
     def withdrawn(self, some: Sequence[SlurmAttempt]) -> None: ...
     def begun(self, held: SlurmAttempt) -> None: ...
@@ -42,7 +47,7 @@ class Ender(Protocol):
 
 
 class Ending:
-    """What was asked of whom, and which signal each was last sent, and when."""
+    """The stops under way: the attempts asked to end, and the last signal to each and its time."""
 
     def __init__(self, slurm: commands.Slurm, run: RunDir, loop: Loop, to: Ender) -> None:
         self._slurm = slurm
@@ -54,26 +59,28 @@ class Ending:
         self._signalled: dict[AttemptId, tuple[str, float]] = {}
 
     def ask(self, held: SlurmAttempt) -> None:
-        """Begin; or go on more strongly, where the wish is."""
+        """Stop the attempt as its wish says: at first, or again with a stronger wish."""
         self._asked[held.attempt] = held
         self._loop.call_after("slurm:end", GATHER_DELAY, self._begin)
 
     def insist(self, wished: Iterable[SlurmAttempt]) -> None:
-        """After a look at the queue: what still waits, or has begun meanwhile, is told again."""
+        """Repeat the stops after a look at the queue: attempts may wait still, or have begun."""
         self._tell(list(wished))
 
     def recall(self, held: Sequence[SlurmAttempt]) -> None:
-        """Take out of the queue what Slurm has put back there: it would not be begun again."""
+        """Cancel jobs that Slurm put back into its queue: their second start would do nothing."""
         self._cancel(held)
 
     def leave_word(self, held: SlurmAttempt) -> None:
-        """For a start that Slurm takes for ended, and that may live where nobody sees it: on a node
-        that lost its controller. Should it look, it is to end."""
+        """Write a stop file for a start that Slurm takes for ended but that may still live.
+
+        A node that lost its controller may still run it; the node ends it once it reads the file.
+        """
         with suppress(OSError):
             write_stop(self._run.stop(held.attempt), "interrupted", REQUEUED)
 
     def left_word(self, held: SlurmAttempt) -> bool:
-        """An earlier launcher did so. What Slurm says of it is that launcher's doing."""
+        """True if an earlier launcher left such a stop file, and so caused what Slurm shows."""
         try:
             stop = record_of(record_bytes(self._run.stop(held.attempt)))
             return bool(stop["by"] == REQUEUED)
@@ -106,7 +113,7 @@ class Ending:
     # ── On the shared disk ──────────────────────────────────────────────────────────────────────
 
     def _withdraw(self, wished: Sequence[SlurmAttempt]) -> list[SlurmAttempt]:
-        """Claim those that have not begun. What is left: it runs, or it cannot be claimed."""
+        """Claim the attempts that have not begun; return those that run or cannot be claimed."""
         waiting: dict[Withdrawn, list[SlurmAttempt]] = {}
         for held in wished:
             if not held.begun:
@@ -128,7 +135,7 @@ class Ending:
         return [held for held in wished if held.withdrawn is None]
 
     def _write(self, held: SlurmAttempt) -> None:
-        """What the node's side looks for. Without it the end is one that Slurm asked for."""
+        """Write the stop file that the node reads. Without it the end would look like Slurm's."""
         why, now = _why(held), held.wish is not None and held.wish.now
         if self._written.get(held.attempt) == (why, now):
             return
@@ -175,14 +182,16 @@ class Ending:
             self._slurm.cancel([held.id for held in some], self._heard)
 
     def _heard(self, answer: commands.CancelAnswer) -> None:
-        """The next look at the queue tells more than scancel does; what is not over is told
-        again."""
+        """Report an outage; ignore any other answer of scancel.
+
+        The next look at the queue shows which jobs are left, and those are cancelled again.
+        """
         if isinstance(answer, commands.Unreachable):
             self._to.away(answer.text)
 
 
 def _why(held: SlurmAttempt) -> Withdrawn:
-    """Why it is to end, as the files have it."""
+    """Return why the attempt is to end, as the claim and stop files spell it."""
     wish = held.wish
     reason: Reason = "cancelled" if wish and wish.reason == "cancelled" else "interrupted"
     return Withdrawn(reason, wish.by if wish else "")

@@ -3,9 +3,10 @@
     Launch ─▶ ticket ─▶ Outbox ─▶ sbatch ┄┄▶ (a node: process/node.py) ─▶ starts/ ends/
                                                squeue, once a cycle ─▶ judge ◀┘
                                                                          └─▶ Queued Started Ended
-    StopAttempt ─▶ Ending ─▶ starts/ (withdrawn before it began ─▶ Leaving), or stops/, scancel
+    StopAttempt ─▶ Ending ─▶ starts/ (withdrawn before it began ─▶ Withdrawals), or stops/, scancel
 
-It takes no card and sets no mask. Attempts go on when the launcher is gone; `adopt` takes them up.
+The engine takes no card and sets no mask. Attempts go on when the launcher is gone; the next
+launcher's `adopt` follows them.
 """
 
 from __future__ import annotations
@@ -78,14 +79,15 @@ from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import NodeStart, Withdrawn, last_beat, read_start, withdraw
 
 CARD_NAMES_TIMEOUT = 15.0
-"""Seconds after a claim within which its node says what its driver calls the cards."""
+"""Seconds after a claim for which the engine waits for the node's record of its cards' names."""
 RECORDS_INTERVAL = 1.0
-"""Seconds between two looks at the records; between two at Slurm's queue: `Settings.cycle`."""
+"""Seconds between two looks at the records in the run directory. Slurm's queue is read every
+`Settings.cycle` seconds."""
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
 
 class SlurmEngine:
-    """Carries instructions out on the cluster; see `protocol` for what it promises."""
+    """The engine that carries out the core's instructions on a Slurm cluster (see `protocol`)."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class SlurmEngine:
         self._early: dict[AttemptId, StopAttempt] = {}
         self._unbegun: list[tuple[SlurmAttempt, Over]] = []
         self._contrary: dict[AttemptId, str] = {}
-        # How they ended is told; Slurm has them still, and may begin one of them anew.
+        # Attempts whose end was posted while Slurm still has their job, and may start it again.
         self._trailing: dict[AttemptId, SlurmAttempt] = {}
         self._adopted = False
         launch_files.lay_out(context.run)
@@ -186,7 +188,7 @@ class SlurmEngine:
             self._plan()
 
     def _put_off(self, launch: Launch, why: str) -> None:
-        """What is scarce is no failure of the job's."""
+        """Postpone a launch that lacked descriptors, memory or disk: no failure of the job."""
         self.waits(why)
         self._postponed[launch.attempt] = launch
         self._scarce[launch.attempt] = why
@@ -200,7 +202,10 @@ class SlurmEngine:
                 self._launch(launch)
 
     def _unprepared(self, launch: Launch, why: str) -> None:
-        """What it needs may be about to make what is missing: it is tried again after that."""
+        """Postpone a launch that failed, or post its end when nothing that it needs is under way.
+
+        A job that it needs may be about to make the missing file.
+        """
         if any(self.id_of(need) is not None for need in launch.after):
             self._postponed[launch.attempt] = launch
         else:
@@ -246,7 +251,10 @@ class SlurmEngine:
         return place + in_words(held.row.reason, self._needed(held, held.row.reason))
 
     def _needed(self, held: SlurmAttempt, reason: str) -> str:
-        """What only we know of it. Which jobs it needs is the core's to say."""
+        """Return why Slurm lets the attempt wait, where only this launcher knows; else "".
+
+        The core names the jobs that it needs.
+        """
         if self._holding.holds(held):
             return "held until the run goes on"
         if reason != DEPENDENCY:
@@ -258,10 +266,14 @@ class SlurmEngine:
     # ── Attempts of an earlier launcher ─────────────────────────────────────────────────────────
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
-        """They go on in Slurm; those that it was not given are the core's to launch anew."""
+        """Follow an earlier launcher's attempts; post the end of those that Slurm never got.
+
+        The core launches the latter again.
+        """
         self._adopted = True
         left = set(attempts)
-        # What Slurm is known to have first: a batch may have been parted, and handed over so.
+        # Batches with a number first: an attempt may also stand in an older batch, without a
+        # number, that was split before it was handed over.
         for batch in sorted(batches.read_all(self._run), key=lambda batch: not batch.id):
             mine = [attempt for attempt in batch.attempts if attempt in left]
             if not mine:
@@ -295,7 +307,7 @@ class SlurmEngine:
         held = self._held.get(attempt)
         if held is None:
             return None
-        # Slurm would cancel at once what needs one that it takes for failed; again and again.
+        # Slurm cancels at once whatever needs a job that it takes for failed, time and again.
         return "" if held.doubtful else held.id
 
     def numbers(self) -> set[str]:
@@ -331,7 +343,7 @@ class SlurmEngine:
         self._leaving.told([held for held in leaving if held is not None])
 
     def doubtful(self) -> None:
-        self._asked_at = None  # what was asked before says nothing of it
+        self._asked_at = None  # an answer to an earlier question does not show the doubted batch
         self._plan()
 
     def full(self, lane: Lane, why: str) -> None:
@@ -344,14 +356,14 @@ class SlurmEngine:
         self._waits = why
 
     def _unfit(self, why: str) -> None:
-        """Nothing of this run can be run on the cluster."""
+        """Stop the run: the nodes do not see its directory."""
         self._context.warn(None, why)
         self._post(Asked(Stop(why)))
 
     # ── Looks ───────────────────────────────────────────────────────────────────────────────────
 
     def _plan(self) -> None:
-        """Look at the records and at the queue from time to time while anything is there."""
+        """Schedule the next looks at the records and at the queue while any attempt is followed."""
         asks = self._outbox.in_doubt or self._probe.in_doubt or self._leaving.any_untold
         if self._held or self._trailing or asks:
             self._later("glance", min(RECORDS_INTERVAL, self._cycle), self._glance)
@@ -359,7 +371,7 @@ class SlurmEngine:
                 self._later("queue", self._cycle, self._look)
 
     def _later(self, what: str, seconds: float, do: Callable[[], None]) -> None:
-        """Unless it is planned already: nothing puts a look off."""
+        """Call `do` in so many seconds, unless `what` is planned: a later plan delays none."""
 
         def now() -> None:
             self._planned.discard(what)
@@ -370,7 +382,7 @@ class SlurmEngine:
             self._loop.call_after(f"slurm:{what}", seconds, now)
 
     def _hurry(self) -> None:
-        """How an attempt ended waits for Slurm's word alone."""
+        """Ask Slurm for its queue soon: a recorded end waits for Slurm's state alone."""
         if self._asked_at is None:
             self._planned.discard("queue")
             self._later("queue", min(RECORDS_INTERVAL, self._cycle), self._look)
@@ -388,7 +400,7 @@ class SlurmEngine:
             doubted = self._place(answer.rows, asked_at)
             self._outbox.look_up(answer.rows, whole=not doubted)
             self._trail(answer.rows, asked_at, whole=not doubted)
-            if not doubted:  # else what it does not show may be there
+            if not doubted:  # a doubtful answer may lack jobs that Slurm does have
                 self._leaving.look(answer.rows, asked_at, self._outbox.has)
                 self._probe.look(answer.rows)
             self._strays.look(answer.rows, _names(self._run.starts))
@@ -405,8 +417,10 @@ class SlurmEngine:
     def _place(
         self, rows: Sequence[QueueRow], asked_at: float
     ) -> list[tuple[SlurmAttempt, QueueRow | None]]:
-        """Take each attempt's row in; returns those of which another is to be asked first. What
-        Slurm had only after it was asked, it could not show."""
+        """Store each attempt's row of the queue; return those that `scontrol` must confirm first.
+
+        Skips attempts that Slurm got after it was asked at `asked_at`: the answer cannot show them.
+        """
         sight = QueueSnapshot(rows)
         doubted: list[tuple[SlurmAttempt, QueueRow | None]] = []
         for held in self._held.values():
@@ -425,7 +439,7 @@ class SlurmEngine:
         return doubted
 
     def _confirmed(self, held: SlurmAttempt, row: QueueRow | None, asked_at: float) -> None:
-        """Two witnesses have been asked of it, the second at that monotonic time."""
+        """Store a row that `scontrol`, asked at that monotonic time, has confirmed."""
         known_at = max(held.known_at, held.start_at or 0.0)
         if self._held.get(held.attempt) is held and known_at < asked_at:
             held.confirmed = sign_of(row)
@@ -434,14 +448,20 @@ class SlurmEngine:
             self._plan()
 
     def _has_ended(self, held: SlurmAttempt, row: QueueRow | None) -> bool:
-        """There is a record of it, and Slurm would not begin it anew, which changes its meaning."""
+        """True if the attempt's end is recorded and Slurm will not start its job again.
+
+        A second start would change what the record means.
+        """
         with suppress(OSError):
             is_over = row is None or row.phase == "over"
             return is_over and read_end(self._run.end(held.attempt)) is not None
         return False
 
     def _trail(self, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
-        """What Slurm says of those whose end is told. `whole`: what it does not show, it forgot."""
+        """Follow the jobs of attempts whose end was posted, until Slurm is done with them.
+
+        `whole`: a job that `rows` lack is one that Slurm has forgotten.
+        """
         sight = QueueSnapshot(rows)
         for attempt, held in list(self._trailing.items()):
             row = sight.row_of(held)
@@ -454,8 +474,10 @@ class SlurmEngine:
                 script.forget_silence(self._run, held.id)
 
     def _compare(self, held: SlurmAttempt) -> None:
-        """What Slurm takes for failed although it succeeded, which is said of what needs it; and
-        that it was short of memory, which its own status may hide."""
+        """Note a success that Slurm takes for a failure, and warn of a process killed for memory.
+
+        Slurm cancels what needs such a job; an exit status of 0 may hide the kill.
+        """
         if not held.succeeded or held.row is None or held.row.kind == "completed":
             return
         self._contrary[held.attempt] = held.row.state
@@ -463,7 +485,7 @@ class SlurmEngine:
         self._say_hidden_kill(held, hidden_kill(Observation(held.row, held.start, said=said)))
 
     def _say_hidden_kill(self, held: SlurmAttempt, killed: str) -> None:
-        """Once, of what succeeded."""
+        """Warn once that a process of an attempt that succeeded was killed for its memory."""
         if killed and not held.kill_said:
             held.kill_said = True
             said = f"a process of {held.attempt} was killed for its memory ({killed}), yet it ended"
@@ -471,19 +493,19 @@ class SlurmEngine:
             self._context.warn(held.attempt.job, text)
 
     def _say_why_again(self, held: SlurmAttempt, row: QueueRow) -> None:
-        """Slurm cancelled it for one that did succeed: it goes again."""
+        """Warn that Slurm cancelled the attempt because of a need that did succeed."""
         for need in held.after:
             if row.kind == "dependency" and (state := self._contrary.get(need)):
                 taken = f"which takes {need} for failed ({state}); it is handed over again"
                 self._context.warn(held.attempt.job, f"Slurm cancelled {held.attempt}, {taken}")
 
     def _looks_after(self, attempt: AttemptId, number: str) -> bool:
-        """Whether what Slurm has of it under that number is followed."""
+        """True if the engine follows the attempt under that number of Slurm's."""
         held = self._held.get(attempt) or self._trailing.get(attempt) or self._leaving.get(attempt)
         return held is not None and held.id == number
 
     def _give_up_hope(self) -> None:
-        """Of what Slurm will never start: no node is to begin it, and Slurm is to forget it."""
+        """Withdraw, cancel and end the attempts that Slurm will never start."""
         waiting = [
             held
             for held in self._held.values()
@@ -501,10 +523,10 @@ class SlurmEngine:
                 self._over(held, NotStarted(why), Failure("not_started", advice=REFUSED))
 
     def _recall(self) -> None:
-        """What Slurm would begin anew, or never; should the first start live, it is to end.
+        """Cancel the jobs that Slurm would start again or never, and stop their first start.
 
-        It may begin one anew whose end is known: the message of that had not reached it. What needs
-        that one would wait for it.
+        Slurm may start a job again whose end is recorded, if it missed the message of that end.
+        Jobs that depend on it would wait for the second start.
         """
         known = [*self._held.values(), *self._trailing.values()]
         back = [held for held in known if held.recalled and held.row and held.row.waits]
@@ -516,7 +538,7 @@ class SlurmEngine:
                 self._ending.leave_word(held)
 
     def _glance(self) -> None:
-        """See from the records, and from Slurm's last word, what became of each attempt."""
+        """Read the records and Slurm's last rows; post what has started or ended since."""
         started, ended = _names(self._run.starts), _names(self._run.ends)
         for held in list(self._held.values()):
             name = str(held.attempt)
@@ -532,11 +554,11 @@ class SlurmEngine:
     def _begun(self, held: SlurmAttempt) -> None:
         try:
             start = read_start(self._run.start(held.attempt))
-        except OSError:  # of a file server, as a rule: after the next look
+        except OSError:  # usually a file server's: read again at the next look
             return
         if start is None:
             return
-        if isinstance(start, Withdrawn):  # by a launcher that was killed then
+        if isinstance(start, Withdrawn):  # by an earlier launcher that was killed meanwhile
             held.withdrawn = start
             self.withdrawn([held])
             return
@@ -545,12 +567,15 @@ class SlurmEngine:
         if start.job and start.job != held.id:
             if not held.id:
                 self._post(Queued(held.attempt, f"Slurm job {start.job}"))
-            held.id, held.title = start.job, ""  # it was handed over twice: this is what runs
+            held.id, held.title = start.job, ""  # submitted twice: this is the job that runs
         self._tell_start(held)
 
     def _tell_start(self, held: SlurmAttempt, is_over: bool = False) -> None:
-        """With its cards, once their node says what its driver calls them; by their numbers, where
-        that takes too long, or the attempt `is_over`."""
+        """Post `Started` with the cards' names, or their indices if the names come too late.
+
+        The node writes the names a moment after its claim. An attempt that `is_over` is not kept
+        waiting for them.
+        """
         start = held.start
         if start is None or held.start_told:
             return
@@ -616,7 +641,7 @@ class SlurmEngine:
                 held.attempt, outcome, end.leftovers, end.started, end.ended, verdict.failure
             )
         held.succeeded = isinstance(outcome, Exited) and outcome.code in held.job.success_codes
-        if held.succeeded:  # Slurm's own word may come after the run is over
+        if held.succeeded:  # Slurm's final state may come only after the run is over
             self._say_hidden_kill(held, hidden_kill(sight))
         if held.id and held.has_left:
             self._compare(held)
@@ -634,7 +659,7 @@ class SlurmEngine:
             self._post(ended)
 
     def _say_full(self, held: SlurmAttempt) -> None:
-        """Once. It counts as running until it is known how it ended."""
+        """Warn once that the node could not record the attempt's end. It counts as running."""
         if held.attempt not in self._full:
             self._full.add(held.attempt)
             where = f" on {held.row.node}" if held.row and held.row.node else ""
@@ -642,8 +667,10 @@ class SlurmEngine:
             self._context.warn(held.attempt.job, text)
 
     def _still_beats(self, held: SlurmAttempt) -> bool:
-        """Whether the node's side has been at work since this was asked last; then it is not over,
-        whatever Slurm says."""
+        """True if the node's side showed a sign of life since the last call.
+
+        The attempt is then not over, whatever Slurm says.
+        """
         before, held.beat = held.beat, last_beat(self._run.start(held.attempt))
         if held.beat is None or held.beat == before:
             return False
@@ -651,18 +678,21 @@ class SlurmEngine:
         return True
 
     def _give_up(self) -> None:
-        """What has not begun, and will not by Slurm's word: none is to, although Slurm may remember
-        it, or the shared disk show a start late."""
+        """Withdraw attempts that by Slurm's word will not start.
+
+        Withdrawing makes that certain: Slurm may remember a job after all, and the shared disk may
+        show a start late.
+        """
         some, self._unbegun = self._unbegun, []
         if some:
             self._withdraw(some)
 
     def _withdraw(self, some: Sequence[tuple[SlurmAttempt, Over]]) -> None:
-        """Take the claims of these, which then ended so; where a node was before, that one runs."""
+        """Claim these attempts and end them as given; those that a node claimed first run."""
         starts = [self._run.start(held.attempt) for held, _ in some]
         try:
             won = withdraw(starts, "interrupted", FORGOTTEN)
-        except OSError:  # a full disk: what Slurm has done with, it does not begin
+        except OSError:  # a full disk: jobs that Slurm has finished never start without a claim
             won = [held.row is not None and held.row.phase == "over" for held, _ in some]
             self._unbegun += [one for one, ours in zip(some, won, strict=True) if not ours]
             some = [one for one, ours in zip(some, won, strict=True) if ours]
@@ -674,7 +704,7 @@ class SlurmEngine:
                 self.begun(held)
 
     def _over(self, held: SlurmAttempt, outcome: Outcome, failure: Failure | None = None) -> None:
-        """It never came to Slurm."""
+        """Forget an attempt that never began and post its end."""
         self._gone(held)
         outcome = _as_wished(outcome, held.wish)
         failure = failure if isinstance(outcome, NotStarted) else None
@@ -686,7 +716,7 @@ class SlurmEngine:
         self._ending.over(held)
         self._outs.over(str(self._run.out(held.attempt)))
         self._outbox.one_is_over(held.lane)
-        if self._postponed:  # once the core has heard of this end: it may not want them any more
+        if self._postponed:  # after the core has handled this end: it may cancel them
             self._loop.call_after("slurm:postponed", 0.0, self._take_postponed)
 
     # ── What is being ended ─────────────────────────────────────────────────────────────────────
@@ -719,12 +749,12 @@ class SlurmEngine:
         return [held for held in self._held.values() if held.wish or held.withdrawn]
 
     def _leave(self) -> None:
-        """A run that is to end at once does not wait for ever for what nobody can tell."""
+        """Post `OutOfReach` if the run is to end at once and Slurm has been silent for too long."""
         if why := self._silence.gives_up(self._held.values(), self._killed_at or 0.0):
             self._post(OutOfReach(why))
 
     def close(self) -> None:
-        """The attempts stay Slurm's."""
+        """Close descriptors and running calls. Attempts stay in Slurm's hands."""
         for held in self._trailing.values():
             script.forget_silence(self._run, held.id)
         if not self._held:
@@ -738,7 +768,7 @@ def _since(at: float | None) -> float:
 
 
 def _as_wished(outcome: Outcome, wish: StopAttempt | None) -> Outcome:
-    """An end that was asked for, by whatever way it came."""
+    """Return the outcome of an end that was asked for, named as the wish says."""
     if wish is None or not isinstance(outcome, Cancelled | Interrupted | Stopped):
         return outcome
     status = status_of(outcome)

@@ -1,4 +1,4 @@
-"""Whether Slurm takes jobs from this machine: asks, changes nothing."""
+"""Checks whether Slurm takes jobs from this machine; asks, and changes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ QUESTION_TIMEOUT = 10.0
 
 
 def unconfigured(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) -> str:
-    """Why Slurm's programs know of no cluster here, in words; empty where they do, and where that
-    cannot be told now."""
+    """Return why Slurm's programs know of no cluster here; empty if they do, or if unknown."""
     conf = environ.get("SLURM_CONF")
     if conf and not os.path.exists(conf):
         return f"SLURM_CONF is {conf}, which does not exist"
@@ -32,7 +31,7 @@ def unconfigured(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) ->
 
 
 def finding(environ: Mapping[str, str], limit: float = QUESTION_TIMEOUT) -> DoctorFinding | None:
-    """None where none of Slurm's programs is here."""
+    """Return what `doctor` says of Slurm; None if none of its programs is here."""
     with closing(Loop()) as loop, closing(Slurm(loop, environ, limit)) as slurm:
         if len(slurm.missing) == len(PROGRAMS):
             return None

@@ -1,20 +1,20 @@
-"""What became of an attempt that Slurm was given. Pure: sights in, verdicts out.
+"""Decides what became of an attempt that Slurm has. Pure: observations in, verdicts out.
 
-In this order: the record that its keeper wrote, once nothing of it was left; Slurm's word while it
-waits or runs; Slurm's word of how it ended; else it is lost. A code of 0 alone is no success: a
-node that failed leaves one too.
+The first of these counts: the record that the attempt's keeper wrote once its processes were gone;
+Slurm's state while the job waits or runs; Slurm's final state. Without any of them the attempt is
+lost. An exit code of 0 in Slurm's row alone is no success: a node that failed leaves one too.
 
-Slurm may begin a job anew, under its old number: after preemption, a node's failure, `scontrol
-requeue`, or when a controller that was killed comes back with what it last wrote, and knows of no
-start. An attempt is not begun twice (its claim sees to that), so what Slurm says then is about
-nothing of ours: whatever the first start left behind counts, and it was interrupted where Slurm
-ended it. Three things tell of it: the job waits although the attempt was claimed; it was requeued
-since the claim (`restarts`); it exited with 75.
+Slurm may start a job again, under its old number: after preemption, a node's failure, `scontrol
+requeue`, or when a controller that was killed comes back with its last saved state, which lacks the
+start. The claim keeps an attempt from starting twice, so that Slurm's row is then about a start
+that does nothing: the records of the first start count, and the attempt was interrupted if Slurm
+ended that one. Three signs tell of a second start: the job waits although the attempt was claimed;
+Slurm restarted it since the claim (`restarts`); it exited with 75.
 
-What cannot be told from Slurm's text: who cancelled what never began. `scancel` and Slurm itself
-(22.05 cancels a whole array where one task's launch is refused as already killed) leave the same
-row, without a name; it is taken for a person's. Neither can a node's failure be told from a
-requeue that left no trace: it is taken for the former, which is bounded.
+Slurm's text does not tell who cancelled a job that never began. `scancel` and Slurm itself (22.05
+cancels a whole array where one task's launch is refused as already killed) leave the same row,
+without a name: it counts as a person's. Nor does it tell a node's failure from a requeue that left
+no trace: it counts as the failure, because retries of those are bounded.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ from gpulaunch.process.node import SLURM_ENDED_IT
 from gpulaunch.process.nodeside import NodeStart
 
 NFS_VISIBILITY_TIMEOUT = 60.0
-"""Seconds for which a record that should be there is waited for: NFS shows it late."""
+"""Seconds to wait for a record that should exist: NFS shows new files late."""
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT = 70, 73, 75, 78
-"""What the node's side exits with: nobody saw how it ended; the run's disk was full before it
-began; another start counts; it could not be started."""
+"""Exit statuses of the node's side: nobody saw how the attempt ended; the run's disk was full
+before it began; another start holds its claim; it could not be started."""
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
 MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."
 TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
-"""What `slurmstepd` says where it kills, or sees killed, for want of memory (its source)."""
+"""What `slurmstepd` prints when a process was killed for want of memory (its source)."""
 _KILLED = (Signaled(9), Exited(137))
 _ENDED = re.compile(r"CANCELLED AT \S+(?: DUE TO (PREEMPTION))?")
-"""What `slurmstepd` says before it ends a job for its controller (its source). Of a node whose
-controller has forgotten the job it is killed without a word."""
+"""What `slurmstepd` prints before it ends a job for its controller (its source). It prints nothing
+where the controller has forgotten the job."""
 _STUCK = re.compile(r"launch.fail|retrieval.failed|special.exit", re.I)
-"""Reasons for which Slurm holds a job that it could not begin: it never would by itself."""
+"""Reasons of a job that Slurm could not start and holds: it never starts by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is known of an attempt now. `row`: Slurm's, None where it knows nothing of the job.
+    """What is known of an attempt now.
 
-    `over` is for how many seconds it has been over, or unknown to Slurm; `ended` for how many the
-    record of its end has been there. `timeout` is the job's.
-    `said`: what Slurm or the node's side said of it outside of its log. `wished`: we asked for its
-    end. `recalled`: why we took it out of Slurm's queue, where nobody wished for its end.
-    `asked`: Slurm was asked for it. `preempted`: Slurm said once that it makes room. `success`:
-    exit codes that are one.
+    `row`: Slurm's row, None if Slurm does not know the job. `over`: seconds since Slurm finished
+    or forgot it; `ended`: seconds since the record of its end appeared. `timeout` and `success` are
+    the job's limit in seconds and its exit codes of success. `said`: what Slurm or the node's side
+    printed of it outside of its log. `wished`: the launcher asked for its end. `recalled`: why the
+    launcher took it out of Slurm's queue although nobody asked for its end. `asked`: the queue was
+    read since it has a number. `preempted`: Slurm said once that it makes room for another.
     """
 
     row: QueueRow | None
@@ -90,24 +90,24 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """It is in Slurm's queue; `why` in Slurm's word."""
+    """The attempt is in Slurm's queue; `why` is Slurm's reason code."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """It was given its cards."""
+    """The attempt has its cards and runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """It is over, and what would tell how is awaited."""
+    """The attempt is over; the record or row that tells how is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """It ended so; `failure` is what Slurm recognised of it."""
+    """The attempt ended with this outcome; `failure` is the cause, where Slurm names one."""
 
     outcome: Outcome
     failure: Failure | None = None
@@ -117,7 +117,7 @@ Verdict: TypeAlias = Waits | Runs | Unsure | Over
 
 
 def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdict:
-    """`patience`: seconds for which a record that is not to be seen may still come."""
+    """Return what became of the attempt. `patience`: seconds to wait for a missing record."""
     row = sight.row
     if sight.end is not None:
         return _recorded(sight.end, sight, patience)
@@ -128,7 +128,7 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
     if row is not None and sight.start is None:
         if not row.node:
             return _never_began(row, "" if sight.wished else sight.recalled)
-        if sight.wished:  # it was ended on its way; nothing of it begins any more
+        if sight.wished:  # cancelled between its node's assignment and its claim: it never starts
             return Over(Cancelled())
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
@@ -138,7 +138,10 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
 
 
 def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
-    """Slurm ends all processes of a job at once, so that its end may look like one of its own."""
+    """Return the verdict on a recorded outcome, corrected by what Slurm did.
+
+    Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
+    """
     row, outcome, status = sight.row, end.outcome, status_of(end.outcome)
     if isinstance(outcome, NotStarted) and end.no_space and not sight.wished:
         return Over(Interrupted(outcome.error))
@@ -149,7 +152,7 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
     if _began_anew(sight):
         return _before_that(outcome, sight)
     if sight.ended < patience and (row.phase != "over" if row else not sight.asked):
-        return Unsure()  # Slurm is about to say whether it was its doing
+        return Unsure()  # Slurm's final state will show whether Slurm ended it
     match "" if row is None else row.kind:
         case "cancelled":
             return Over(Cancelled(status))
@@ -159,24 +162,23 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
             return Over(Lost(f"its node failed ({row.node})"))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
-        case "failed" if sight.preempted:  # it heeded a warning of that (preempt_send_user_signal)
+        case "failed" if sight.preempted:  # ended at the warning (preempt_send_user_signal)
             return Over(Interrupted("preempted by Slurm", status))
         case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
-            # It heeded the warning that its time is nearly up (`--signal` in sbatch.1).
+            # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
     short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
     return Over(outcome, _out_of_memory(sight) if short else None)
 
 
 def hidden_kill(sight: Observation) -> str:
-    """What Slurm, or the kernel's count, says of memory, of an attempt whose own status does not
-    show it; else empty."""
+    """Return the evidence of a kill for memory that the attempt's status does not show; else ""."""
     memory = _out_of_memory(sight)
     return "" if memory is None else memory.evidence
 
 
 def _began_anew(sight: Observation) -> bool:
-    """Slurm's row is not, or soon not any more, about the start that was claimed."""
+    """True if Slurm started, or will start, the job again since the attempt was claimed."""
     row, start = sight.row, sight.start
     if sight.recalled:
         return True
@@ -189,14 +191,14 @@ def _began_anew(sight: Observation) -> bool:
 
 
 def found_its_claim(row: QueueRow) -> bool:
-    """A second start of the job exited, as the attempt had been begun before."""
+    """True if the row is of a second start, which exited because it found the attempt claimed."""
     return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE))
 
 
 def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -> Over:
-    """How a start ended of which there is a record, before Slurm began anew.
+    """Return the verdict on a recorded first start after which Slurm started the job again.
 
-    A failure of its own is one: sites may have jobs requeued that exit with some status.
+    A failure of the job's own counts: sites may requeue jobs that exit with some status.
     """
     status, memory = status_of(outcome), _out_of_memory(sight)
     word = _ENDED.search(sight.said)
@@ -207,7 +209,7 @@ def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -
 
 
 def _requeued(sight: Observation) -> bool:
-    """Slurm knows that it began before; else it has forgotten that."""
+    """True if Slurm counts a restart since the claim; False if it has forgotten the first start."""
     return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
 
 
@@ -217,14 +219,14 @@ def _why_anew(sight: Observation) -> str:
 
 
 def is_full_there(row: QueueRow | None) -> bool:
-    """Whether the node's side could not write what it had to."""
+    """Whether the node's side could not write its records because the disk was full."""
     return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
 
 
 def to_recall(row: QueueRow, start: NodeStart | None) -> str:
-    """Why what waits in Slurm's queue is to be taken out of it; empty where it is to stay.
+    """Return why the job is to be taken out of Slurm's queue; empty if it is to stay.
 
-    `row` is of a moment when `start` was known. A person's hold of what never began stays.
+    `row` was read after `start` was known. A job that never began and that a person holds stays.
     """
     if start is not None:
         return REQUEUED if row.waits else ""
@@ -243,7 +245,7 @@ def _never_began(row: QueueRow, recalled: str) -> Verdict:
 
 
 def _unrecorded(sight: Observation) -> Over:
-    """It left no record of its end: Slurm's word counts, where it has one."""
+    """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
     row, where = sight.row, ""
     if row is None and sight.start is None:
         return Over(Cancelled() if sight.wished else Interrupted(FORGOTTEN))
@@ -282,14 +284,17 @@ def _unrecorded(sight: Observation) -> Over:
 
 
 def _no_room(row: QueueRow) -> Over:
-    """No failure of the job's: it goes again once there is room, which the launcher sees to."""
+    """Return the verdict on a full disk: interrupted, not failed, so that it is launched again."""
     why = os.strerror(errno.ENOSPC)
     return Over(Interrupted(f"the run directory's disk is full: {why} ({row.node})"))
 
 
 def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
-    """A start that left no record, before Slurm began anew. Where it was requeued without a word
-    its node has failed, as a rule; a job of which that is the doing is not begun for ever."""
+    """Return the verdict on an unrecorded first start after which Slurm started the job again.
+
+    Requeued without a message, its node has usually failed: `Lost`, whose retries are bounded, so
+    that a job that brings nodes down is not started for ever.
+    """
     why = f"{_why_anew(sight)} ({start.node})"
     if _requeued(sight) and not _ENDED.search(sight.said):
         return Over(Lost(f"{why}, as when a node fails, and it left no record of its end"))
@@ -299,7 +304,7 @@ def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
 def _out_of_time(
     status: Exited | Signaled | None, sight: Observation, said: str = "Slurm's time limit"
 ) -> Over:
-    """At a limit that is not the job's own. A failure: it would end there again, for ever."""
+    """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
     failure = Failure("timeout", said, TOO_SHORT)
     if status is None or (isinstance(status, Exited) and status.code in sight.success):
         return Over(TimedOut("timeout", 0.0, status), failure)
@@ -307,7 +312,7 @@ def _out_of_time(
 
 
 def _out_of_memory(sight: Observation) -> Failure | None:
-    """Where Slurm, or the kernel for it, killed a job for the memory that it had."""
+    """Return the failure of a job that Slurm or the kernel killed for its memory; else None."""
     counted = sight.end.oom_kills if sight.end else 0
     if said := _MEMORY.search(sight.said):
         words = f"Slurm: {said[0]}"

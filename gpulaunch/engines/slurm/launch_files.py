@@ -1,6 +1,6 @@
-"""What a run leaves its nodes: the shim, and a ticket for each attempt.
+"""The files that nodes read: the programs that run there, and a ticket for each attempt.
 
-Job ─prepare─▶ Command, with marks for what only the node can tell ─▶ ticket ─▶ node.py
+Job ─prepare─▶ Command, with slots for what only the node knows ─▶ ticket ─▶ node.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpulaunch.process.nodeside import PROGRAMS, NodeStart, put, read_start, wri
 
 
 def lay_out(run: RunDir) -> None:
-    """Directories, and the programs that run on a node. May be repeated. Raises OSError."""
+    """Make the directories and copy the nodes' programs. May be repeated. Raises OSError."""
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -41,20 +41,21 @@ def write(
     outs: OutputDirs,
     after: Sequence[AttemptId] = (),
 ) -> None:
-    """Make what the attempt needs on disk, and its ticket. `base_environ` is what Slurm is told to
-    hand on; its values are not in the ticket, but where the job's variables are made of them.
-    `after`: attempts under way that have to succeed first.
+    """Write the attempt's ticket, and make the directories and files that it needs.
+
+    Slurm itself passes `base_environ` on: the ticket holds values of it only inside the job's own
+    variables. `after`: attempts under way that have to succeed first.
 
     Raises OSError, and GpulaunchError where the attempt cannot be started as the job says.
     """
     start = read_start(run.start(attempt))
     if isinstance(start, NodeStart):
-        # What a power cut took from the journal is known here: it keeps its log and its end.
+        # A power cut took the start from the journal; the attempt keeps its log and its end.
         where = f"as Slurm job {start.job} on node {start.node}"
         raise NotPreparedError(f"{attempt} was started before, {where}, and that was forgotten")
     for left in (run.start(attempt), run.stop(attempt)):
         with suppress(FileNotFoundError):
-            os.unlink(left)  # likewise: of one that was stopped before it began
+            os.unlink(left)  # left by an attempt that was stopped before it began, and forgotten
     slots = NodeSlots.fresh(job.demand.gpus)
     command = prepare(
         job, attempt, _place(job, attempt, run, run_id, slots), machine, base_environ, run, outs
@@ -80,10 +81,10 @@ def _place(
 
 
 def job_of(attempt: AttemptId, run: RunDir) -> Job:
-    """What an earlier launcher's ticket tells of the job: limits, and what counts as success."""
+    """Return the job as an earlier launcher's ticket has it: limits and codes of success alone."""
     try:
         limits = json.loads(read_bytes(run.ticket(attempt)))["keeper"]
-    except FileNotFoundError:  # it ended, and that was not written down any more
+    except FileNotFoundError:  # the attempt ended, but its launcher died before it recorded that
         return Job(attempt.job, ())
     return Job(
         attempt.job,
@@ -95,6 +96,6 @@ def job_of(attempt: AttemptId, run: RunDir) -> Job:
 
 
 def forget(attempt: AttemptId, run: RunDir) -> None:
-    """It has ended: the ticket holds values of variables, which nobody needs any more."""
+    """Remove the ticket of an attempt that has ended: it holds values of variables."""
     with suppress(OSError):
         os.unlink(run.ticket(attempt))

@@ -1,11 +1,12 @@
-"""Where Slurm takes no more for now: how many are tried next, and when. Pure: told the time.
+"""The site's limits on submissions: how many attempts to try next, and when. Pure: told the time.
 
-A limit is of the partition, account, QOS or reservation that a batch names, or of all: each such
-lane finds its own. How many there is room for Slurm does not say, so it is tried:
+A limit belongs to the partition, account, QOS or reservation that a batch names, or to the whole
+site. These options are the batch's lane, and each lane finds its limit by itself. Slurm does not
+say how many attempts there is room for, so it is tried:
 
-    refused n ─▶ half, at once ─▶ ... ─▶ refused 1 ─▶ one, after 1 s, 2 s, 4 s, ... LONGEST
-    one of ours in that lane has ended ─▶ so many, soon
-    taken, nobody knows why ─▶ twice as many, at once
+    refused n ─▶ half, at once ─▶ ... ─▶ refused 1 ─▶ one, after 1 s, 2 s, ... MAX_RETRY_DELAY
+    n of ours in that lane have ended ─▶ n, soon
+    taken, although none of ours has ended ─▶ twice as many, at once
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Lane: TypeAlias = tuple[str, ...]
-"""Options of sbatch that a site's limits go by."""
+"""The options of sbatch to which a site's limits apply."""
 
 NAMES = ("--partition=", "--account=", "--qos=", "--reservation=", "--wckey=")
 FIRST_RETRY_DELAY, MIN_RETRY_DELAY, MAX_RETRY_DELAY = 1.0, 5.0, 30.0
-"""Seconds: from a first refusal to the next try; the shortest between tries in vain while ends of
-our own let hope; the longest, since other users' jobs end as well."""
+"""Seconds from a first refusal to the next try; the longest delay after one of our attempts has
+ended, which may have made room; and the longest at all, since other users' jobs end too."""
 
 
 def lane_of(options: Sequence[str]) -> Lane:
@@ -29,9 +30,12 @@ def lane_of(options: Sequence[str]) -> Lane:
 
 @dataclass(slots=True, eq=False)
 class Limit:
-    """Of one lane. `why` is what Slurm said last; `at` the monotonic time before which nothing is
-    tried, `fits` how many are then (`known`: so many of ours have ended), `beyond` a number that
-    did not fit, `pause` the seconds until the next try after one in vain."""
+    """The limit of one lane, as far as it is known.
+
+    `why` is what Slurm said last. `at` is the monotonic time before which nothing is tried; `fits`
+    is how many are tried then; `known`: as many attempts of ours have ended. `beyond` is a number
+    that did not fit; `pause` the seconds from a refusal of one to the next try.
+    """
 
     why: str = ""
     at: float = 0.0
@@ -41,7 +45,7 @@ class Limit:
     pause: float = field(default_factory=lambda: FIRST_RETRY_DELAY)
 
     def most(self, now: float) -> int:
-        """How many may be tried now; 0 for none."""
+        """Return how many may be tried now; 0 for none."""
         return 0 if now < self.at else max(1, self.fits)
 
     def refused(self, size: int, why: str, now: float) -> None:
@@ -49,7 +53,7 @@ class Limit:
         if size > 1:
             self.beyond, self.fits, self.known, self.at = size, size // 2, False, now
         else:
-            self.known = self.known and self.fits > 1  # by ends since it was tried
+            self.known = self.known and self.fits > 1  # more have ended since this try
             self.fits = self.fits if self.known else 0
             self.beyond, self.at = None, now + self.pause
             self.pause = min(2 * self.pause, MAX_RETRY_DELAY)
@@ -69,29 +73,29 @@ class Limit:
             self.fits, self.known, self.beyond, self.at = 0, False, None, now + later
 
     def one_is_over(self, now: float) -> None:
-        """One of ours in this lane. Slurm may hear of its end a moment later than we do."""
+        """Count an attempt of this lane that ended. Slurm may hear of its end later than we do."""
         self.fits, self.known, self.beyond = self.fits + 1, True, None
         self.nudge(now)
 
     def nudge(self, now: float) -> None:
-        """There may be room sooner than was thought."""
+        """Bring the next try forward: there may be room."""
         self.at = min(self.at, now + min(self.pause, MIN_RETRY_DELAY))
 
 
 class Limits:
-    """Those that were met, by lane."""
+    """The limits that were met, by lane."""
 
     def __init__(self) -> None:
         self._met: dict[Lane, Limit] = {}
         self._said: set[tuple[Lane, str]] = set()
 
     def most(self, lane: Lane, otherwise: int, now: float) -> int:
-        """How many may be handed over there now; `otherwise`, where no limit was met."""
+        """Return how many may be submitted in the lane now; `otherwise` if no limit was met."""
         limit = self._met.get(lane)
         return otherwise if limit is None else min(otherwise, limit.most(now))
 
     def refused(self, lane: Lane, size: int, why: str, now: float) -> bool:
-        """Whether people are to be told: none of them is taken, for a reason that is new."""
+        """Note a refusal; return True if people are to hear of it: a single one, a new reason."""
         self._met.setdefault(lane, Limit()).refused(size, why, now)
         new = size == 1 and (lane, why) not in self._said
         if new:
@@ -103,7 +107,7 @@ class Limits:
             limit.taken(size, now)
 
     def one_is_over(self, lane: Lane, now: float) -> None:
-        """A limit of all lanes may be what holds up the others."""
+        """Count an attempt of this lane that ended; other lanes try sooner, for a shared limit."""
         for other, limit in self._met.items():
             if other == lane:
                 limit.one_is_over(now)
@@ -111,16 +115,16 @@ class Limits:
                 limit.nudge(now)
 
     def keep(self, lanes: Collection[Lane]) -> None:
-        """Those where something waits; the others are forgotten."""
+        """Keep the limits of these lanes, where batches wait, and forget the others."""
         for lane in [lane for lane in self._met if lane not in lanes]:
             del self._met[lane]
 
     def why(self, lane: Lane) -> str:
-        """What Slurm said there; empty where no limit was met."""
+        """Return what Slurm said last in the lane; empty if no limit was met."""
         limit = self._met.get(lane)
         return limit.why if limit else ""
 
     def next_at(self) -> Iterator[float]:
-        """Monotonic times of the next tries."""
+        """Yield the monotonic times of the next tries."""
         for limit in self._met.values():
             yield limit.at

@@ -1,7 +1,8 @@
-"""While Slurm's controller does not answer: what is said of it, and when a run is left so.
+"""While Slurm's controller does not answer: what people are told, and when a run gives up.
 
-Stops do not wait for it. What has not begun is withdrawn; what runs is told through the run
-directory. Only what no node tells of either may be left, and only where it is to end at once.
+Stops do not wait for the controller: attempts that have not begun are withdrawn, and those that run
+are stopped through the run directory. A run that is to end at once leaves behind only attempts of
+which no node reports an end.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.attempt import SlurmAttempt
 
 LEAVING = 30.0
-"""Seconds without a word from Slurm after which a run that is to end at once is left."""
+"""Seconds without an answer from Slurm after which a run that is to end at once gives up."""
 SILENT = "Slurm's controller does not answer"
 
 
 class Outage:
-    """`why` it does not answer, in words, empty while it does. `warn` takes a line for people."""
+    """Whether Slurm's controller answers: `why` it does not, empty while it does.
+
+    `warn` takes a line for people.
+    """
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         self._warn = warn
@@ -32,7 +36,7 @@ class Outage:
             self._warn(f"{SILENT}, what runs goes on: {why}")
 
     def over(self, asked_at: float) -> None:
-        """It has answered what it was asked at that monotonic time."""
+        """Note an answer to a question asked at that monotonic time; say so after an outage."""
         self._heard_at = asked_at
         if self.why:
             self._warn("Slurm's controller answers again")
@@ -40,10 +44,10 @@ class Outage:
         self._said.clear()
 
     def say(self, stopping: Collection[SlurmAttempt], removed_by: str) -> bool:
-        """How these are ended without it, once of each, and once more where it is to be now.
+        """Warn how these attempts end without Slurm; return True if anything was said.
 
-        `removed_by`: what a person may type against what is left in its queue. Whether anything
-        was said.
+        Once for each attempt, and once more when it is to end at once. `removed_by`: the commands
+        that remove the withdrawn jobs from Slurm's queue.
         """
         new = [held for held in stopping if _wish(held) not in self._said]
         self._said.update(map(_wish, new))
@@ -61,8 +65,10 @@ class Outage:
         return bool(told)
 
     def gives_up(self, held: Collection[SlurmAttempt], killed_at: float) -> str:
-        """Why these are to be left as they are; empty where they are not. `killed_at`: when they
-        were to end at once, monotonic."""
+        """Return why to give up on these attempts now; empty to go on waiting.
+
+        `killed_at`: the monotonic time of the demand that they end at once.
+        """
         if not (self.why and held and all(each.wish and each.wish.now for each in held)):
             return ""
         if time.monotonic() - max(self._heard_at, killed_at) < LEAVING:

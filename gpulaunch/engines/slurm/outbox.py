@@ -1,16 +1,16 @@
-"""Attempts on their way to Slurm: gathered into batches, handed over one by one, never twice.
+"""Attempts on their way to Slurm: gathered into batches, submitted one by one, never twice.
 
-    add ─▶ (a moment, for others alike) ─▶ batch, laid down ─▶ sbatch ─▶ number, laid down
-                                       ▲ fewer, or later ◀─ too many ┘ └ no answer, or a failure
-                                                                         in words not Slurm's own:
-                                                                         looked up, then again
+    add ─▶ (a moment, for others alike) ─▶ batch, written ─▶ sbatch ─▶ number, written
+                                     ▲ fewer, or later ◀─ too many ┘ └ no answer, or a failure
+                                                                       in words not Slurm's own:
+                                                                       looked up, then again
 
-A limit of the site holds up only what is handed over on terms to which it applies (`limits.py`).
+A limit of the site delays only the batches to which it applies (`limits.py`).
 
-Where each of several needs but one task of an array that Slurm has, they go as an array as well,
-each with the number of what it needs (`aftercorr`).
+Attempts that need one task each of the same array go as an array too, each task with the index of
+the task that it needs (`aftercorr`).
 
-Knows nothing of what becomes of a batch after that.
+The outbox knows nothing of a batch once Slurm has it.
 """
 
 from __future__ import annotations
@@ -40,26 +40,30 @@ from gpulaunch.loop import Loop
 from gpulaunch.process.nodeside import NodeStart, read_start
 
 GATHERED = 0.05
-"""Seconds for which attempts are gathered: those of one turn come as one array."""
+"""Seconds for which attempts are gathered, so that those of one turn become one array."""
 PLENTY, SHARE, LATEST = 64, 4, 10.0
-"""Where Slurm has so many of ours waiting, what comes one by one is gathered until it is that part
-of them, for so many seconds at most: its queue does not run dry, and it is called seldom."""
+"""With PLENTY attempts waiting in Slurm, new ones are gathered until they are 1/SHARE of these, for
+LATEST seconds at most: Slurm's queue does not run dry, and sbatch is called seldom."""
 MAX_ARRAY_TASKS = 1000
-"""Tasks of an array, where the cluster allows as many."""
+"""Tasks in one array, where the cluster allows as many."""
 _Member: TypeAlias = tuple[int, AttemptId]
-"""An attempt, and its place; where its batch has no gaps, that is made up anew."""
+"""A place in a batch and its attempt. The place is kept only in a batch with `terms.each`."""
 SUBMIT_RETRY_DELAY, OUTAGE_RETRY_DELAY = 1.0, 5.0
+"""Seconds to the next submission after a passing refusal, and after no answer."""
 RAREST = 300.0
-"""Seconds after which at the latest it is tried again, where every try so far left it in doubt."""
+"""Seconds, the longest delay between submissions of a batch that each ended in doubt."""
 MAX_FOREIGN_FAILURES = 2
-"""Failures in words that are not Slurm's own, and of which nothing came, after which they count."""
+"""Failures in words that are not Slurm's own after which a batch counts as refused."""
 
 
 class Sent(Protocol):
-    """Who is asked and told. An attempt that is not `wanted` any more is left out; `id_of` is
-    Slurm's number of one, empty while it is on its way, or while Slurm has done with it and it is
-    not known how it ended; None once it is over. `numbers` are those of all that are not over;
-    `waiting` is how many of a lane Slurm has and has not begun."""
+    """The engine as the outbox sees it: answers about attempts, and takes what became of a batch.
+
+    `wanted`: False for an attempt that is to be left out. `id_of`: Slurm's number of an attempt;
+    empty while it is on its way, or while Slurm has finished it and its end is unknown; None once
+    it is over. `numbers`: the numbers of all attempts that are not over. `waiting`: how many
+    attempts of a lane Slurm has and has not started.
+    """
 
     def wanted(self, attempt: AttemptId) -> bool: ...
     def id_of(self, attempt: AttemptId) -> str | None: ...
@@ -74,7 +78,7 @@ class Sent(Protocol):
 
 
 class Outbox:
-    """`prefix` begins every title: whoever looks a batch up finds it by that."""
+    """The batches that Slurm does not have yet. `prefix` begins the title of each, its job name."""
 
     def __init__(
         self,
@@ -107,45 +111,44 @@ class Outbox:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether Slurm has the batch on its way is not known."""
+        """True while it is unknown whether Slurm has the batch that was submitted last."""
         return self._sending is not None and isinstance(self._sending.state, BatchDoubted)
 
     @property
     def _sending(self) -> Batch | None:
-        """The batch that is handed over, or in doubt."""
+        """Return the batch that is being submitted, or that is in doubt; None if there is none."""
         return next(
             (b for b in self._batches if isinstance(b.state, BatchHanded | BatchDoubted)), None
         )
 
     def add(self, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
-        """`after`: attempts under way that have to succeed first."""
+        """Queue the attempt for submission. `after`: attempts under way that must succeed first."""
         self._fresh[attempt] = terms, tuple(after)
         self._fresh_since = self._fresh_since or time.monotonic()
         self._loop.call_after("slurm:gather", GATHERED, self._gather_what_is_ripe)
 
     def take_up(self, batch: Batch) -> None:
-        """A batch of an earlier launcher, of which nobody knows whether Slurm has it."""
+        """Queue an earlier launcher's batch, and look up whether Slurm has it."""
         batch.state = BatchLeft()
         self._batches.append(batch)
         self._send()
 
     def drop(self, attempt: AttemptId) -> bool:
-        """Take it back; False where it is handed over, about to be, or perhaps was."""
+        """Take the attempt back; False if Slurm has it, or may have it."""
         if self._fresh.pop(attempt, None) is not None:
             return True
         found = self._with(attempt)
         return found is not None and isinstance(found.state, BatchReady) and not found.state.tried
 
     def has(self, attempt: AttemptId) -> bool:
-        """It is on its way; Slurm may have it already."""
+        """True while the attempt is in a batch; Slurm may have it already."""
         return self._with(attempt) is not None
 
     def _with(self, attempt: AttemptId) -> Batch | None:
         return next((batch for batch in self._batches if attempt in batch.attempts), None)
 
     def one_is_over(self, lane: Lane | None) -> None:
-        """What was held back until it was known how another ended may go now; and there may be room
-        in the lane in which Slurm had it."""
+        """Submit what waited for an attempt that has ended, and use the room left in its lane."""
         if self._fresh:
             self._loop.call_after("slurm:gather", GATHERED, self._gather_what_is_ripe)
         if lane is not None:
@@ -153,19 +156,21 @@ class Outbox:
             self._plan()
 
     def why(self, attempt: AttemptId) -> str:
-        """What Slurm said of why it is not taken; empty where it said nothing."""
+        """Return Slurm's reason for not taking the attempt now; empty if Slurm gave none."""
         found = self._with(attempt)
         return self._limits.why(found.terms.lane) if found else ""
 
     def pause(self, on: bool) -> None:
-        """Hand nothing over until that is taken back; what is on its way goes on."""
+        """Submit nothing more while `on`. A call of sbatch that is under way goes on."""
         self._paused = on
         if not on:
             self._send()
 
     def look_up(self, rows: Sequence[QueueRow], whole: bool = True) -> None:
-        """What Slurm has, asked after the doubt arose: it settles it. `whole`: what is not among
-        these, Slurm does not have, as far as can be told."""
+        """Settle the batch in doubt by the queue's rows, which were read after the doubt arose.
+
+        `whole`: a batch that the rows lack is one that Slurm does not have, as far as can be told.
+        """
         batch = self._sending
         if batch is None or not isinstance(batch.state, BatchDoubted):
             return
@@ -176,7 +181,7 @@ class Outbox:
             self._not_there(batch, batch.state)
 
     def _begun_as(self, batch: Batch) -> str:
-        """The number under which a node has begun one of it, which comes before any doubt."""
+        """Return the number under which a node started one of the batch's attempts; else ""."""
         for attempt in batch.attempts:
             with suppress(OSError):
                 start = read_start(self._run.start(attempt))
@@ -185,7 +190,10 @@ class Outbox:
         return ""
 
     def _not_there(self, batch: Batch, doubt: BatchDoubted) -> None:
-        """Once more, after longer and longer; or the failure was one."""
+        """Submit a batch again that Slurm does not have, or refuse it if its failure was real.
+
+        The delay doubles from one doubt to the next.
+        """
         tries = doubt.before.tries + 1
         self._again_at = time.monotonic() + min(RAREST, OUTAGE_RETRY_DELAY * 2.0 ** min(tries, 10))
         about_needs = doubt.failed and "dependency" in doubt.said.lower()
@@ -199,7 +207,7 @@ class Outbox:
     # ── Batches ─────────────────────────────────────────────────────────────────────────────────
 
     def _gather_what_is_ripe(self) -> None:
-        """Now, or later, when more has come or enough time has passed."""
+        """Make batches now, or once more attempts have come or LATEST seconds have passed."""
         late = (self._fresh_since or 0.0) + LATEST - time.monotonic()
         lanes = Counter(terms.lane for terms, _ in self._fresh.values())
         if late <= 0 or any(self._is_wanted_now(lane, count) for lane, count in lanes.items()):
@@ -219,7 +227,7 @@ class Outbox:
         alike: dict[Terms, list[_Member]] = {}
         for attempt, (terms, after) in list(self._fresh.items()):
             numbers = [self._to.id_of(need) for need in after]
-            if "" not in numbers:  # else it comes when what it needs has been handed over
+            if "" not in numbers:  # otherwise it waits until all that it needs has a number
                 del self._fresh[attempt]
                 terms, place = _behind(terms, tuple(filter(None, numbers)))
                 alike.setdefault(terms, []).append((place, attempt))
@@ -238,8 +246,11 @@ class Outbox:
             self._loop.call_after("slurm:gather", OUTAGE_RETRY_DELAY, self._gather)
 
     def _made(self, members: Sequence[_Member], terms: Terms) -> list[Batch]:
-        """One, as a rule. A task that is over Slurm may have forgotten, of an array that it knows:
-        what would follow it, would wait for the whole array, and for nothing."""
+        """Return the members as batches, usually one.
+
+        With `terms.each`, a member whose needed task is over goes alone: Slurm may have forgotten
+        that task, and `aftercorr` would then wait for the whole array.
+        """
         if not terms.each:
             return [self._batch(members, terms)] if members else []
         numbers = self._to.numbers()
@@ -261,7 +272,7 @@ class Outbox:
         return Batch(name, title, attempts, terms, tuple(places))
 
     def _send(self) -> None:
-        """Hand the next one over, unless one is on its way."""
+        """Submit the next batch, unless one is being submitted or in doubt."""
         while self._sending is None and (batch := self._next()):
             if not isinstance(batch.state, BatchReady):
                 self._doubt(batch, BatchDoubted(BatchReady(tried=True)))
@@ -270,7 +281,7 @@ class Outbox:
                 return
             parts = self._left_of(batch)
             if parts != [batch]:
-                # Under new names: what an earlier launcher may have handed over is another.
+                # Under new names, so that no part is taken for a batch of an earlier launcher.
                 self._replace(batch, parts)
                 continue
             try:
@@ -285,8 +296,7 @@ class Outbox:
         self._plan()
 
     def _next(self) -> Batch | None:
-        """The first of which nobody knows whether Slurm has it; else the first of which, as far as
-        is known, there is room for some."""
+        """Return the next batch: an earlier launcher's, else the first for which there is room."""
         now = time.monotonic()
         for batch in self._batches:
             if isinstance(batch.state, BatchLeft):
@@ -298,7 +308,7 @@ class Outbox:
         return None
 
     def _sized(self, batch: Batch, most: int) -> Batch:
-        """So many of it and of those behind it that are on the same terms, where there are."""
+        """Return a batch of up to `most` attempts, split from or merged with those of its terms."""
         alike = [batch]
         if not batch.terms.each and batch.state == BatchReady():
             behind = self._batches[self._batches.index(batch) + 1 :]
@@ -316,13 +326,13 @@ class Outbox:
         return parts[0]
 
     def _plan(self) -> None:
-        """Try again when there may be room."""
+        """Schedule the next submission for when a limit may have room."""
         self._limits.keep({batch.terms.lane for batch in self._batches})
         if self._sending is None and (at := min(self._limits.next_at(), default=None)) is not None:
             self._loop.call_after("slurm:room", max(0.0, at - time.monotonic()), self._send)
 
     def _left_of(self, batch: Batch) -> list[Batch]:
-        """What of it is to be handed over now: itself, as a rule."""
+        """Return the batch without attempts that are no longer wanted: usually the batch itself."""
         wanted = [member for member in batch.members if self._to.wanted(member[1])]
         if wanted == batch.members:
             needs = (need for place in batch.places for need in batch.terms.needs_at(place))
@@ -331,7 +341,7 @@ class Outbox:
         return self._made(wanted, batch.terms)
 
     def _replace(self, batch: Batch, parts: Sequence[Batch]) -> None:
-        """Where it was in line; what Slurm may have of it, it may have of each of them."""
+        """Put the parts in the batch's place. What Slurm may have of it, it may have of each."""
         assert isinstance(batch.state, BatchReady)
         for part in parts:
             part.state = replace(batch.state, tries=0)
@@ -374,8 +384,8 @@ class Outbox:
                 batch.state, self._most = before, len(batch.attempts) // 2
                 self._send()
             case commands.SubmissionRefused(text) if "dependency" in text.lower():
-                # What it needs has failed just now, which we are to hear: it is not wanted then.
-                # Or it has succeeded, and newer versions no longer know it.
+                # Either a job that it needs has just failed: once that end is handled, the batch is
+                # not wanted. Or that job has succeeded, and a newer Slurm no longer knows it.
                 batch.state = replace(before, unneeded=True)
                 self._loop.call_after("slurm:send", SUBMIT_RETRY_DELAY, self._send)
             case commands.SubmissionRefused(text):
@@ -385,8 +395,11 @@ class Outbox:
                 self._doubt(batch, BatchDoubted(before, text))
 
     def _refuse(self, batch: Batch, why: str) -> None:
-        """What was laid down stays: should Slurm have it after all, it finds what it is, and that
-        it was withdrawn."""
+        """Give the batch up and report why. Its file stays.
+
+        Should Slurm have it after all, its node reads there which attempts it is, and finds them
+        withdrawn.
+        """
         self._done(batch)
         self._to.refused(batch, why)
 
@@ -398,16 +411,18 @@ class Outbox:
         try:
             batches.confirm(batch, number, self._run)
         except OSError:
-            batch.id = number  # a later launcher finds it by its name
+            batch.id = number  # without the file a later launcher finds the batch by its title
         self._to.sent(batch)
         if any(after for _, after in self._fresh.values()):
-            self._gather()  # what needs one of these knows its number now
+            self._gather()  # attempts that need one of these can name its number now
         else:
             self._send()
 
     def _too_many(self, batch: Batch, why: str) -> None:
-        """The site takes no more, or none of that size: fewer; and of one alone, later, when others
-        on the same terms but for the options have had their turn."""
+        """Retry a batch that a limit of the site refused: half of it now, or a single one later.
+
+        Before a single one, other batches of its lane have their turn.
+        """
         lane, size = batch.terms.lane, len(batch.attempts)
         if self._limits.refused(lane, size, why, time.monotonic()):
             self._to.full(lane, why)
@@ -416,8 +431,10 @@ class Outbox:
         self._send()
 
     def _yield(self, batch: Batch) -> None:
-        """Behind others of its lane that ask for something else: it may be this one that is too
-        large or too long for it."""
+        """Move the batch behind others of its lane that have other options.
+
+        The batch itself may be what is too large or too long for the lane.
+        """
         others = [
             other
             for other in self._batches
@@ -448,7 +465,7 @@ class Outbox:
         return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
 
     def _needs(self, batch: Batch, ready: BatchReady) -> Sequence[str]:
-        """Slurm's numbers. Once they were refused, those alone of which more is to be heard."""
+        """Return Slurm's numbers of what the batch needs; after a refusal, only those under way."""
         if not ready.unneeded:
             return batch.terms.after
         numbers = self._to.numbers()
@@ -458,8 +475,10 @@ class Outbox:
         return [number for number in batch.terms.after if number in numbers]
 
     def _shares_with(self, batch: Batch) -> Batch | None:
-        """The batch that is under way with the same token. One array alone keeps to its number of
-        tasks at a time: where there are two, one follows the other."""
+        """Return the batch under way with the same token; None if there is none.
+
+        Slurm bounds the running tasks of one array only: of two arrays, one follows the other.
+        """
         if batch.terms.share is None:
             return None
         last = self._sharing.get(batch.terms.share[0])
@@ -475,7 +494,7 @@ def _array(batch: Batch) -> tuple[str, ...]:
 
 
 def _behind(terms: Terms, numbers: tuple[str, ...]) -> tuple[Terms, int]:
-    """The terms of what needs these, and its place where it follows one task of an array."""
+    """Return the terms of an attempt that needs these numbers, and its place in an array (or 0)."""
     array, _, task = numbers[0].partition("_") if len(numbers) == 1 else ("", "", "")
     if task:
         return replace(terms, after=(array,), each=True), int(task)
@@ -483,7 +502,7 @@ def _behind(terms: Terms, numbers: tuple[str, ...]) -> tuple[Terms, int]:
 
 
 def _layers(members: Iterable[_Member]) -> list[list[_Member]]:
-    """By place. Of several that need the same task, one each."""
+    """Return the members in lists sorted by place, with no place twice in one list."""
     layers: list[dict[int, AttemptId]] = []
     for place, attempt in members:
         layer = next((layer for layer in layers if place not in layer), None)

@@ -1,9 +1,10 @@
-"""Whether the nodes see the run directory: one small job, which leaves a file there.
+"""The probe: one small job that checks whether the nodes see the run directory, by writing a file.
 
-    first batch ─▶ probe ─▶ sbatch ─▶ `id`, which all that is handed over needs ─▶ seen | failed
+    first batch ─▶ probe ─▶ sbatch ─▶ `id`, on which all batches depend ─▶ seen | failed
 
-What is handed over meanwhile keeps its turn in the queue, and is cancelled by Slurm where the probe
-fails: nothing of it would have found its ticket. Once it seems to have failed, nothing more is.
+Batches submitted meanwhile keep their turn in the queue, and Slurm cancels them if the probe fails:
+none of their attempts would have found its ticket. Once the probe seems to have failed, no more
+batches are submitted.
 """
 
 from __future__ import annotations
@@ -18,26 +19,29 @@ from gpulaunch.engines.slurm.standstill import SETTLED
 from gpulaunch.journal.rundir import RunDir
 
 FIRST_RESUBMIT_DELAY, MAX_RESUBMIT_DELAY = 5.0, 300.0
-"""Seconds after which it is handed over again where nobody knows whether Slurm has it: at first,
-twice that after the next, and so on; and at the latest."""
+"""Seconds before a probe whose submission ended in doubt is submitted again: at first, doubling
+with each try; and at most."""
 PROBE_FILE_TIMEOUT = 60.0
-"""Seconds after the job's end for which its file may still come to be seen here."""
+"""Seconds after the probe's end for which its file may still become visible here."""
 PROBE_TIME_LIMIT = "1"
-"""Minutes, the fewest that Slurm counts: no partition gives less."""
+"""The probe's time limit in minutes, the smallest that Slurm counts."""
 _SHARED = (
     *("--parsable", "--export=", "--open-mode=", "--chdir=", "--output=", "--nodes=", "--ntasks="),
     *("--partition=", "--account=", "--qos=", "--reservation=", "--wckey=", "--clusters="),
     *("--constraint=", "--nodelist=", "--exclude=", "--prefer="),
 )
-"""Of the options that the jobs are handed over with: how, where, and who pays. What they are to
-have there is not the probe's, which starts the sooner, and whose end is no news for anybody."""
+"""Those of the jobs' options that the probe takes: how, where, and who pays. Not their resources,
+so that it starts sooner, nor mails about its end."""
 MEMORY = "100M"
-"""Where none is said, a partition may give all of a node's."""
+"""The probe's memory. Without a limit a partition may give it all of a node's."""
 
 
 class Probe:
-    """`title` is its own in all of the run's launchers. `failed` is called once, with one line for
-    people; `note` with what is no failure; `doubtful` when Slurm is to be looked at for it."""
+    """The probe of one launcher. `title` is unique among the run's launchers.
+
+    `failed` is called once, with one line for people; `note` with what is no failure; `doubtful`
+    when the queue must show whether Slurm has the probe.
+    """
 
     def __init__(
         self,
@@ -70,11 +74,14 @@ class Probe:
         self._again_at = 0.0
         self._asked = self.settled = run.seen.exists()
         self.id = ""
-        """Slurm's number of it while the answer is awaited."""
+        """Slurm's number of the probe while its answer is awaited; else empty."""
 
     def comes_first(self, options: Sequence[str], then: Callable[[], None]) -> bool:
-        """Whether its number is not known yet, or it seems to have failed. It is handed over, as
-        the options say where, and `then` is called once that has changed."""
+        """True while batches must wait: the probe has no number yet, or seems to have failed.
+
+        The first call submits the probe to where `options` say; `then` is called once batches may
+        go.
+        """
         if self._asked:
             return not self.settled and (not self.id or self.in_doubt)
         self._asked, self._then = True, then
@@ -85,7 +92,7 @@ class Probe:
     def _hand_over(self) -> None:
         self._unsure, self._refused = False, ""
         self._slurm.submit(
-            # Where it cannot be begun that is the answer; requeued, it would be held for ever.
+            # A probe that cannot be started is an answer; requeued, it would be held for ever.
             (
                 *self._kept,
                 "--no-requeue",
@@ -120,11 +127,11 @@ class Probe:
 
     @property
     def in_doubt(self) -> bool:
-        """It is over, and did not leave its sign, or that is not to be seen here yet."""
+        """True while the probe is over and its file is not visible here."""
         return bool(self.id) and self._over_at is not None
 
     def look(self, rows: Sequence[QueueRow]) -> None:
-        """What Slurm has now, and what is to be seen here."""
+        """Update the probe's state from the queue's rows and from its file."""
         ours = [row for row in rows if row.name == self._title]
         if self._asked and not self.settled and self._run.seen.exists():
             self._settle()
@@ -137,13 +144,16 @@ class Probe:
             self._follow(next((row for row in ours if row.id == self.id), None))
 
     def _sweep(self, ours: Sequence[QueueRow]) -> None:
-        """One that was handed over twice has nothing left to see. What is handed over needs the
-        other, which a controller that forgot its end may begin anew."""
+        """Cancel waiting probes after the answer, except the one on which batches depend.
+
+        A probe may be in the queue twice. A controller that forgot the end of the needed one may
+        start it again, and cancelling it would cancel the batches.
+        """
         if waiting := [row.id for row in ours if row.waits and row.id != self._needed]:
             self._slurm.cancel(waiting, lambda answer: None)
 
     def _look_up(self, ours: Sequence[QueueRow]) -> None:
-        """Whether Slurm has it, although nobody knows; else once more, after longer and longer."""
+        """Adopt the probe that the queue shows, else submit it again after a growing delay."""
         if ours:
             self._unsure, self.id = False, ours[0].id
             self._then()
@@ -176,19 +186,19 @@ class Probe:
             self._failed(why)
 
     def _has_failed(self, row: QueueRow | None) -> bool:
-        """Without waiting for what may yet come to be seen here."""
+        """True if the probe certainly failed, so that waiting for its file is useless."""
         if row is None or row.kind != "failed":
             return False
         return row.status in UNSEEN or bool(script.said(self._run, self.id))
 
     def close(self) -> None:
-        """Nothing waits for it any more: it is taken out of Slurm's queue."""
+        """Cancel the probe if it is in Slurm's queue: no batch waits for it any more."""
         if self.id:
             self._slurm.cancel([self.id], lambda answer: None)
 
     @property
     def why(self) -> str:
-        """What is to be said of what waits for it."""
+        """Why a batch waits for the probe, in words for people."""
         waits = f"; it waits{in_words(self._reason)}" if self._reason else ""
         return f"the probe of the run directory, {self.id}, goes first{waits}"
 
@@ -206,8 +216,11 @@ class Probe:
             self._give_up()
 
     def _give_up(self) -> None:
-        """What waits for it may start where it may not: a QOS that takes none without a card. Slurm
-        cancels that with it, and it is handed over anew."""
+        """Cancel a probe that Slurm will never start, and go on without its answer.
+
+        The batches may start where the probe may not: a QOS may take no job without a card. Slurm
+        cancels the batches that depend on the probe, and they are submitted again.
+        """
         self._slurm.cancel([self.id], lambda answer: None)
         self._note(
             f"not checked whether the nodes see {self._run.path}: Slurm will not start the"

@@ -1,10 +1,10 @@
 """A paused run's attempts in Slurm's queue: held there, and released when the run goes on.
 
-    pause ─▶ slurm/held, which they are ─▶ scontrol hold ┄▶ they wait, however free the cards
+    pause ─▶ slurm/held, which names them ─▶ scontrol hold ┄▶ they wait, however free the cards
     go on, or a later launcher ─▶ scontrol release ─▶ slurm/held is gone
 
-The file comes first: whatever becomes of this launcher, the next one releases what it names, and
-nothing else. What a person held in Slurm stays so.
+The file is written first: if this launcher dies, the next one releases the attempts that the file
+names, and no others. A job that a person held in Slurm stays held.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ GATHER_DELAY = 0.02
 
 
 class QueueHold:
-    """`attempts`: those that the engine has now; `warn` says one line to people."""
+    """What this run holds in Slurm's queue. `attempts` returns the engine's attempts of now; `warn`
+    takes one line for people."""
 
     def __init__(
         self,
@@ -53,16 +54,17 @@ class QueueHold:
         self._refused = ""
 
     def want(self, on: bool) -> None:
-        """Hold what waits, and what comes to wait, until that is taken back."""
+        """Hold all attempts that wait, now and later, while `on`; else release them."""
         if on != self.on:
             self.on = on
             self._told.clear()
             self._loop.call_after("slurm:hold", GATHER_DELAY, self.look)
 
     def look(self) -> None:
-        """After a look at the queue as well: what was not told yet, or in vain, is told now.
+        """Send the next hold or release for the attempts that no call has covered yet.
 
-        One call at a time: a release is not to overtake the hold before it.
+        Called after each look at the queue too. One call at a time, so that a release cannot
+        overtake its hold.
         """
         if self._busy:
             return
@@ -86,7 +88,7 @@ class QueueHold:
             self._tell(self._slurm.hold, some)
 
     def _release(self, some: Sequence[SlurmAttempt]) -> None:
-        """What has ended meanwhile needs none; what has no number yet is told when it has."""
+        """Release these; delete the file if none is left. One without a number waits for it."""
         known = [held for held in some if held.id]
         if known:
             self._tell(self._slurm.release, known)
@@ -95,7 +97,7 @@ class QueueHold:
             self._write()
 
     def _tell(self, call: _Call, some: Sequence[SlurmAttempt]) -> None:
-        """As many as one call takes; those that are left are told after its answer."""
+        """Call for as many of these as one call takes; the rest follows its answer."""
         terms = ranges(held.id for held in some)[:MAX_NUMBERS_PER_CALL]
         ids = {id for _, members in terms for id in members}
         names = {_name(held) for held in some if held.id in ids}
@@ -120,7 +122,7 @@ class QueueHold:
         self._refused = why
 
     def _write(self) -> bool:
-        """Whether a later launcher would know."""
+        """Write the file of held attempts; return True if a later launcher can rely on it."""
         try:
             if self._ours:
                 put(self._run.held, json.dumps(sorted(self._ours)).encode(), durable=True)

@@ -1,10 +1,10 @@
-"""What Slurm's programs print, read into values. Pure: runs nothing.
+"""Reads what Slurm's programs print into values. Pure: runs nothing.
 
 Text and not `--json`, whose shape changes from version to version. The forms here are those of
 Slurm 20.11 to 26.05 (`squeue.1`, `src/squeue/opts.c`, `src/common/slurm_errno.c`).
 
-The queue is printed with a separator that is made up anew for every call, so that no job's name,
-whatever it holds, can pass for a field or for a row.
+Each call of squeue has a random separator of its own, so that no job's name, whatever it holds, can
+pass for a field or a row.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ QUEUED = frozenset(
         "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "LAUNCH_FAILED", "RECONFIG_FAIL",
     )
 )  # fmt: skip
-"""Its script has not been started, or Slurm has put it back into the queue."""
+"""States of a job that has not started, or that Slurm has put back into the queue."""
 ON_ITS_WAY = frozenset(("CONFIGURING", "POWER_UP_NODE"))
-"""Of these: it has its nodes, which are made ready for it."""
+"""Those of `QUEUED` in which the job has its nodes, which are being made ready."""
 OVER: dict[str, Kind] = {
     "BOOT_FAIL": "boot_fail",
     "CANCELLED": "cancelled",
@@ -57,21 +57,21 @@ NEVER_MET = "DependencyNeverSatisfied"
 """The reason of a job that Slurm cancelled because one that it needed failed."""
 
 UNSEEN = frozenset((Signaled(53), Exited(1)))
-"""Of a batch script whose output could not be opened (1 up to 21.08): its node does not see the
-directory. From 23.02 on, where it may, Slurm makes a directory of that name there instead."""
+"""How a batch script ends whose output file cannot be opened (1 up to 21.08): its node does not
+see the directory. From 23.02 on, where it may, Slurm makes a directory of that name instead."""
 
 FIELDS = (
     "JobArrayID", "State", "Reason", "exit_code", "RestartCnt", "NodeList", "PreemptTime", "Name",
 )  # fmt: skip
 RETRYING = b"retrying"
-"""`sbatch` says so before it sleeps for a second or more; it has not been given a job then."""
+"""What `sbatch` prints before it sleeps for a second or more; it has no job number then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
     """Indices of an array as Slurm writes them: `0-999%3`, `1-9:2,12`.
 
-    `cut`: the rest was left out (`1,3,...`): anything beyond the last may be among them.
+    `cut`: Slurm left the rest out (`1,3,...`), so that any index beyond the last may belong here.
     """
 
     ranges: tuple[range, ...] = ()
@@ -92,16 +92,15 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """What Slurm says of a job, of one task of an array, or of those of its tasks that wait.
+    """Slurm's row about a job, about one task of an array, or about the array's waiting tasks.
 
-    `id` is the job's number, an array's for its tasks; `task` the index of the one that this is
-    about. `tasks` are those that wait together in one row. An array's row with neither is what is
-    left of tasks that ended without having started: they were all cancelled.
-    `reason` is Slurm's word for why it waits or ended. `status` is how the script ended, None
-    while it has not; 0 says nothing by itself (NODE_FAIL has it too). `restarts` counts how often
-    Slurm started it again. `node` is empty until it has one. `preempted`: it makes room for
-    another, now or when its grace is over; Slurm has forgotten that once it waits again.
-    `inferred`: Slurm says nothing of it; what is left of its array tells.
+    `id` is the job's number; for tasks, the array's. `task` is the index of a single task; `tasks`
+    are those that wait together in one row. An array's row with neither is left of tasks that were
+    cancelled before they started. `reason` is Slurm's code for why the job waits or ended. `status`
+    is how the script ended, None while it has not; 0 alone means nothing (NODE_FAIL has it too).
+    `restarts` counts how often Slurm started the job again. `node` is empty until it has one.
+    `preempted`: the job makes room for another, now or after its grace; Slurm forgets that once
+    the job waits again. `inferred`: Slurm has no row for this task; its array's row implies one.
     """
 
     id: str
@@ -118,25 +117,25 @@ class QueueRow:
 
     @property
     def phase(self) -> Phase:
-        """A state that is not known here counts as running: nothing is made of it."""
+        """Where the job stands. An unknown state counts as running, so that nothing follows."""
         if self.state in QUEUED:
             return "queued"
         return "over" if self.state in OVER else "running"
 
     @property
     def waits(self) -> bool:
-        """Whether it has no node: what it began before, if anything, is not Slurm's any more."""
+        """True if the job waits without a node: an earlier start of it is over for Slurm."""
         return self.phase == "queued" and self.state not in ON_ITS_WAY
 
     @property
     def kind(self) -> Kind:
-        """How it ended; empty while it has not."""
+        """How the job ended; empty while it has not."""
         if self.state == "CANCELLED" and self.reason == NEVER_MET:
             return "dependency"
         return OVER.get(self.state, "")
 
     def is_about(self, id: str, task: int | None = None) -> bool:
-        """Whether this row speaks of that job, or of that task of an array."""
+        """Whether this row is about that job, or about that task of an array."""
         if self.id != id:
             return False
         return self.task == task or (task is not None and task in self.tasks)
@@ -149,14 +148,14 @@ class QueueRow:
 
 
 def queue_format(separator: str) -> str:
-    """For `squeue --Format`. A field with a suffix and no width is printed whole, never cut."""
+    """Return the value of `squeue --Format`. A field with a suffix and no width is never cut."""
     return ",".join(f"{name}:{separator}" for name in FIELDS)
 
 
 def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
-    """The rows of what `squeue --noheader --Format queue_format(separator)` printed.
+    """Return the rows that `squeue --noheader --Format queue_format(separator)` printed.
 
-    Other lines (a site's greeting, the rest of a name that holds a line break) are passed over.
+    Skips other lines (a site's greeting, the rest of a name that holds a line break).
     """
     pieces = text.split(separator)
     rows = []
@@ -170,7 +169,7 @@ def read_queue(text: str, separator: str) -> tuple[QueueRow, ...]:
 def _row(
     id: str, state: str, reason: str, code: str, restarts: str, node: str, preempted: str, name: str
 ) -> QueueRow | None:
-    # Whatever was printed before this row, ends with a line break.
+    # Text that a site printed before this row ends with a line break.
     found = re.fullmatch(r"(\d+)(?:_(\d+)|_\[(.*?)\]?)?", id.rpartition("\n")[2].strip())
     if not found:
         return None
@@ -199,11 +198,11 @@ _SHOWN_LINE = re.compile(
     r"(?:(?!JobId=).*\n)*?\s+NodeList=(?P<node>\S*)\n",
     re.M,
 )
-"""A job as `scontrol show job` has it, whole up to where it runs."""
+"""A job as `scontrol show job` prints it, from its number to its node."""
 
 
 def read_shown(text: str) -> tuple[QueueRow, ...]:
-    """The rows of what `scontrol show job` printed; what is cut off before its end is left out."""
+    """Return the rows that `scontrol show job` printed, without one that is cut short."""
     rows = []
     for found in _SHOWN_LINE.finditer(text):
         array = dict(word.partition("=")[::2] for word in found["array"].split())
@@ -226,7 +225,7 @@ def read_shown(text: str) -> tuple[QueueRow, ...]:
 
 
 def read_tasks(text: str) -> Tasks:
-    """`0-999%3`, `1-9:2,12`, `1,3,...`."""
+    """Return the tasks that a text names: `0-999%3`, `1-9:2,12`, `1,3,...`."""
     ranges, cut = [], False
     for part in text.partition("%")[0].split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
@@ -239,7 +238,7 @@ def read_tasks(text: str) -> Tasks:
 
 
 def spans(numbers: Sequence[int]) -> list[str]:
-    """As Slurm is told them: `0-7`, `9`. In rising order."""
+    """Return rising numbers as Slurm's options take them: `0-7`, `9`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -250,7 +249,7 @@ def spans(numbers: Sequence[int]) -> list[str]:
 
 
 def read_status(text: str) -> Status | None:
-    """A wait status as one number (`768`), or as Slurm writes it elsewhere (`3:0`, `0:9`)."""
+    """Return the status from a wait status (`768`) or from `code:signal` (`3:0`, `0:9`)."""
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
     if not found:
         return None
@@ -270,23 +269,23 @@ UNREACHABLE = re.compile(
     r"|resource temporarily unavailable|shutting down",
     re.I,
 )
-"""The controller, or the way to it, is away: nothing is known of any job."""
+"""Messages of a controller that cannot be reached: they say nothing about any job."""
 FULL = re.compile(
     r"submitjob|maxjobcount|job queue full|unable to create job record|try again"
     r"|temporarily (unable to accept|disabled)|submissions disabled",
     re.I,
 )
-"""There are as many jobs as there may be: later there is room again."""
+"""Messages of a full queue: later there is room again."""
 NO_CONFIG = re.compile(
     r"could not establish a configuration source|unable to process configuration file", re.I
 )
 NOT_FETCHED = re.compile(
     r"contact|connect|timed out|host name lookup failure|temporar|server error|retrying", re.I
 )
-"""Beside that: there is one, which could not be fetched or read just now."""
+"""Messages beside `NO_CONFIG` where there is a configuration that cannot be fetched just now."""
 POLICY = re.compile(r"violates accounting/qos policy", re.I)
 LIMIT = re.compile(r"\b(Assoc|QOS|Max|Part)[A-Z]\w+")
-"""The limit's own name, which newer versions say beside that a policy was violated."""
+"""The name of the violated limit, which newer versions print beside `POLICY`."""
 OVER_ALREADY = re.compile(
     r"invalid job id|already (completing or )?(completed|finished)|already done|: no error$"
     r"|no longer pending",
@@ -295,15 +294,15 @@ OVER_ALREADY = re.compile(
 
 
 UNKNOWN = re.compile(r"invalid job id|^job \S+ not found", re.I | re.M)
-"""`scontrol` knows no such job."""
+"""What `scontrol` prints of a job that it does not know."""
 SAID_NO = re.compile(r"batch job submission failed|(unrecognized|invalid|unknown) option", re.I)
-"""`sbatch` itself says that nothing came of it."""
+"""What `sbatch` itself prints when it submitted nothing."""
 
 
 def read_id(text: str) -> str | None:
-    """The job's number from `sbatch --parsable`: `12`, or `12;cluster`; the last such line.
+    """Return the job's number from the output of `sbatch --parsable`: `12`, or `12;cluster`.
 
-    Of whole lines alone: of one that was cut, what is left may be the number of another job.
+    From the last such line that is whole: a number that was cut may be another job's.
     """
     for line in reversed(text.split("\n")[:-1]):
         if found := re.fullmatch(r"(\d+)(;.*)?", line.strip()):
@@ -312,7 +311,7 @@ def read_id(text: str) -> str | None:
 
 
 def one_line(text: str, longest: int = 500) -> str:
-    """What a program complained of: not its own name, nor that it would have tried again."""
+    """Return a program's errors in one line, without its own name and `retrying`."""
     around = re.compile(r"^\s*(s\w+:\s*)?((error|fatal):\s*)?|,? (sleeping and )?retrying\.?\s*$")
     lines = [around.sub("", line).strip() for line in text.splitlines()]
     said = "; ".join(filter(None, lines))
@@ -333,15 +332,18 @@ def is_unknown(text: str) -> bool:
 
 
 def is_plain_no(text: str) -> bool:
-    """Whether a refusal is in the words of `sbatch`: another's may come after it was done."""
+    """Whether a refusal is in the words of `sbatch`.
+
+    Another program's failure may come after the job was submitted.
+    """
     return bool(SAID_NO.search(text))
 
 
 def is_full(text: str) -> bool:
-    """Whether it may be submitted later.
+    """Whether a refused job may be submitted later.
 
-    A violated policy may be a limit on how many are submitted, or on how large or long one may be.
-    Newer versions name the limit. Where none is named, the former is taken to be meant.
+    A violated policy may be a limit on how many jobs there are, or on how large or long one may be.
+    Newer versions name the limit. Without a name the former is assumed.
     """
     if FULL.search(text):
         return True
@@ -349,18 +351,20 @@ def is_full(text: str) -> bool:
 
 
 def is_about_arrays(text: str) -> bool:
-    """Whether an array is refused for what it is: of too many tasks (`max_array_tasks`)."""
+    """Whether an array is refused for having too many tasks (`max_array_tasks`)."""
     return bool(re.search(r"job array specification|array (is )?too large", text, re.I))
 
 
 def is_over_already(text: str) -> bool:
-    """Whether all that a cancellation met with is that there was nothing left to cancel; or to
-    hold, where of tasks of one array each is spoken of."""
+    """Whether every error of a cancellation or a hold is that the job was over already.
+
+    Of an array there is a line for each task.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     return all(OVER_ALREADY.search(line) for line in lines)
 
 
 def read_setting(text: str, name: str) -> str:
-    """A value from `scontrol show config`; empty where it has none."""
+    """Return a setting's value from `scontrol show config`; empty if there is none."""
     found = re.search(rf"^{name}\s*= (.*)$", text, re.M)
     return found[1].strip() if found else ""

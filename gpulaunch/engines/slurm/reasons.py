@@ -1,8 +1,8 @@
-"""Why Slurm lets a job wait, in words; its own code follows in brackets, for looking it up.
+"""Why Slurm lets a job wait, in words; Slurm's code follows in brackets, for looking it up.
 
 Codes are those of `squeue.1` (JOB REASON CODES) and `src/common/job_state_reason.c` (before that
-`slurm_protocol_defs.c`), 20.11 to 26.05. One without words here is shown as it is: so is
-InvalidAccount, which 23.11.4 says of all that waits where nothing keeps accounts.
+`slurm_protocol_defs.c`), 20.11 to 26.05. A code without words here is shown as it is; so is
+InvalidAccount, which 23.11.4 gives to all waiting jobs of a cluster without accounting.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Literal, TypeAlias
 DEPENDENCY = "Dependency"
 HELD = frozenset({"JobHeldUser", "JobHeldAdmin"})
 Prospect: TypeAlias = Literal["passing", "person", "never"]
-"""What waiting will do: help; help once a person has done something; not help, as it asks for what
-it cannot be given on those terms."""
+"""What ends the wait: time alone; a person's doing; nothing, as the job asks for too much."""
 
 _NEVER = re.compile(
     r"\w*WallDuration\w*|\w*Max\w*Per(Job|Node)\w*|QOSMin\w+|MaxMemPerLimit|InvalidQOS"
@@ -25,11 +24,11 @@ _PERSON = re.compile(
     r"PartitionTimeLimit|PartitionNodeLimit|PartitionConfig|PartitionDown|PartitionInactive"
     r"|JobHeld(User|Admin)|JobHoldMaxRequeue|JobLaunchFailure|AccountingPolicy|QOSUsageThreshold"
     r"|(Assoc|QOS)Grp\w*((?<!Run)Minutes|Wall)\w*|Association(Time|Resource)Limit|NodeDown"
-    # Of nodes that are there: they may be configured otherwise, and the job is held until then.
+    # The nodes may be configured otherwise; until then the job is held.
     r"|BadConstraints"
 )
-"""All others pass. InvalidAccount would be of these, but see above; so would ReqNodeNotAvail, which
-is said of nodes that are reserved for a while as well."""
+"""All other reasons pass by themselves. Not here: InvalidAccount (see above), and ReqNodeNotAvail,
+which also stands for nodes that are reserved for a while."""
 
 _SHORTER = "a shorter timeout:, or another"
 _WORDS = (
@@ -69,9 +68,9 @@ _WORDS = (
 
 
 def in_words(reason: str, instead: str = "") -> str:
-    """`: others go first (Priority)`, to be put behind what it is about; empty for no reason.
+    """Return the reason as the end of a sentence: `: others go first (Priority)`; else empty.
 
-    `instead`: words where those of the code itself would say less.
+    `instead`: better words than the code's own.
     """
     if not reason:
         return ""
@@ -82,8 +81,8 @@ def in_words(reason: str, instead: str = "") -> str:
 
 
 def prospect(reason: str) -> Prospect:
-    """Of several, as of tasks of an array that are shown together, only what is true of all."""
-    # Behind a space it names nodes: `ReqNodeNotAvail, UnavailableNodes:n[1-2]`.
+    """Return what ends the wait; for the reasons of several tasks, what is true of all."""
+    # Node names may follow a space: `ReqNodeNotAvail, UnavailableNodes:n[1-2]`.
     codes = reason.partition(" ")[0].strip(",").split(",")
     if all(map(_NEVER.fullmatch, codes)):
         return "never"
@@ -92,7 +91,7 @@ def prospect(reason: str) -> Prospect:
 
 
 def is_mixed(reason: str) -> bool:
-    """Whether it is of several tasks, which may each have another."""
+    """Whether the reason lists several codes, of tasks that are shown in one row."""
     return bool(re.match(r"\w+,\w", reason))
 
 

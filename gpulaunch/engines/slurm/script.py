@@ -1,7 +1,7 @@
-"""What is submitted: the options of sbatch that a job's fields come to, and the batch script.
+"""What is submitted: a job's options of sbatch, and the batch script.
 
-The script is one for the whole run. It finds a Python on the node and becomes `node.py`, with the
-batch as its argument; all that differs from attempt to attempt is in files of the run directory.
+One script serves the whole run. It finds a Python on the node and becomes `node.py`, with the batch
+as its argument; all that differs from attempt to attempt is in files of the run directory.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.nodeside import put
 
 WARNING = 60
-"""Seconds before Slurm's time limit at which the script is told, by SIGTERM."""
+"""Seconds before Slurm's time limit at which Slurm sends the script SIGTERM."""
 TIME_LIMIT_MARGIN = 180.0
-"""What a job is given of Slurm's time beyond its own: the warning, that Slurm may warn 60 s earlier
-than it was asked to (`--signal` in sbatch.1), and a minute for its beginning."""
+"""Seconds of Slurm's time limit beyond the job's own: the warning, 60 s because Slurm may warn that
+much earlier (`--signal` in sbatch.1), and a minute to start."""
 RUN_DIR_TIMEOUT = 60
-"""Seconds for which a node that does not see the run directory yet looks again."""
+"""Seconds for which a node waits for the run directory to become visible."""
 
 PROBE_PATIENCE = 40
-"""The same of the probe, which is given a minute of Slurm's time."""
+"""Seconds for which the probe waits for the run directory; its time limit is a minute."""
 
 FIXED = (
     "--parsable",
-    # All of an environment that holds just what is meant to go along (`environment`). With a list
-    # of names Slurm would add the login environment, fetched on the node, to it.
+    # All of an environment that holds only what is to go to the nodes (`environment`). Given a list
+    # of names, Slurm would add the login environment, fetched on the node.
     "--export=ALL",
-    # Each attempt is submitted by itself, with a number and a log of its own; one that Slurm begins
-    # anew finds its claim taken, and gives the cards back. But where Slurm may not requeue, it
-    # cancels: a whole array for one task that it could not start.
+    # A job that Slurm starts again does no harm: it finds its claim taken and gives the cards back.
+    # Without --requeue, Slurm cancels a whole array for one task that it could not start.
     "--requeue",
     "--open-mode=append",
     "--chdir=/",
@@ -78,12 +77,12 @@ _SESSION = (
 )
 
 PROBE = "probe"
-"""In a batch's place: only see whether the run can be served there, and leave a sign of it."""
+"""The script's argument, in place of a batch, with which it only checks the node."""
 
 SHELL = "/bin/bash"
-"""Of the batch script, where there is one: dash, which `sh` is on Debian, drops functions that a
-shell exported (`module`). With -p it hands all variables on as they are, takes no function for a
-program and reads no start-up file: `BASH_ENV` is the job's own shell's to read, once."""
+"""The batch script's interpreter, where it exists: dash, which is `sh` on Debian, drops functions
+that a shell exported (`module`). With -p bash passes all variables on as they are, takes no
+function for a program and reads no start-up file: the job's own shell reads `BASH_ENV`, once."""
 
 TEXT = """\
 #!{shell}
@@ -120,9 +119,9 @@ exit 78
 
 
 def options(job: Job, run: RunDir) -> tuple[str, ...]:
-    """Those of sbatch for this job, or for an array of jobs for which they are the same.
+    """Return the options of sbatch for this job, without name and array, which are a batch's.
 
-    Neither the name nor the array, which are a batch's. What the job file adds itself comes last.
+    Jobs with equal options can share an array. The job file's own options come last.
     """
     told = job.engine.get("slurm", {})
     settings = (f"--{name}={word}" for name in SETTINGS for word in told.get(name, ()))
@@ -137,29 +136,29 @@ def options(job: Job, run: RunDir) -> tuple[str, ...]:
 
 def _resources(job: Job, kind: Sequence[str]) -> Iterable[str]:
     if job.demand.gpus:
-        # Of the one node (above). For `--gpus` 26.05 gives fewer where others are in use.
+        # Not `--gpus`, for which 26.05 gives fewer cards where others are in use.
         yield f"--gpus-per-node={':'.join((*kind, str(job.demand.gpus)))}"
     if job.demand.cpus is not None:
         yield f"--cpus-per-task={job.demand.cpus}"
     if job.timeout is not None:
-        # A backstop, in whole minutes; the node's side keeps the exact time.
+        # A backstop, in whole minutes; the keeper on the node keeps the exact limit.
         yield f"--time={math.ceil((job.timeout + job.grace + TIME_LIMIT_MARGIN) / 60)}"
 
 
 def _output(said: Path) -> str:
-    """A file for each job and task: `12_3`; of a job without tasks Slurm makes up a number.
+    """Return the pattern of Slurm's output files, one for each job and task: `12_3`.
 
-    A backslash anywhere makes Slurm take all of a file's name as it is, or leave the backslash out
-    (25.11): nowhere, then.
+    For a job without tasks Slurm makes up the second number. A backslash anywhere in the path turns
+    the pattern off, or is dropped (25.11): the output then goes to /dev/null.
     """
     text = str(said)
     return "/dev/null" if "\\" in text else text.replace("%", "%%") + "/%A_%a"
 
 
 def said(run: RunDir, id: str) -> str:
-    """What Slurm or the node's side had to say of a job (`12`, `12_3`): its last words, one line.
+    """Return the last lines that Slurm or the node's side printed of a job, as one line; else "".
 
-    Empty where it said nothing. What the job itself says is in its log.
+    `id`: `12`, or `12_3`. The job's own output is in its log.
     """
     found = _said(run, id)
     lines = [line.strip() for line in (tail(found[0], 4000) if found else "").splitlines()]
@@ -167,7 +166,7 @@ def said(run: RunDir, id: str) -> str:
 
 
 def forget_silence(run: RunDir, id: str) -> None:
-    """Of a job that is over, and of which Slurm and the node's side said nothing: no empty file."""
+    """Remove the job's output file if Slurm and the node's side left it empty."""
     for path in _said(run, id):
         with suppress(OSError):
             if not path.stat().st_size:
@@ -175,15 +174,14 @@ def forget_silence(run: RunDir, id: str) -> None:
 
 
 def _said(run: RunDir, id: str) -> list[Path]:
-    # A made-up number is never that of another task: there is but the one.
+    # Of a job without tasks there is one file, whose second number Slurm made up.
     return [run.said / id] if "_" in id else sorted(run.said.glob(f"{id}_*"))
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What goes along to the nodes: the shell's variables, as on this machine.
+    """Return the variables that go to the nodes: this machine's, without masks and session.
 
-    Without masks, which on a node are Slurm's to set, and what belongs to the session here. What
-    is Slurm's own (an allocation, settings) `commands.Slurm` leaves out.
+    On a node Slurm sets the masks. `commands.Slurm` removes Slurm's own variables.
     """
     return {name: value for name, value in base.items() if name not in (*_MASKS, *_SESSION)}
 
@@ -196,7 +194,7 @@ def lay_out(run: RunDir, pythons: Sequence[str] = (sys.executable,)) -> None:
 
 
 def text(run: str, pythons: Sequence[str], patience: int = RUN_DIR_TIMEOUT) -> str:
-    """The batch script, for any `sh`. `pythons` are tried first; `patience` in seconds."""
+    """Return the batch script, for any `sh`. It tries `pythons` first; `patience` in seconds."""
     tried = dict.fromkeys((*pythons, "python3", "python"))
     return TEXT.format(
         shell=f"{SHELL} -p" if os.access(SHELL, os.X_OK) else "/bin/sh",

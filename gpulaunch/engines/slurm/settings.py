@@ -1,4 +1,4 @@
-"""What the engine of a Slurm cluster is told for a whole run."""
+"""The settings of the Slurm engine for a whole run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`words` go to every sbatch. `cycle`: seconds between two looks at Slurm's queue."""
+    """A run's settings: `words` are options for every sbatch; `cycle` is the number of seconds
+    between two looks at Slurm's queue."""
 
     words: tuple[str, ...] = ()
     cycle: float = 5.0
 
     @classmethod
     def of(cls, words: Sequence[str], environ: Mapping[str, str]) -> Settings:
-        """Raises UsageError where GPULAUNCH_SLURM_CYCLE is no number of seconds above 0."""
+        """Return the settings with the cycle of GPULAUNCH_SLURM_CYCLE.
+
+        Raises UsageError where that is not a duration above 0.
+        """
         text = environ.get(CYCLE)
         if text is None:
             return cls(tuple(words))

@@ -1,10 +1,10 @@
-"""What waits in Slurm's queue and will go on waiting: who says so, and when it is given up.
+"""Attempts that wait in Slurm's queue for what time will not bring: warns, and gives up in the end.
 
     a look ─▶ reason ─ passes ─▶ nothing
-                     ├ a person is to act ─▶ SETTLED later ─▶ said, once of each reason
-                     └ never ─▶ the same; PATIENCE later ─▶ given up
+                     ├ a person must act ─▶ after SETTLED: a warning, once for each job and reason
+                     └ never ─▶ the same; after NEVER_STARTS_TIMEOUT: given up
 
-Pure: decides, and makes the sentences; the engine ends what is given up.
+Pure: decides and makes the sentences; the engine ends the attempts that are given up.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpulaunch.engines.slurm.attempt import SlurmAttempt
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 
 NEVER_STARTS_TIMEOUT = 60.0
-"""Seconds for which Slurm must say that an attempt can never start: settings of a partition or a
-QOS are changed one by one."""
+"""Seconds for which Slurm must say that an attempt can never start before it is given up: an
+administrator changes settings of a partition or a QOS one by one."""
 SETTLED = 2.0
-"""Seconds after which a reason is told: Slurm may look at a job several times before it knows."""
+"""Seconds for which a reason must last before the warning: Slurm's first reasons may be wrong."""
 MAX_JOBS_SHOWN = 3
 
 
 class Standstill:
-    """`warn` takes a line for people."""
+    """Since when each attempt is stuck, and for which reason. `warn` takes a line for people."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -32,7 +32,7 @@ class Standstill:
         self._said: set[tuple[str, str]] = set()
 
     def look(self, waiting: Iterable[SlurmAttempt], now: float) -> list[SlurmAttempt]:
-        """Those of what waits, as it was last seen, that are given up at that monotonic time."""
+        """Warn of stuck attempts; return those to give up at that monotonic time."""
         seen: dict[AttemptId, tuple[str, float]] = {}
         stuck: dict[str, list[SlurmAttempt]] = {}
         over = []
@@ -52,7 +52,7 @@ class Standstill:
         return over
 
     def _say(self, reason: str, some: list[SlurmAttempt]) -> None:
-        """Once of each job. Another attempt of it may wait for the same."""
+        """Warn once for each job and reason: its next attempt may wait for the same."""
         new = [held for held in some if (reason, held.attempt.job) not in self._said]
         self._said.update((reason, held.attempt.job) for held in new)
         if not new:
@@ -69,6 +69,6 @@ class Standstill:
 
 
 def why_never(held: SlurmAttempt) -> str:
-    """Why an attempt that is given up could not be started."""
+    """Return why an attempt that is given up could not be started."""
     reason = held.row.reason if held.row else ""
     return f"Slurm will not start it{in_words(reason)}"

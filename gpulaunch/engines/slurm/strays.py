@@ -1,8 +1,8 @@
-"""What is in Slurm's queue of ours and can begin nothing any more: it is taken out of it.
+"""Cancels this run's jobs in Slurm's queue whose start would do nothing.
 
-A batch may be there twice (the answer to its first submission was lost), or although `sbatch` has
-failed, or was withdrawn when Slurm did not answer. Once another start holds an attempt's claim, or
-a launcher does, what still waits for it would take its cards for nothing.
+A batch may be in the queue twice (the answer to its first submission was lost), or although
+`sbatch` failed, or it was withdrawn while Slurm did not answer. Once another start or a launcher
+has claimed an attempt, a job that still waits for it would take cards for nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from gpulaunch.process.nodeside import NodeStart, Withdrawn, read_start
 
 
 class Strays:
-    """`prefix` begins the titles of this run; `is_known` says of an attempt, and of a number that
-    Slurm has for it, whether somebody else looks after that."""
+    """The search for such jobs. `prefix` begins the titles of this run.
+
+    `is_known` tells if the engine follows an attempt under a number of Slurm's.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Strays:
         self._titled: dict[str, Batch] = {}
 
     def look(self, rows: Sequence[QueueRow], started: frozenset[str]) -> None:
-        """`started` are the names of the attempts that somebody has claimed."""
+        """Cancel the stray jobs among the rows. `started`: the names of claimed attempts."""
         waiting = [row for row in rows if row.waits and row.name.startswith(self._prefix)]
         if any(row.name not in self._titled for row in waiting):
             self._titled = {batch.title: batch for batch in batches.read_all(self._run)}
@@ -56,7 +58,7 @@ class Strays:
                 yield number
 
     def _is_anothers(self, attempt: AttemptId, number: str, row: QueueRow) -> bool:
-        """The attempt was begun as another job, withdrawn, or begun as this one before that."""
+        """True if another job, an earlier start of this one, or a launcher claimed the attempt."""
         with suppress(OSError):
             match read_start(self._run.start(attempt)):
                 case Withdrawn():

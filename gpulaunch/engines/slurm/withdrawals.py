@@ -1,9 +1,9 @@
-"""Attempts that were withdrawn before they began: Slurm is told, and then they are over.
+"""Attempts that were withdrawn before they began: cancelled in Slurm, then over.
 
 begin ─▶ scancel ─▶ answered ─▶ over
-            └─ no answer, soon or as is known ─▶ over all the same; Slurm is told once it answers
+            └─ no answer in time, or an outage ─▶ over all the same; cancelled once Slurm answers
 
-Whatever becomes of them in its queue, no node begins one any more.
+Whatever becomes of such a job in Slurm's queue, no node starts its attempt any more.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.loop import Loop
 
 WITHDRAWAL_TIMEOUT = 5.0
-"""Seconds for which Slurm's answer is waited for."""
+"""Seconds to wait for scancel's answer before an attempt is over without it."""
 MAX_NUMBERS_SHOWN = 8
-"""Numbers, and ranges of them, that are shown to people."""
+"""Slurm's job numbers, and ranges of them, in a line for people."""
 
 
 class Withdrawals:
-    """`over` is called with each of them once; `away` where Slurm does not answer."""
+    """The attempts that were withdrawn and that Slurm may still have.
+
+    `over` is called once with each attempt; `away` with the reason when Slurm does not answer.
+    """
 
     def __init__(
         self,
@@ -44,15 +47,15 @@ class Withdrawals:
 
     @property
     def any_untold(self) -> bool:
-        """Slurm may have some of them still."""
+        """True while Slurm may still have a withdrawn attempt."""
         return bool(self._untold)
 
     def get(self, attempt: AttemptId) -> SlurmAttempt | None:
-        """One that Slurm may have still."""
+        """Return a withdrawn attempt that Slurm may still have; else None."""
         return self._untold.get(attempt)
 
     def begin(self, some: Sequence[SlurmAttempt], away: bool) -> None:
-        """`away`: Slurm is known not to answer; `let_go` is to follow."""
+        """Cancel these attempts in Slurm. `away`: an outage is known, and `let_go` follows."""
         for held in some:
             self._waiting[held.attempt] = self._untold[held.attempt] = held
         if not away:
@@ -65,21 +68,21 @@ class Withdrawals:
         )
 
     def let_go(self) -> None:
-        """They are over, without Slurm."""
+        """End all attempts that wait for Slurm's answer, without it."""
         some, self._waiting = self._waiting, {}
         for held in some.values():
             self._over(held)
 
     def found(self, some: Iterable[SlurmAttempt]) -> None:
-        """They are over, and Slurm has them still."""
+        """Add attempts that are already over while Slurm still has their jobs."""
         self._untold.update({held.attempt: held for held in some})
 
     def numbered(self, some: Sequence[SlurmAttempt]) -> None:
-        """They were on their way to Slurm, and have arrived."""
+        """Cancel attempts that Slurm has just given a number."""
         self._tell(some)
 
     def told(self, some: Sequence[SlurmAttempt]) -> None:
-        """Slurm will not start them."""
+        """Forget attempts that Slurm will not start, and end those that waited for that."""
         for held in some:
             self._untold.pop(held.attempt, None)
             if self._waiting.pop(held.attempt, None):
@@ -88,7 +91,7 @@ class Withdrawals:
     def look(
         self, rows: Sequence[QueueRow], asked_at: float, on_its_way: Callable[[AttemptId], bool]
     ) -> None:
-        """What Slurm has of them, asked at that monotonic time, is told again."""
+        """Cancel again what the queue, read at that monotonic time, still shows of them."""
         sight = QueueSnapshot(rows)
         there = []
         for held in list(self._untold.values()):
@@ -104,7 +107,7 @@ class Withdrawals:
         self._tell(there)
 
     def removed_by(self) -> str:
-        """What a person may type to have Slurm forget those that wait for its answer."""
+        """Return the commands by which a person can cancel those that wait for Slurm's answer."""
         waiting = self._waiting.values()
         words = [term for term, _ in ranges(held.id for held in waiting if held.id)]
         if len(words) > MAX_NUMBERS_SHOWN:
@@ -127,7 +130,7 @@ class Withdrawals:
             self._slurm.cancel([held.id for held in part], answered)
 
     def _answered(self, some: Sequence[SlurmAttempt]) -> None:
-        """They are over; Slurm is told again until its queue shows that it has heard."""
+        """End attempts that scancel has taken. `look` cancels again until the queue shows it."""
         for held in some:
             if self._waiting.pop(held.attempt, None):
                 self._over(held)
