@@ -1,6 +1,7 @@
-"""Attempts that run now, what they take, and what was asked of them. Launch and stop are told here.
+"""Attempts that have not ended, what they take, and whether they were asked to end.
 
-Cards are taken by whoever decided on them (`core.admission`); tokens and CPUs are counted here.
+Only this module emits Launch and StopAttempt, and it counts tokens and CPUs. Cards are taken by
+`core.admission`, which decides on them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ _RANK: dict[Wish, int] = {"": 0, "stopped": 1, "interrupted": 2, "cancelled": 3}
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """Attempts of one demand that an engine was handed together, to let no more than `at_once` of
-    them run at a time: together they take the tokens of so many. `lives`: how many have not ended.
+    """Attempts of one demand of which the engine itself lets at most `at_once` run at a time.
+
+    Each uses `each` tokens; `lives` of the attempts have not ended.
     """
 
     token: str
@@ -34,20 +36,21 @@ class Share:
 
     @property
     def taken(self) -> int:
-        """Tokens that they take."""
+        """Tokens that these attempts take together: those of at most `at_once` attempts."""
         return self.each * min(self.at_once, self.lives)
 
 
 @dataclass(slots=True, eq=False)
 class ActiveAttempt:
-    """An attempt that has not ended. `wish` is what was asked of it, the strongest so far.
+    """An attempt that has not ended. `wish` is the strongest way in which it was asked to end.
 
+    `node` is None when the job is no longer in the file. `killed`: it is to end by KILL at once.
     `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
-    not ours. `node` is None when the job is no longer in the file. `cause`: the service that went.
-    `misplaced`: it was seen on a card that is not its own. `worker`: the attempt whose process goes
-    on with this one. `adopted`: an earlier supervisor handed it to the engine's queue: it goes on
-    without, and is ours as any other. `after`: it starts once these have succeeded. `share`: with
-    whom it shares its tokens.
+    not this run's. `adopted`: an earlier supervisor handed it to the engine's queue, where it
+    outlives supervisors; this one treats it like its own. `cause`: the service whose end
+    interrupted it. `misplaced`: the failure, if it was seen on a card that is not its own.
+    `worker`: the attempt that started the worker in which this one runs. `after`: it starts once
+    these have succeeded. `share`: the attempts with which it shares its tokens.
     """
 
     id: AttemptId
@@ -70,12 +73,15 @@ class ActiveAttempt:
 
     @property
     def cpus(self) -> int:
-        """CPUs that it takes from those allowed: jobs with cards and services take none."""
+        """CPUs that the attempt takes of the run's: attempts with cards and services take none."""
         return 0 if self.service else cpus_of(self.demand)
 
 
 class ActiveAttempts:
-    """`queueing`: the engine places them by itself, and they outlive a supervisor."""
+    """All attempts of the run that have not ended, with the tokens, CPUs and cards they take.
+
+    `queueing`: the engine places attempts by itself, and they outlive a supervisor.
+    """
 
     def __init__(self, effects: Effects, queueing: bool = False) -> None:
         self._effects = effects
@@ -96,8 +102,10 @@ class ActiveAttempts:
         return self._live.get(attempt)
 
     def inherit(self, attempt: AttemptId, node: Node | None) -> None:
-        """Take up one that an earlier supervisor left without an end. `node`: None where its job
-        is no longer in the file."""
+        """Take up an attempt that has no end on record and was launched by an earlier supervisor.
+
+        `node`: None where its job is no longer in the file.
+        """
         if self._queueing:
             self._adopt(attempt, node)
             return
@@ -120,8 +128,11 @@ class ActiveAttempts:
         after: tuple[AttemptId, ...] = (),
         share: Share | None = None,
     ) -> ActiveAttempt:
-        """Start the job's next attempt on these cards, which suit it; in an idle worker's process
-        where one is named. `after`: once these have succeeded; `share`: as one of these."""
+        """Launch the job's next attempt on these cards and return the attempt.
+
+        `worker`: the idle worker that runs it. `after`: attempts that must succeed before it
+        starts. `share`: the attempts with which it shares its tokens.
+        """
         number = len(self._effects.ledger.jobs[node.name].attempts) + 1
         live = ActiveAttempt(
             AttemptId(node.name, number), node, node.job.demand, cards, worker=worker
@@ -131,8 +142,8 @@ class ActiveAttempts:
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
         self._effects.fact(AttemptLaunched(live.id, uuids, worker, self._queueing, after))
-        told = (share.token, share.at_once) if share else None
-        self._effects.emit(Launch(live.id, node.job, gpus, worker, after, told))
+        token_limit = (share.token, share.at_once) if share else None
+        self._effects.emit(Launch(live.id, node.job, gpus, worker, after, token_limit))
         return live
 
     def _begin(self, live: ActiveAttempt) -> None:
@@ -165,7 +176,10 @@ class ActiveAttempts:
             self.tokens.subtract(live.demand.uses)
 
     def stop(self, live: ActiveAttempt, wish: Wish, by: str, now: bool = False) -> None:
-        """Ask for its end. A weaker wish after a stronger one changes nothing."""
+        """Ask the engine to end the attempt. A weaker wish after a stronger one changes nothing.
+
+        `by` says in words who or what asked; `now`: KILL at once.
+        """
         if _RANK[wish] <= _RANK[live.wish] and not (now and not live.killed):
             return
         live.wish = max(wish, live.wish, key=_RANK.__getitem__)
@@ -180,7 +194,7 @@ class ActiveAttempts:
 
 
 def cpus_of(demand: Demand) -> int:
-    """CPUs reserved while it runs; a job with cards is never held back by them."""
+    """The CPUs that an attempt of this demand reserves: 0 with cards, else 1 where unstated."""
     if demand.gpus:
         return 0
     return 1 if demand.cpus is None else demand.cpus

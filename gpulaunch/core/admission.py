@@ -31,7 +31,14 @@ FOCUSED = ("ready", "asking")
 
 
 class Admission:
-    """Starts jobs, asks for cards and gives them back. `closed` says why nothing may start."""
+    """Starts ready jobs, asks for cards and gives them back.
+
+    `limits`: tokens by name; `cpus`: what jobs without cards may take together; `closed` returns
+    why nothing may start now, empty where jobs may.
+
+    `blocked`: ready jobs that the last pass could not start; `reserving`: the job for which cards
+    are kept as they come free; `focus`: the only job that may start now, with its services.
+    """
 
     def __init__(
         self,
@@ -63,7 +70,10 @@ class Admission:
         self.gang = GangReservation(effects)
 
     def admit(self) -> None:
-        """Start what can start. Ends: each round gives cards back or starts something."""
+        """Start all jobs that can start now, in passes until one changes nothing.
+
+        This ends, because each pass but the last starts a job or gives cards back.
+        """
         if self._closed():
             self._close()
             return
@@ -79,7 +89,7 @@ class Admission:
         self.gang.give_up()
 
     def _pass(self) -> bool:
-        """One round; True if another may find more."""
+        """Make one pass over the ready jobs; return whether another may start more."""
         self.blocked = []
         self._kept_tokens.clear()
         self._cpus_kept = self._settled = self._reserved = False
@@ -103,7 +113,7 @@ class Admission:
         return again
 
     def _focused(self) -> list[Node]:
-        """The only ones that may start while one job is given room."""
+        """The ready jobs among the focused job and its services: only these may start now."""
         assert self.focus is not None
         return [node for node in (*closure(self.focus), self.focus) if node.state == "ready"]
 
@@ -145,7 +155,7 @@ class Admission:
                 self._cpus_kept = self._cpus_kept or node.blocked_on == "cpus"
 
     def obstacle(self, node: Node) -> str:
-        """What, other than cards, keeps a ready job from starting; empty for nothing."""
+        """What, other than cards, keeps a ready job from starting: a key, empty for nothing."""
         demand = node.job.demand
         for token, count in Counter(demand.uses).items():
             taken = self._attempts.tokens[token] + self._kept_tokens[token]
@@ -160,7 +170,7 @@ class Admission:
         return ""
 
     def _place(self, node: Node, demand: Demand) -> None:
-        """Start it, or claim cards that may soon be ours together, or leave it blocked."""
+        """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
         here = best((c for c in self._cards if suits_now(c, demand)), demand.gpus)
         if len(here) == demand.gpus:
             self._start(node, here)
@@ -174,9 +184,9 @@ class Admission:
         self._park(node)
 
     def _attainable(self, demand: Demand) -> list[Card]:
-        """Cards that are not ready and may be, the surest first, within the run's limit.
+        """Cards that may soon suit the demand, the surest first, within the run's limit.
 
-        Ours that give back their memory come last: another may be had sooner.
+        Leased cards that still give memory back come last: another may be had sooner.
         """
         now = self._effects.now.mono
         room = max(0, self._cards.limit - self._cards.held())
@@ -188,9 +198,9 @@ class Admission:
         return asked + others[:room] + draining
 
     def _claim(self, cards: list[Card], demand: Demand) -> None:
-        """Keep these cards for a job, and ask for those that are not ours.
+        """Reserve these cards for a job in this pass, and ask for those that are not leased.
 
-        The doubtful ones first: others would have to be given back if those are refused.
+        Doubtful ones are asked for first: if they are refused, the others would be given back.
         """
         wanted = [card for card in cards if card.state in ("free", "occupied")]
         doubtful = [card for card in wanted if _doubtful(card, demand)]
@@ -200,7 +210,7 @@ class Admission:
             self._cards.acquire(card)
 
     def _is_spoken_for(self, card: Card, node: Node) -> bool:
-        """An idle worker there will go on with a job that is not less urgent than this one."""
+        """Whether an idle worker on the card goes on with another job of this priority or more."""
         return any(
             card in resident.cards and self._has_next(resident, node)
             for resident in self._idle_workers
@@ -219,7 +229,7 @@ class Admission:
         )
 
     def _start_in(self, resident: IdleWorker, node: Node) -> None:
-        """In the worker's process, on the cards that it has."""
+        """Start the job in the idle worker's process, on the worker's cards."""
         self._idle_workers.take(resident)
         self._start(node, list(resident.cards), resident)
 
@@ -253,7 +263,7 @@ class Admission:
                 self._cards.release(card)
 
     def _look_again(self, node: Node) -> None:
-        """Strangers' processes announce no end: see from time to time whether they are gone."""
+        """Set timers to look again at cards with strangers' processes: nothing tells their end."""
         for card in self._cards:
             self._cards.look_later(card, node.job.demand)
             due = card.state == "occupied" and card.not_before <= self._effects.now.mono
@@ -269,7 +279,7 @@ class Admission:
         return self._idle_workers.end_idle(self._are_to_come) or bool(idle)
 
     def _are_to_come(self, demand: Demand) -> bool:
-        """Jobs for the same worker are waiting for something else, and no job waits for cards."""
+        """Whether jobs for this demand's worker are still to come, while no job waits for cards."""
         if self._closed() or self.focus is not None or self.reserving is not None:
             return False
         if any(node.blocked_on in ("cards", "room") for node in self.blocked):
@@ -281,7 +291,7 @@ class Admission:
     # ── A job overtaken too often ───────────────────────────────────────────────────────────────
 
     def _reserve(self) -> None:
-        """Keep cards for the job that is reserving, as they come free; start it once it can."""
+        """Keep cards for the job `reserving` as they come free; start it once it has enough."""
         node = self.reserving
         if node is None:
             return
@@ -308,7 +318,7 @@ class Admission:
                 self.gang.keep(here)
 
     def _close_shared(self, count: int, demand: Demand) -> None:
-        """Nothing new on so many shared cards, the emptiest first, that they come free."""
+        """Let nothing new start on `count` shared cards, the emptiest first: they then empty."""
         shared = [
             c for c in self._cards if c.state == "leased" and c.attempts and not c.reservations
         ]
@@ -318,7 +328,7 @@ class Admission:
             card.reserved = True
 
     def _choose_reserving(self) -> bool:
-        """Whom to reserve for next; True if another round has now more to start."""
+        """Choose the job to keep cards for; return whether another pass may start more."""
         node = self.reserving
         done = node is not None and node.state != "ready"
         if node is None or done or (node.job.demand.gpus > 1 and not self._in_reach()):
@@ -338,19 +348,22 @@ class Admission:
             return False
         if node.skipped >= self._patient_for:
             return True
-        # Its cards are elsewhere while others lie idle: only the one who may gather can keep
-        # those until the rest comes.
+        # Another launcher has some of the job's cards, while others are free: only who has the
+        # right to reserve a gang may keep the free ones until the rest comes.
         usable = [card for card in self._cards if not card.drained and not card.reservations]
         elsewhere = any(card.state == "elsewhere" for card in usable)
         spare = any(card.state == "free" for card in usable)
         return demand.gpus > 1 and elsewhere and spare
 
     def _in_reach(self) -> bool:
-        """Is there any card to begin with? Else the right to gather is of more use to others."""
+        """Whether the run has a card or can have one to begin a gang with.
+
+        If not, the right to reserve a gang is of more use to another launcher.
+        """
         return any((card.held or card.state == "free") and not card.drained for card in self._cards)
 
     def gather_timer(self) -> None:
-        """No card has come for long: let go, unless one of ours is certain to come."""
+        """Release an overdue gang reservation, unless a card of this run is about to be free."""
         if not self.gang.overdue:
             return
         if any(self._comes_free(card) for card in self._cards):
@@ -360,7 +373,7 @@ class Admission:
             self.gang.pause()
 
     def hold_out_timer(self, name: str) -> None:
-        """No other card has come for long: one that the job avoids is better than none."""
+        """Let the job have a card that it avoids, as no other card has come free for long."""
         node = self._jobs.nodes.get(name)
         avoid = node.job.demand.avoid if node is not None else frozenset()
         if node is None or node.state != "ready" or not avoid:
@@ -371,14 +384,17 @@ class Admission:
             self._jobs.hold_out(node)
 
     def _comes_free(self, card: Card) -> bool:
-        """It is ours, and will be idle without anybody's help."""
+        """Whether the run has the card, and all that is on it ends by itself."""
         lives = [self._attempts.get(attempt) for attempt in card.attempts]
         if any(live is None or (live.service and not live.wish) for live in lives):
             return False
         return bool(lives or card.idle_workers) or card.state in ("asking", "draining")
 
     def _fits_beside_services(self, demand: Demand) -> bool:
-        """Could it run while all services go on? Else reserving for it would starve them all."""
+        """Whether the demand fits beside all running services.
+
+        If not, cards kept for it would starve every other job, and never be enough.
+        """
         services = self._attempts.services()
         tokens = Counter(token for live in services for token in live.demand.uses)
         tokens.update(demand.uses)
@@ -393,7 +409,10 @@ class Admission:
     # ── Services ────────────────────────────────────────────────────────────────────────────────
 
     def _room_for(self, service: Node) -> bool:
-        """Would this service, all that run, and the widest job that needs one of them, fit?"""
+        """Whether this service and all running ones fit together with each job they serve.
+
+        A service that left no room for the jobs that need it would keep its card for nothing.
+        """
         kept_for = self.reserving
         if kept_for not in (None, service) and service not in closure(kept_for):
             return False
@@ -415,13 +434,13 @@ class Admission:
 
 
 def _doubtful(card: Card, demand: Demand) -> bool:
-    """It was not to be had when it was last looked at."""
+    """Whether the card could not be had for this demand when it was last looked at."""
     short = card.memory_free is not None and card.memory_free < demand.gpu_memory
     return card.state == "occupied" or short
 
 
 def _took_what_it_lacks(demand: Demand, other: Node) -> bool:
-    """A later job that starts with this demand overtakes the other."""
+    """Whether a job of this demand takes what `other`, which is blocked, waits for."""
     match other.blocked_on:
         case "cards":
             return demand.gpus > 0

@@ -1,9 +1,9 @@
-"""Many jobs that fail fast, one after the other, in the same way: stop, rather than burn the list.
+"""Stops a run in which many jobs in a row fail fast and in the same way.
 
-Counted are different jobs in a row, with no success and no other kind of end between them. To stop
-a list that would have gone well costs a night, to run one that fails at once costs little: the
-limit wants to be a number that chance does not reach. It is of this supervisor's time alone; what
-follows from it is Run's.
+It counts different jobs, with no success and no other kind of failure between them. Stopping a
+list that would have gone well costs a night, running one that fails at once costs little: so the
+limit has to be a number that chance does not reach. The count is lost with its supervisor, and
+what follows from a trip is `core.run`'s.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from collections.abc import Iterable
 from gpulaunch.core.words import duration
 
 FAST_FAILURE_SECONDS = 60.0
-"""An attempt that fails within so many seconds has hardly begun its work."""
+"""Seconds below which a failed attempt counts: it has hardly begun its work."""
 
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+")
 MIN_BREAKER = 3
+"""Characters that a job's value needs to be taken out of a text: shorter ones are in any text."""
 
 
 class Breaker:
-    """`tripped` says why nothing more is to start; empty while all is well."""
+    """A count of jobs that failed alike. `tripped` says why nothing more starts; empty: it may.
+
+    `limit`: so many jobs trip it; None: never.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -31,7 +35,7 @@ class Breaker:
 
     @property
     def waits(self) -> str:
-        """The same, with how a person goes on."""
+        """`tripped`, followed by what a person can do now."""
         return (
             f"{self.tripped}; go on from another terminal with what failed (gpulaunch retry) or"
             " without (gpulaunch resume), or end the run (Ctrl-C)"
@@ -43,8 +47,11 @@ class Breaker:
     def failed(
         self, job: str, status: str, evidence: str, params: Iterable[str], seconds: float
     ) -> None:
-        """`status` is how it ended, in words; `evidence` what shows why; `params` what varies from
-        job to job."""
+        """Count a failed attempt that ran for `seconds`; trip once `limit` jobs failed alike.
+
+        `status` is how it ended, in words; `evidence` shows why; `params` are the job's values,
+        which differ from job to job.
+        """
         if seconds >= FAST_FAILURE_SECONDS:
             self._jobs.clear()
             return
@@ -66,7 +73,7 @@ class Breaker:
 
 
 def without_own(text: str, params: Iterable[str]) -> str:
-    """The text without what is the job's own: its name and values, and all numbers."""
+    """Return the text with the job's own values as `*` and every number as 0."""
     for value in sorted(params, key=len, reverse=True):
         if len(value) >= MIN_BREAKER:
             text = text.replace(value, "*")

@@ -1,13 +1,13 @@
-"""Cards on which different jobs fail that succeed elsewhere: noticed, put to the test, set aside.
+"""Sets aside cards on which jobs fail that succeed on other cards.
 
     3 jobs in a row fail there ──most succeed elsewhere──▶ each of them is tried once elsewhere
                                                               │ 5 in a row, 3 succeeded elsewhere
                                                               ▼
                                                      the card is set aside
 
-A success there ends the suspicion. A job that fails elsewhere as well is guilty itself, and counts
-no more. Two jobs that lost the card by their own words, though the driver finds it well, are
-enough. What is known here is of this supervisor's time alone, and never in the journal.
+A success on the card ends the suspicion. A job that fails elsewhere as well is at fault itself, and
+counts no more. Two jobs that report the card as lost are enough, even if the driver finds it well.
+The counts are lost with their supervisor, and are never in the journal.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SUCCESSES_TO_CLEAR = 3
 SUCCESSES_ELSEWHERE = 3
 FAILURES_PER_SUCCESS = 4
 LOST_TO_SET_ASIDE = 2
-"""One job in ten that fails by chance does so five times in a row on one card once in 100,000 jobs;
-on a card that is sick the five are there at once, and none of them is lost."""
+"""Numbers of different jobs. Where one job in ten fails by chance, five in a row fail on one card
+once in 100,000 jobs; on a sick card five fail soon, and all of them run again elsewhere."""
 
 BLAMABLE = frozenset(
     {
@@ -46,15 +46,15 @@ BLAMABLE = frozenset(
         "collective",
     }
 )
-"""Classes of failure that a sick card can cause."""
+"""Failure classes that a sick card can cause."""
 
 
 @dataclass(slots=True)
 class FailureStreak:
     """Jobs that failed on a card since the last success there, each with its class.
 
-    `cleared` are those of them that have succeeded elsewhere since. `good` and `bad` count all
-    ends on other cards since.
+    `cleared` are those of these jobs that have succeeded elsewhere since. `good` and `bad` count
+    all successes and failures on other cards since.
     """
 
     failed: dict[str, str] = field(default_factory=dict)
@@ -64,14 +64,14 @@ class FailureStreak:
 
     @property
     def stands_out(self) -> bool:
-        """Jobs fail here in a row, while most succeed elsewhere."""
+        """True while jobs fail in a row on this card and most succeed on others."""
         return len(self.failed) >= IN_A_ROW and self.good >= max(
             SUCCESSES_ELSEWHERE, FAILURES_PER_SUCCESS * self.bad
         )
 
 
 class CardHealth:
-    """Watches ends of attempts on single cards; sets cards aside, gives their jobs another try."""
+    """Watches the ends of attempts on single cards; sets cards aside and requeues their jobs."""
 
     def __init__(self, cards: Cards, jobs: Jobs) -> None:
         self._cards = cards
@@ -81,7 +81,7 @@ class CardHealth:
         self._tried: set[str] = set()  # a job gets one more try on a card's account
 
     def doubted(self, card: Card, job: str) -> bool:
-        """Whether others have failed there in a row before this job did."""
+        """Whether other jobs failed in a row on the card before this job did."""
         streak = self._streaks.get(card.gpu.uuid)
         return streak is not None and len(streak.failed.keys() - {job}) + 1 >= FAILURES_TO_DOUBT
 
@@ -97,7 +97,7 @@ class CardHealth:
             self._judge(self._cards[uuid], streak)
 
     def failed(self, live: ActiveAttempt, failure: str) -> None:
-        """To be told once the job is settled, or waits again."""
+        """Count a failed attempt. Call this once its job is settled, or waits again."""
         if len(live.cards) != 1 or failure not in BLAMABLE:
             return
         (card,) = live.cards
@@ -140,7 +140,7 @@ class CardHealth:
         self._elsewhere(card, left, f"failed on GPU {card.gpu.index}, which was set aside")
 
     def _elsewhere(self, card: Card, names: Iterable[str], why: str) -> None:
-        """Jobs that failed for good, and what was skipped because of them, are to run again."""
+        """Requeue those jobs that failed for good, with what was skipped because of them."""
         failed = [job for job in names if self._jobs.is_bad(self._jobs.nodes[job])]
         failed = [job for job in failed if job not in self._tried]
         self._tried.update(failed)

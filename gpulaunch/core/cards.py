@@ -1,4 +1,4 @@
-"""The run's cards and their lives: every Acquire, Release and Drain is told here, and only here.
+"""The run's cards and their states. Only this module emits Acquire, Release and Drain.
 
     free ──acquire──▶ asking ──granted──▶ leased ──drain──▶ draining ──drained──▶ leased
       ▲                 │ refused            │ release         │ refused
@@ -29,7 +29,9 @@ from gpulaunch.core.model import AttemptId, Demand, Gpu, GpuState
 
 FIRST_LOOK = 2.0
 LAST_LOOK = 15.0
+"""Seconds until an unusable card is looked at again: at first, and at most after doublings."""
 HANDED_OVER = 0.5
+"""Seconds that the launcher to which a card was handed has it to itself before it is asked for."""
 TIMER = "gpu/"
 
 CardState: TypeAlias = Literal[
@@ -42,12 +44,13 @@ _HELD = ("asking", "leased", "draining")
 class Card:
     """One card as this run knows it. Times are monotonic seconds, memory is in bytes.
 
-    `lost_at`: since when another launcher has it; `last_tenure`: how long the last other one had
-    it. `reservations` and `reserved` hold for one placement pass: demands that wait for this card,
-    and whether it is kept from anything new. `failing`: why it is to be set aside once nothing is
-    on it. `idle_workers`: workers there without an attempt. `withdrawn`: its lease is gone, and
-    attempts that are recorded there have ended: once those ends are known, a Drain finds out if it
-    can be had.
+    `requested`: another launcher waits for it. `drained`: a person gave it back to the others.
+    `used`: an attempt ran on it since it was acquired. `lost_at`: since when another launcher has
+    it; `last_tenure`: how long the last other one had it. `reservations` and `reserved` hold for
+    one placement pass: demands that wait for this card, and whether nothing new may start on it.
+    `failing`: why it is to be set aside once nothing is on it. `idle_workers`: workers on it
+    without an attempt. `withdrawn`: its lease is gone, and attempts that are recorded on it have
+    ended: once those ends are known, a Drain finds out if it can be had.
     """
 
     gpu: Gpu
@@ -72,7 +75,7 @@ class Card:
 
     @property
     def quarantined(self) -> str:
-        """Why the run does not use it any more; empty for one that serves."""
+        """Why the run does not use the card any more; empty for a card that serves."""
         return self.failing or (self.why if self.state == "aside" else "")
 
     @property
@@ -81,7 +84,7 @@ class Card:
 
     @property
     def held(self) -> bool:
-        """Ours, or being asked for."""
+        """True while the run has the card's lease or has asked for it."""
         return self.state in _HELD
 
     @property
@@ -90,13 +93,16 @@ class Card:
 
     @property
     def away(self) -> bool:
-        """In other hands, set aside or given back. One that was occupied stays so until granted."""
+        """True while others have the card, or it was set aside or drained by a person.
+
+        An occupied card stays away until it is granted.
+        """
         if self.state == "asking":
             return bool(self.why) or self.drained
         return self.state in ("elsewhere", "occupied", "aside") or self.drained or not self.serves
 
     def memory_expected(self, now: float) -> int:
-        """What it has free: the last look while that is fresh, else (hoping) all of it."""
+        """Bytes that the card may have free: as last seen while that is fresh, else all of them."""
         ours = self.state in ("leased", "draining")
         if self.memory_free is not None and (ours or now < self.memory_until):
             return self.memory_free
@@ -131,7 +137,7 @@ class Cards:
         self._effects.emit(Acquire(card.gpu.uuid))
 
     def release(self, card: Card) -> None:
-        """Give it back. One that was looked at in vain is not looked at again at once."""
+        """Give the card's lease back. A card that was leased but not used is asked for later."""
         card.withdrawn = False
         now = self._effects.now.mono
         card.memory_until = now + (FIRST_LOOK if card.used else card.backoff)
@@ -158,9 +164,9 @@ class Cards:
             self.retire(card)
 
     def retire(self, card: Card) -> None:
-        """A doomed card on which nothing is any more."""
+        """Set a failing card aside, now that nothing is on it."""
         held = card.state == "leased"
-        if card.state != "draining":  # its answer comes, and then its lease is given back
+        if card.state != "draining":  # the Drain is answered first, then the lease is given back
             self._change(card, "aside", card.failing)
         if held:
             self._effects.emit(Release(card.gpu.uuid))
@@ -170,7 +176,7 @@ class Cards:
         card.used, card.backoff, card.last_tenure = True, FIRST_LOOK, 0.0
 
     def look_later(self, card: Card, demand: Demand) -> None:
-        """A job would have this card, were it not for strangers: have it looked at again."""
+        """Set a timer to look again at a card that strangers' processes keep from a job."""
         if card.state not in ("free", "occupied") or card.drained:
             return
         now = self._effects.now.mono
@@ -209,14 +215,14 @@ class Cards:
                 self._change(card, "aside", text)
 
     def withdrawn(self, card: Card, why: Refusal) -> None:
-        """The lease is gone. What is recorded there has ended, or was never begun."""
+        """Record that the card's lease is gone. Attempts on it have ended, or never began."""
         if card.idle:
             self.refused(card, why)
         elif card.state == "leased":
             card.withdrawn = True
 
     def described(self, card: Card, holder: str) -> None:
-        """Who has it elsewhere, anew. One that we handed it to is not heard of until we ask."""
+        """Record who has the card elsewhere. One whom this run handed it to stays unnamed."""
         if card.why not in (holder, _HANDED):
             self._change(card, "elsewhere", holder)
 
@@ -226,7 +232,7 @@ class Cards:
         self._change(card, "free")
 
     def timer(self, card: Card) -> None:
-        """Time to look again: what was known of the card counts no more."""
+        """Forget what was last seen of the card, so that it is asked for again."""
         card.timer = None
         now = self._effects.now.mono
         card.not_before = min(card.not_before, now)
@@ -239,8 +245,8 @@ class Cards:
             card.last_tenure, card.lost_at = self._effects.now.mono - card.lost_at, None
 
     def _hand_over(self, card: Card) -> None:
-        # The lease passes to the launcher that waits. Nothing tells when that one lets go unless
-        # we ask for the card again: soon, but not before the other had its chance.
+        # The lease passes to the launcher that waits. Only asking for the card again gives notice
+        # when that one lets go: soon, but not before it had its chance.
         card.requested, card.lost_at = False, self._effects.now.mono
         self._change(card, "elsewhere", _HANDED)
         card.timer = self._effects.now.mono + HANDED_OVER

@@ -1,4 +1,4 @@
-"""The invariants of a run, each with words. Asked after every step of every test's history."""
+"""The invariants of a run, each with words. Tests check them after every event of a history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpulaunch.core.waiting import WAITING
 
 
 def check_jobs(ledger: Ledger, jobs: Jobs, attempts: ActiveAttempts) -> None:
-    """Every job is in exactly one state, and the ledger says the same."""
+    """Check that every job is in exactly one state, and that the ledger says the same."""
     states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
     running = {live.id.job: live.id for live in attempts}
@@ -54,7 +54,7 @@ def check_jobs(ledger: Ledger, jobs: Jobs, attempts: ActiveAttempts) -> None:
 
 
 def check_cards(ledger: Ledger, cards: Cards, attempts: ActiveAttempts) -> None:
-    """No card carries what it must not, and none is held beyond the limit."""
+    """Check that no card carries what it must not, and that none is held beyond the limit."""
     on_cards = {(card.gpu.uuid, attempt) for card in cards for attempt in card.attempts}
     by_attempts = {(card.gpu.uuid, live.id) for live in attempts for card in live.cards}
     assert on_cards == by_attempts, f"cards carry {on_cards}, attempts are on {by_attempts}"
@@ -79,8 +79,10 @@ def check_cards(ledger: Ledger, cards: Cards, attempts: ActiveAttempts) -> None:
 
 
 def check_workers(ledger: Ledger, cards: Cards, idle_workers: IdleWorkers) -> None:
-    """A worker without an attempt is on cards that are ours, and is being ended; or it waits, with
-    a timer set, while nobody wants them."""
+    """Check that each idle worker is on leased cards, and is being ended or may wait there.
+
+    One that waits has a timer set, and nobody wants its cards.
+    """
     on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.idle_workers}
     by_workers = {(uuid, resident.id) for resident in idle_workers for uuid in resident.gpus}
     assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
@@ -95,7 +97,7 @@ def check_workers(ledger: Ledger, cards: Cards, idle_workers: IdleWorkers) -> No
 
 
 def check_counters(attempts: ActiveAttempts, limits: Mapping[str, int], cpus: int) -> None:
-    """Tokens and CPUs taken are those of the running attempts, and within the limits."""
+    """Check that the tokens and CPUs counted are those of the attempts, and within the limits."""
     used = Counter(token for live in attempts if not live.share for token in live.demand.uses)
     shares = {id(live.share): live.share for live in attempts if live.share}
     for share in shares.values():
@@ -116,7 +118,7 @@ def check_counters(attempts: ActiveAttempts, limits: Mapping[str, int], cpus: in
 def check_queue(
     jobs: Jobs, attempts: ActiveAttempts, admission: Queueing, limits: Mapping[str, int]
 ) -> None:
-    """No more is handed over than may be, and no ready job waits that could be."""
+    """Check that no more attempts are handed over than may be, and no ready job waits in vain."""
     gpus = sum(live.demand.gpus for live in attempts)
     assert attempts.gpus == gpus, f"{attempts.gpus} cards counted, {gpus} found"
     adopted = any(live.adopted for live in attempts)
@@ -137,7 +139,7 @@ def check_queue(
 
 
 def check_idle(cards: Cards, jobs: Jobs, idle_workers: IdleWorkers, admission: Admission) -> None:
-    """No leased card is idle but for one that waits with a claim; none beside a job that fits."""
+    """Check that no leased card is idle unless it is reserved, and none beside a job that fits."""
     for card in cards:
         if not card.idle:
             continue

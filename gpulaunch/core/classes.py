@@ -17,14 +17,14 @@ Other: TypeAlias = Literal["no", "yes", "once", "larger", "other_kind"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Whether the same program may end differently if it is started again, and where.
+    """What a failure class means for trying again: whether it may help, and on which card.
 
-    `again` speaks of the same card: `later` is after a pause, or when other jobs have ended.
-    `other` of another one, at once: `no` where it would do no better; `once` is one trial there,
-    to tell a sick card from a wrong program; `larger` one with more memory; `other_kind` another
-    model.
-    `aside`: the card serves nobody for the rest of the run. `free`: the job is not to blame, and
-    going again spends none of its retries.
+    `again`: on the same card; `later` is after a pause, or when other jobs have ended.
+    `other`: on another card, at once; `no` where it would do no better; `once` is a single try,
+    to tell a sick card from a wrong program; `larger`: one with more memory; `other_kind`: of
+    another model.
+    `aside`: the card is set aside for the rest of the run. `free`: the job is not to blame, and
+    trying again spends none of its retries.
     """
 
     again: Again
@@ -90,5 +90,5 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def policy_of(failure: str) -> Policy:
-    """The default for a class; for one that is not known, that of an ordinary failure."""
+    """The policy of a failure class; for an unknown class, that of an ordinary failure."""
     return POLICIES.get(failure, _AGAIN)

@@ -2,7 +2,7 @@
 
     Ended ─▶ decide (again, or settled) ─▶ AttemptEnded ─▶ cards drain ─▶ the job waits or is over
 
-How an end is judged by itself is `core.retry`'s; what a settled job means for others is Jobs'.
+`core.retry` decides what an end means for its job, `core.jobs` what a settled job means for others.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from gpulaunch.core.retry_placement import ANOTHER, RetryContext
 from gpulaunch.core.waiting import Node
 
 BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
-"""Ends that nobody asked for: what is recognised of them may be why."""
+"""Ends that nobody asked for: only these may have a recognised failure as their cause."""
 
 
 class Completion:
-    """`pinned`: an attempt that was seen on a card of others has failed, however it ended.
+    """Handles the ends of attempts and of workers.
 
+    `pinned`: an attempt that was seen on a card of others has failed, however it ended.
     `anywhere`: the engine places by itself.
     """
 
@@ -55,8 +56,11 @@ class Completion:
         self._card_health = CardHealth(cards, jobs)
 
     def ended(self, event: Ended, killing: bool, closed: bool) -> None:
-        """`killing`: the run is to end at once, and waits for no card's memory. `closed`: nothing
-        is started now, and nothing to be learned for what might be."""
+        """Record the attempt's end, free its cards, and settle its job or let it wait again.
+
+        `killing`: the run is to end at once, and waits for no card's memory. `closed`: nothing
+        starts any more, so the end counts neither for the cards' health nor for the breaker.
+        """
         live = self._attempts.get(event.attempt)
         if live is None:
             return
@@ -103,7 +107,7 @@ class Completion:
             self._breaker.worked()
 
     def worker_ended(self, event: WorkerEnded, killing: bool) -> None:
-        """Its cards are as after an attempt."""
+        """Record that a worker is gone, and free its cards as after an attempt."""
         self._free(self._idle_workers.gone(event.worker), killing)
 
     def _count_failure(
@@ -147,7 +151,7 @@ class Completion:
             return retry.Settle("cancelled", "cancelled")
         if isinstance(decision, retry.Settle) or live.node is None or self._anywhere:
             return decision
-        # It may only be tried again where what it needs is still to be had.
+        # The job may only be tried again where all that it needs can still be had.
         gone = live.cause if live.cause and self._jobs.is_bad(live.cause) else None
         gone = gone or self._jobs.has_bad_need(live.node)
         if gone is None:
@@ -180,7 +184,7 @@ class Completion:
             self._effects.fact(JobDelayed(record.name, decision.reason))
 
     def _set_aside(self, live: ActiveAttempt, failure: Failure) -> None:
-        """Cards that the driver itself says are lost serve nobody any more."""
+        """Set aside those of the attempt's cards that the driver reports as lost."""
         if policy_of(failure.kind).aside:
             for card in live.cards:
                 if card.gpu.uuid in failure.gpus:
@@ -198,14 +202,14 @@ class Completion:
                 self._cards.drain(card)
 
     def _interrupt_followers(self, ended: ActiveAttempt) -> None:
-        """What was launched ahead, to start once this one has succeeded."""
+        """Interrupt attempts that were launched ahead, to start once this one has succeeded."""
         for live in self._attempts:
             if ended.id in live.after:
                 why = f"it needs {ended.id.job}, which did not succeed"
                 self._attempts.stop(live, "interrupted", why)
 
     def _interrupt_dependants(self, service: Node, event: Ended) -> None:
-        """What runs against a server that is gone is cut short; it is not its fault."""
+        """Interrupt the attempts that need this service, which has ended; they are not charged."""
         for live in self._attempts:
             if live.node is not None and service in live.node.services:
                 live.cause = service
@@ -214,7 +218,7 @@ class Completion:
 
 
 def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
-    """What was recognised; where the driver reported the loss of its card meanwhile, that."""
+    """The attempt's failure: `gpu_lost` where its card was lost meanwhile, else the event's."""
     doomed = [card for card in live.cards if card.failing]
     if not doomed or not isinstance(event.outcome, BY_ITSELF):
         return event.failure
@@ -224,8 +228,11 @@ def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
 
 
 def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
-    """Attempts lost, or that lost their card, in a row just before this one, by this supervisor:
-    a crash of an earlier one loses what runs, and says nothing about the job."""
+    """How many attempts in a row, just before this one, were lost or lost their card.
+
+    Only this supervisor's count: an earlier one that crashed lost what ran, and that says nothing
+    about the job.
+    """
     if live.inherited or live.node is None:
         return 0
     since = max(record.budget_from, live.node.fresh_from)

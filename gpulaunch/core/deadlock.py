@@ -1,11 +1,11 @@
-"""When nothing runs that will end by itself, and still jobs wait: what gives way.
+"""Ends a deadlock: jobs wait, and nothing runs that will end by itself.
 
-Services end when nothing needs them, so two of them can keep each other's dependants from the
-last card, and an `after` can wait for a service that waits for its dependants. Each step here
-starts, or settles, at least one job, so every history comes to its end.
+A service runs until no job needs it. So two services can hold the cards that each other's
+dependants need, and an `after` can wait for a service that waits for its dependants. Each step
+starts or settles at least one job, so every run comes to its end.
 
-Where the cards that are lacking are other launchers', it waits before it takes a service's card
-away: long, or only a moment where others want that card and the service has been of use already.
+Where other launchers have the missing cards, the breaker waits before it stops a service: long, or
+only a moment where another launcher wants the service's card and a job has already used it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from gpulaunch.core.waiting import WAITING, Node, is_extra
 TIMER = "stuck"
 DEADLOCK_TIMEOUT = 600.0
 DEADLOCK_TIMEOUT_JITTER = 300.0
+"""Seconds without progress until a deadlock across runs is assumed, and what each run adds."""
 GIVING_WAY = 20.0
+"""The same where another launcher waits for the card of a service that a job has used already."""
 
 
 class DeadlockBreaker:
-    """Looks for a standstill after each event; `step` resolves one and says whether it did."""
+    """Looks for a deadlock after each event; `step` resolves one and returns whether it did."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class DeadlockBreaker:
         if not self._jobs.unsettled or self._something_moves():
             self._still_since = None
             return False
-        # A card that rivals hand to and fro is no progress: patience is not begun anew for it.
+        # A card that launchers hand to and fro is no progress: `_still_since` stays as it is.
         if any(card.state in ("asking", "draining") or card.idle_workers for card in self._cards):
             return False
         blocked = [node for node in self._admission.blocked if node.state == "ready"]
@@ -64,7 +66,7 @@ class DeadlockBreaker:
         return self._settle_one()
 
     def _something_moves(self) -> bool:
-        """An attempt that will end, or a timer that will fire."""
+        """Whether an attempt will end by itself, or a retry's delay will."""
         for live in self._attempts:
             service = live.service
             if service is None or live.wish or live.inherited:
@@ -74,7 +76,7 @@ class DeadlockBreaker:
         return bool(self._jobs.delayed)
 
     def _make_room(self, blocked: list[Node]) -> bool:
-        """Ready jobs that nothing of ours keeps out but services: let the first have its way."""
+        """Make room for the first of these ready jobs, which only services keep from starting."""
         focus = self._admission.focus
         if focus is not None and (focus.state not in FOCUSED or not self._may_focus(focus)):
             self._admission.focus = None
@@ -94,7 +96,7 @@ class DeadlockBreaker:
         return False
 
     def _focus_on(self, node: Node) -> None:
-        """First only it may start; then services make room for it; then it cannot run at all."""
+        """Take the next step for this job: only it may start; stop all services; settle it."""
         services = self._attempts.services()
         if self._admission.focus is not node:
             self._admission.focus, self._cleared = node, False
@@ -114,7 +116,7 @@ class DeadlockBreaker:
         return not self._waits_for_others(node) or self._patience_is_over()
 
     def _waits_for_others(self, node: Node) -> bool:
-        """Cards that it could use are in somebody else's hands, and may come back."""
+        """Whether others have cards that the job could use, and that may come back."""
         demands = [node.job.demand, *(service.job.demand for service in closure(node))]
         memory = max((d.gpu_memory for d in demands if d.gpus), default=None)
         if memory is None:
@@ -132,8 +134,11 @@ class DeadlockBreaker:
         return card.state == "free" and card.memory_expected(self._effects.now.mono) < memory
 
     def _patience_is_over(self) -> bool:
-        """A service on a card of ours, and its dependants' cards with a launcher that waits for
-        ours: two runs with services, or one that gathers cards for a wide job."""
+        """True once a deadlock across runs is assumed.
+
+        A service of this run has a card that another launcher waits for, and that launcher has the
+        cards that the service's dependants need: it has services too, or reserves a gang.
+        """
         services = self._attempts.services()
         if not services:
             return False
@@ -153,14 +158,17 @@ class DeadlockBreaker:
         return now >= due
 
     def _has_served(self, live: ActiveAttempt) -> bool:
-        """A job has run beside it: were it stopped before, the run might never come to anything."""
+        """Whether a job has run beside this service since its start.
+
+        If it were stopped before, again and again, the run might never get anywhere.
+        """
         since = self._effects.ledger.attempt(live.id).launched.mono
         dependants = live.service.dependants if live.service else []
         last = [attempt for node in dependants for attempt in self._jobs.record(node).attempts[-1:]]
         return any(attempt.ended and attempt.launched.mono >= since for attempt in last)
 
     def _stop_unneeded(self) -> bool:
-        """All others are settled, or come after them: services that nobody needs have served."""
+        """Stop services whose dependants are all settled; return whether there was one."""
         services = self._attempts.services()
         unneeded = [live for live in services if live.service and not live.service.open]
         for live in unneeded:

@@ -1,6 +1,6 @@
-"""Where one call of `Run.handle` writes: facts, folded into the ledger at once, and instructions.
+"""What one call of `Run.handle` returns: facts, applied to the ledger at once, and instructions.
 
-INVARIANT: the ledger changes by facts that are written here, and by nothing else.
+INVARIANT: the ledger changes by facts that are emitted here, and by nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _NEVER = Instant(0.0, 0.0)
 
 @dataclass(slots=True)
 class Effects:
+    """The facts and instructions of the event in hand, in order. `now` is that event's time."""
+
     ledger: Ledger
     now: Instant = _NEVER
     out: list[Fact | Instruction] = field(default_factory=list)
@@ -34,6 +36,6 @@ class Effects:
         return out
 
     def jitter(self, about: str) -> float:
-        """From 0 to 1: this run's own for each `about`, so that rivals do not go in step."""
+        """A number from 0 to 1, this run's own for each `about`: runs then do not act in step."""
         own = f"{self.ledger.run} {self.ledger.pid} {about}"
         return zlib.crc32(own.encode()) / 2**32

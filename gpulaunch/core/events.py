@@ -25,10 +25,10 @@ from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The jobs of the run (again, after a resume). Comes once, first.
+    """The jobs of the run. Comes once for each supervisor, before all other events.
 
     `again` names settled jobs that are to run once more; other settled ones stay as they are.
-    `left` names jobs that this round does not touch, whatever their state.
+    `left` names jobs that this supervisor does not touch, whatever their state.
     """
 
     jobs: tuple[Job, ...]
@@ -78,7 +78,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The lease of a card was given back while this launcher was stopped, and is not to be had now.
+    """A card's lease was given back while this launcher was stopped, and cannot be had now.
 
     Nothing of the run was on the card then.
     """
@@ -89,8 +89,10 @@ class LeaseLost:
 
 @dataclass(frozen=True, slots=True)
 class HolderChanged:
-    """Of a card that is elsewhere: another has its lease by now, or its holder was stopped, or goes
-    on after a stop. `holder` in words, as Elsewhere has it."""
+    """A card that is elsewhere has another holder now, or its holder was stopped or goes on.
+
+    `holder` in words, as in Elsewhere.
+    """
 
     gpu: str
     holder: str
@@ -105,9 +107,9 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A launcher waits for this card, which we hold (`wanted`), or gave up waiting.
+    """Another launcher waits for this card, which this run holds (`wanted`), or gave up waiting.
 
-    One that holds no card, or one that gathers cards for a wide job and runs nothing on its own.
+    That launcher holds no card, or reserves a gang for a wide job and runs nothing on its cards.
     """
 
     gpu: str
@@ -116,12 +118,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class GangGranted:
-    """This run alone, of all on the machine, may now hold cards idle to make up a wide job."""
+    """This run may now keep cards idle until they are enough for a wide job; no other run may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """After an attempt: the card's memory is back to what it was. `memory_free` in bytes."""
+    """The answer to Drain: the card's memory is back to what it was. `memory_free` in bytes."""
 
     gpu: str
     memory_free: int
@@ -169,7 +171,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """`gpus` and `node`: where, as told by an engine that places by itself."""
+    """The attempt's process runs. `gpus` and `node`: where, if the engine places by itself."""
 
     attempt: AttemptId
     pid: int
@@ -186,12 +188,12 @@ class BecameReady:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The attempt's whole process tree is gone. `leftovers` were still alive at its main's end.
+    """The attempt's whole process tree is gone.
 
-    `kept`: but for its worker, which is idle on the attempt's cards until it is launched with
-    another one, or ended by EndWorker. `started` and `ended` are its keeper's own times, None where
-    it told none. `failure` is what was recognised of its end, None where nothing was: its status
-    then says all.
+    `leftovers`: how many processes were alive when the main one ended. `kept`: only the worker is
+    left, idle on the attempt's cards until another attempt is launched in it, or EndWorker ends it.
+    `started` and `ended` are the keeper's own times, None where it gave none. `failure` is what
+    was recognised of the end, None where nothing was: the status then says all.
     """
 
     attempt: AttemptId
@@ -205,34 +207,38 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """Nothing is left of the worker that `worker` began (the attempt it was started with)."""
+    """Nothing is left of a worker. `worker` is the attempt that the worker was started with."""
 
     worker: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfReach:
-    """The engine can neither end nor account for what it has still, which goes on without a
-    supervisor: the run is to be left so. `why` in words."""
+    """The engine can neither end its remaining attempts nor tell their state; `why` in words.
+
+    They go on without a supervisor, and the run is given up.
+    """
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
+    """The timer that SetTimer set under this key is due."""
+
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop these jobs for good; None: all of them."""
+    """Request: stop these jobs for good; None: all of them."""
 
     jobs: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Requeue these jobs, or all that failed, with what was skipped because of them.
+    """Request: requeue these jobs, or all that failed, and what was skipped because of them.
 
     `as_filed`: as the job file defines them now, which RetriedAnew then brings; else as they are.
     """
@@ -243,7 +249,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DrainGpus:
-    """No new starts on these cards (None: all); `now` interrupts what runs there; `off` undoes."""
+    """Request: start nothing on these cards (None: all); `now` also interrupts; `off` undoes."""
 
     gpus: tuple[str, ...] | None
     now: bool = False
@@ -252,7 +258,7 @@ class DrainGpus:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is launched until `off`, nor started that an engine has in its queue."""
+    """Request: launch nothing, and start nothing in the engine's queue; `off` undoes."""
 
     why: str
     off: bool = False
@@ -260,7 +266,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the run: no new jobs, running ones are interrupted; a second time (`now`) at once."""
+    """Request: end the run. No job starts, running ones are interrupted; `now`: killed at once."""
 
     why: str
     now: bool = False
@@ -268,7 +274,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Start jobs again, although so many failed alike that none was started any more."""
+    """Request: start jobs again, after so many failed alike that none was started any more."""
 
 
 Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop
@@ -276,17 +282,17 @@ Request: TypeAlias = Cancel | Retry | DrainGpus | Pause | GoOn | Stop
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A person (a signal, another terminal) or the supervisor itself asked for this."""
+    """A person (a signal, another terminal) or the supervisor itself made this request."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class RetriedAnew:
-    """Requeue as Retry does, after the job file was read again: `jobs` of it as they are now.
+    """A Retry with the job file read again: `jobs` are defined as the file has them now.
 
-    Only jobs that have ended, or wait for another try, are taken from there; what they need and
-    come after stays. `gone`: the file has these no more; they are kept, and not run.
+    Only jobs that have ended, or wait for another try, get the new definition; their `needs` and
+    `after` stay. `gone`: jobs that the file no longer has; they are kept, and not run.
     """
 
     names: tuple[str, ...] | None
@@ -318,7 +324,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Take the card's lease and look at the card. Answered by Granted or Refused."""
+    """Take the card's lease, then look at the card. Answered by Granted or Refused."""
 
     gpu: str
 
@@ -332,20 +338,25 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReserveGang:
-    """Ask for (answered by GangGranted), or with `on` false give up, the right to gather."""
+    """Ask for the right to keep cards idle for a wide job (`on`), or give it up.
+
+    Asking is answered by GangGranted.
+    """
 
     on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`worker`: the idle one that takes it, by the attempt that it was started with; None: none.
+    """Start the attempt on these cards. Answered by Started and Ended, or by Ended alone.
 
-    `after`: attempts that are under way, and have to succeed before it starts: one of an engine
-    that queues. Where one of them does not, the engine answers with Ended(Interrupted).
+    `worker`: the idle worker that runs it, named by the attempt that the worker was started with.
 
-    `share`: a token and a number. Of all that are launched with that token, the engine lets no more
-    than so many run at once: one that queues is then handed them together.
+    `after`, only for an engine that queues: attempts under way that must succeed before this one
+    starts. Where one of them does not, the engine answers with Ended(Interrupted).
+
+    `share`, only for an engine that queues: a token and a number. Of all attempts launched with
+    that token, the engine lets no more than that number run at once.
     """
 
     attempt: AttemptId
@@ -361,10 +372,11 @@ StopReason: TypeAlias = Literal["cancelled", "interrupted", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class StopAttempt:
-    """TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended with `outcome`'s kind.
+    """End an attempt: TERM, the job's grace, KILL (`now`: KILL at once). Answered by Ended.
 
-    `reason` decides that kind. May come again for one attempt, with a stronger reason (in the
-    order stopped, interrupted, cancelled) or with `now`, and while its `Ended` is on the way.
+    `reason` decides the kind of that event's outcome. May come again for one attempt, with a
+    stronger reason (in the order stopped, interrupted, cancelled) or with `now`, and while its
+    `Ended` is on the way.
     """
 
     attempt: AttemptId
@@ -375,9 +387,9 @@ class StopAttempt:
 
 @dataclass(frozen=True, slots=True)
 class HoldQueue:
-    """What is in the queue of an engine that queues is not to start (`on`), or may again.
+    """Let no attempt in the engine's queue start (`on`), or let them start again.
 
-    Not answered; what starts before the engine's word has reached its queue goes on.
+    Not answered. An attempt that starts before the hold has reached the queue goes on.
     """
 
     on: bool
@@ -385,7 +397,9 @@ class HoldQueue:
 
 @dataclass(frozen=True, slots=True)
 class EndWorker:
-    """End an idle worker: its input, TERM, KILL (`now`: KILL at once). Answered by WorkerEnded.
+    """End an idle worker: close its input, TERM, KILL (`now`: KILL at once).
+
+    Answered by WorkerEnded.
 
     May come again with `now`, and while its `WorkerEnded` is on the way.
     """

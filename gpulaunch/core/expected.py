@@ -2,7 +2,7 @@
 
     seconds by name ─▶ its own ─▶ else by its group (by cost, where all have one) ─▶ else by all
 
-A guess for the order alone: priority and cost, which a person stated, come before it.
+The guess decides the order only between jobs whose stated priority and cost are equal.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpulaunch.core.model import Job
 
 
 def expect(jobs: Sequence[Job], seconds: Mapping[str, float]) -> tuple[Job, ...]:
-    """The jobs with what is expected of each, in seconds; as they are where nothing is known.
+    """Return the jobs with `expected` set, in seconds; unchanged where nothing is known.
 
-    `seconds`: how long jobs of these names took. A job that is new among others of its group (one
-    entry of the job file) is taken for an ordinary one of them: their time per cost, times its own
-    cost, else their median. One of a group of which nothing is known, for an ordinary one of all.
+    `seconds`: how long jobs of these names took. A job without a time gets its group's (one entry
+    of the job file): the group's time per cost times the job's cost, where all have a cost, else
+    the group's median. Where nothing is known of the group, it gets the median of all jobs.
     """
     known = [(job, seconds[job.name]) for job in jobs if seconds.get(job.name, 0.0) > 0.0]
     if not known:
@@ -41,7 +41,7 @@ def expect(jobs: Sequence[Job], seconds: Mapping[str, float]) -> tuple[Job, ...]
 
 
 class _Guess:
-    """What jobs of one group take that have not been run before."""
+    """The expected time of a new job of one group, from those of the group with a known time."""
 
     def __init__(self, members: Sequence[tuple[Job, float]]) -> None:
         costed = all(job.cost > 0 for job, _ in members)
@@ -54,9 +54,9 @@ class _Guess:
 
 
 def expect_again(jobs: Sequence[Job], ledger: Ledger) -> tuple[Job, ...]:
-    """The same for a run that goes on: what it was recorded with stays, so that the order does.
+    """Return the jobs of a resumed run with `expected` set; recorded jobs keep theirs.
 
-    Jobs that are new in it are judged by what the others took, or were expected to.
+    So the order stays. New jobs are judged by what the others took, or were expected to take.
     """
     recorded = {record.name: record.expected for record in ledger.jobs.values()}
     took = {

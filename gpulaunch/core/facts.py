@@ -27,8 +27,8 @@ class RunOpened:
     """A supervisor took the run up: the first (`epoch` 1), or a later one that goes on with it.
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
-    at most so many of the cards are held at once, None: all. `engine` carries the attempts out; one
-    that places them by itself tells the cards when they start, and `gpus` is empty.
+    at most so many of the cards are held at once, None: all. `engine` carries the attempts out.
+    Where it places them by itself, `gpus` is empty, and AttemptStarted names the cards.
     """
 
     run: str
@@ -46,11 +46,11 @@ class RunOpened:
 
 @dataclass(frozen=True, slots=True)
 class JobAdded:
-    """A job that the file holds. The same name again: its definition as read by a resume.
+    """A job that the file holds. For a name that is known: its new definition.
 
     `gpus` is how many cards it needs, `gpu_memory` how many bytes must be free on each of them;
-    `service`: it is a server beside the jobs; `expected`: the seconds that earlier runs let one
-    expect of it, 0 where they say nothing.
+    `service`: it is a server beside the jobs; `expected`: the seconds that it is expected to take
+    from earlier runs, 0 where nothing is known.
     """
 
     name: str
@@ -81,11 +81,11 @@ class JobRequeued:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLaunched:
-    """The intent, written before the process is started. `gpus` are the cards' UUIDs.
+    """An attempt is about to start: written before its process is. `gpus` are the cards' UUIDs.
 
-    `worker`: the attempt whose process goes on with this one; None: one of its own. `queued`: the
-    engine starts it when its turn comes, on cards of its own choosing; until then the job waits.
-    `after`: not before these have succeeded.
+    `worker`: the attempt whose process goes on with this one; None: it gets a process of its own.
+    `queued`: the engine starts it later, on cards that the engine chooses; until then the job
+    waits. `after`: it starts only once these attempts have succeeded.
     """
 
     attempt: AttemptId
@@ -97,7 +97,7 @@ class AttemptLaunched:
 
 @dataclass(frozen=True, slots=True)
 class AttemptQueued:
-    """The engine has it in its queue. `id` is for people: `Slurm job 12_3`."""
+    """The engine has the attempt in its queue. `id` is for people: `Slurm job 12_3`."""
 
     attempt: AttemptId
     id: str
@@ -105,7 +105,10 @@ class AttemptQueued:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """`pid` is that of its process, where it runs. Where an engine placed it: on `gpus`, `node`."""
+    """The attempt's process runs; `pid` is its number on its machine.
+
+    `gpus` and `node`: where, if the engine placed the attempt.
+    """
 
     attempt: AttemptId
     pid: int
@@ -120,11 +123,11 @@ class ServiceReady:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """`failure` is the failure class, None for success or no failure of the job's own.
+    """The attempt has ended. `failure` is its class, None for no failure of the job's own.
 
-    `charged`: it spent one of the job's retries' budget. `started` and `ended` are its keeper's
-    own times: the supervisor may hear of an end long after it. `evidence` is the line of the log,
-    or the words of driver or kernel, that show the class; `advice` what a person can do about it.
+    `charged`: it spent one of the job's retries. `started` and `ended` are the keeper's own times:
+    the supervisor may hear of an end long after it. `evidence` is the line of the log, or the
+    words of driver or kernel, that show the class; `advice` what a person can do about it.
     """
 
     attempt: AttemptId
@@ -140,7 +143,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeft:
-    """A worker is idle, and no job follows in it: it is being ended, and its cards drain after."""
+    """An idle worker is being ended, as no job follows in it. Its cards drain afterwards."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
@@ -148,7 +151,7 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Nothing of that worker is left."""
+    """The worker's processes are gone. `worker`: the attempt that it was started with."""
 
     worker: AttemptId
     gpus: tuple[str, ...]
@@ -156,7 +159,7 @@ class WorkerGone:
 
 @dataclass(frozen=True, slots=True)
 class JobDelayed:
-    """The job waits again after an attempt; not before `delay` seconds are over.
+    """The job waits again after an attempt, for at least `delay` seconds.
 
     `where` says what will differ, in words: `on another card`.
     """
@@ -185,7 +188,7 @@ class GpuChanged:
 
 @dataclass(frozen=True, slots=True)
 class GpuReported:
-    """The driver reported something of the card (`Xid 31: ...`) while these ran on it."""
+    """The driver reported something of the card (`Xid 31: ...`) while `attempts` ran on it."""
 
     gpu: str
     text: str
@@ -194,7 +197,7 @@ class GpuReported:
 
 @dataclass(frozen=True, slots=True)
 class GpuDrained:
-    """A person gave the card back to the others (`on`), or took that back."""
+    """A person took the card from the run for other users (`on`), or undid that."""
 
     gpu: str
     on: bool
@@ -226,7 +229,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """The supervisor ended the run in good order. `status` is what it exits with."""
+    """The supervisor ended the run in good order. `status` is its exit status."""
 
     state: RunState
     reason: str = ""

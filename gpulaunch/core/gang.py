@@ -1,13 +1,13 @@
-"""The right to keep cards idle until they make up a wide job: asked for, held, given up in vain.
+"""The right to keep cards idle until they are enough for a wide job (gang scheduling).
 
     off ──ask──▶ asked ──granted──▶ granted ──started, nothing in reach──▶ off
                                        └─ no further card for a while ──▶ off, and a pause
 
-One launcher on the machine has it at a time, and all others then hand it their cards, each as it
-next becomes idle. What it keeps is lost to them meanwhile: it waits for the next card as long as
-others had one of those that it keeps, and at least PATIENCE. So it comes to its end against jobs of
-any length, and keeps cards idle no longer than others used them. After that it lets go for a pause:
-whoever waits for those cards, and cannot give its own before, gets them.
+One launcher on the machine has the right at a time, and all others then hand it their cards, each
+as it next becomes idle. The cards that it keeps are lost to them meanwhile. So it waits for the
+next card as long as another launcher last had one of those, and at least GANG_TIMEOUT: it succeeds
+beside jobs of any length, and keeps cards idle no longer than others used them. After that it
+releases them for a pause, for a launcher that needs them before it can give its own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from gpulaunch.core.events import ReserveGang, SetTimer
 
 TIMER = "gather"
 GANG_TIMEOUT = 45.0
+"""Seconds that the reservation waits for the next card, at least."""
 MAX_GANG_TIMEOUT = 1800.0
-"""The longest at first; after each time in vain it may be so much longer."""
+"""Seconds that it waits at most; after each reservation in vain, as many more."""
 GANG_PAUSE = 10.0
 GANG_PAUSE_JITTER = 5.0
+"""Seconds until it may be asked for again, and what each run adds, up to this."""
 
 
 class GangReservation:
-    """Knows when to let go. Which job the cards are for, and which they are, is Admission's."""
+    """Asks for the right, and says when it is overdue. Admission chooses the job and the cards."""
 
     def __init__(self, effects: Effects) -> None:
         self._effects = effects
@@ -48,7 +50,7 @@ class GangReservation:
 
     @property
     def overdue(self) -> bool:
-        """It keeps cards, and no further one has come for too long."""
+        """True once the reservation keeps cards and no further one has come for too long."""
         return self.granted and self._kept > 0 and self._effects.now.mono >= self._until
 
     def ask(self) -> None:
@@ -70,18 +72,18 @@ class GangReservation:
         self.give_up()
 
     def keep(self, cards: Sequence[Card]) -> None:
-        """These are kept idle now. One more than before: it waits anew."""
+        """Set the cards that are kept idle now. If they are more than before, wait anew."""
         if len(cards) > self._kept:
             turn = max(card.last_tenure for card in cards)
             self._wait(min(max(turn, GANG_TIMEOUT), MAX_GANG_TIMEOUT * (1 + self._in_vain)))
         self._kept = len(cards)
 
     def wait_on(self) -> None:
-        """More is certain to come."""
+        """Wait GANG_TIMEOUT longer, as another card is certain to come."""
         self._wait(GANG_TIMEOUT)
 
     def pause(self) -> None:
-        """Let go, and leave the cards to others for a while, not as long as any rival does."""
+        """Give the right up for a while, which differs between runs, so that others get cards."""
         self.give_up()
         self._in_vain += 1
         extra = GANG_PAUSE_JITTER * self._effects.jitter(f"pause {self._in_vain}")

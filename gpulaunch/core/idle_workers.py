@@ -1,11 +1,11 @@
-"""Workers that an attempt has left: idle on its cards, then taken or ended.
+"""Workers without an attempt: idle on their cards until one takes another attempt or is ended.
 
     Ended(kept) ─▶ idle ──a job of its key is ready──▶ Launch(worker=...)
                      └──none to come, or its cards are wanted──▶ EndWorker ─▶ WorkerEnded ─▶ drain
 
-INVARIANT: once an event has been handled, an idle worker is one that jobs of its key are still to
-come for, nobody known wants its cards, and LINGER seconds are not over. A worker's memory is never
-beside a job that is not its own. It decides nothing of which job goes where.
+INVARIANT: once an event has been handled, a worker that is not being ended has jobs of its key to
+come, nobody known wants its cards, and LINGER seconds are not over. A worker's memory is never
+beside a job that is not its own. This module does not decide which job runs in which worker.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from gpulaunch.core.model import AttemptId, Demand
 
 TIMER = "worker/"
 LINGER = 60.0
-"""Seconds for which a worker may wait: loading again costs more than a card that others do not
-have meanwhile, but not for long."""
+"""Seconds for which an idle worker may keep its cards for later jobs: loading again may cost more
+than cards that are idle, but not for long."""
 
 
 @dataclass(slots=True, eq=False)
 class IdleWorker:
-    """`id` is the attempt that the worker was started with. `ending`: it was told to go.
+    """A worker without an attempt. `id` is the attempt that the worker was started with.
 
-    `until`: when it is to go at the latest, monotonic.
+    `until`: the monotonic time at which it is ended at the latest. `lingers`: a timer for that is
+    set. `ending`: EndWorker was emitted; `killed`: with KILL at once.
     """
 
     id: AttemptId
@@ -46,14 +47,14 @@ class IdleWorker:
         return tuple(card.gpu.uuid for card in self.cards)
 
     def suits(self, demand: Demand) -> bool:
-        """An attempt of this demand may start in it at once."""
+        """Whether an attempt of this demand may start in the worker at once."""
         if self.ending or not self.demand.same_seat(demand):
             return False
         return self.may_stay and not any(card.gpu.uuid in demand.avoid for card in self.cards)
 
     @property
     def may_stay(self) -> bool:
-        """Nothing speaks against another attempt in the seats that it has."""
+        """True while another attempt may start on all of the worker's cards."""
         return all(_is_ready(card) for card in self.cards)
 
 
@@ -71,7 +72,7 @@ class IdleWorkers:
         return iter(list(self._by_id.values()))
 
     def stay(self, live: ActiveAttempt) -> None:
-        """The attempt has ended, its worker has not."""
+        """Add the worker of an attempt that has ended."""
         until = self._effects.now.mono + LINGER
         resident = IdleWorker(live.worker or live.id, live.demand, live.cards, until)
         self._by_id[resident.id] = resident
@@ -79,14 +80,14 @@ class IdleWorkers:
             card.idle_workers[resident.id] = live.demand
 
     def fit(self, demand: Demand) -> IdleWorker | None:
-        """An idle one for this demand, on the card of the lowest index."""
+        """Return the idle worker for this demand whose card has the lowest index."""
         if not demand.worker or not self._by_id:
             return None
         found = [resident for resident in self._by_id.values() if resident.suits(demand)]
         return min(found, key=_place, default=None)
 
     def take(self, resident: IdleWorker) -> None:
-        """An attempt starts in it."""
+        """Remove the worker, as an attempt starts in it."""
         self._forget(resident)
 
     def end(self, resident: IdleWorker, now: bool = False) -> None:
@@ -98,7 +99,7 @@ class IdleWorkers:
             self._effects.emit(EndWorker(resident.id, resident.killed))
 
     def end_idle(self, to_come: Callable[[Demand], bool]) -> bool:
-        """End those that nobody has taken; True if there was one.
+        """End the workers that may not wait any longer; return whether there was one.
 
         `to_come`: whether a worker of that demand may wait for jobs that are not ready yet.
         """
@@ -120,7 +121,7 @@ class IdleWorkers:
             self._effects.emit(SetTimer(f"{TIMER}{resident.id}", resident.until))
 
     def gone(self, worker: AttemptId) -> tuple[Card, ...]:
-        """Nothing is left of it; the cards that it was on. Unknown ones are ignored."""
+        """Remove a worker that is gone, and return its cards; none for an unknown worker."""
         resident = self._by_id.get(worker)
         if resident is None:
             return ()

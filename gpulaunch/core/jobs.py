@@ -1,7 +1,7 @@
-"""Needs, after, services and delays: when a job is ready, and what its end means for others.
+"""The graph of jobs: when each is ready (needs, after, services, delays), and what its end causes.
 
-It says which jobs are ready and settles those that cannot run; it starts nothing, and knows
-nothing of cards.
+This module queues ready jobs and settles those that cannot run. It starts none, and knows nothing
+of cards.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, WaitingJobs
 TIMER = "job/"
 ELSEWHERE = "elsewhere/"
 HOLD_OUT = 120.0
-"""Seconds for which a job leaves the cards that it avoids to idle, while others are busy."""
+"""Seconds for which a job waits for another card while one that it avoids is free."""
 _BAD = frozenset({"failed", "cancelled", "skipped"})
 
 
 class Jobs:
-    """The graph of a run's jobs. `retire` is called with a running service nobody needs."""
+    """The graph of a run's jobs. `retire` is called with a running service that no job needs."""
 
     def __init__(self, effects: Effects, retire: Callable[[Node], None]) -> None:
         self._effects = effects
@@ -49,7 +49,7 @@ class Jobs:
     def submit(
         self, jobs: Sequence[Job], again: frozenset[str], left: frozenset[str] = frozenset()
     ) -> list[AttemptId]:
-        """Take the jobs in; returns the attempts whose end is not recorded."""
+        """Add the jobs, queue those that wait, and return the attempts without a recorded end."""
         ledger = self._effects.ledger
         open_attempts = [record.id for record in ledger.open_attempts()]
         self._record(jobs)
@@ -68,13 +68,13 @@ class Jobs:
         return open_attempts
 
     def retire_unneeded(self) -> None:
-        """Services that are left over from an earlier round, all their dependants settled."""
+        """Stop or settle the services whose dependants an earlier supervisor settled."""
         for node in self:
             if node.job.service and node.dependants and not node.open:
                 self._retire(node)
 
     def redefine(self, jobs: Iterable[Job], gone: frozenset[str]) -> None:
-        """Settled and delayed jobs are from now on as in `jobs`; those in `gone` are no more."""
+        """Give settled and delayed jobs their new definition; mark those of `gone` as vanished."""
         for job in jobs:
             node = self.nodes.get(job.name)
             if node is None or node.state not in ("settled", "delayed"):
@@ -142,7 +142,7 @@ class Jobs:
         return need
 
     def _resume(self, node: Node, running: bool, again: frozenset[str]) -> bool:
-        """Put the node where its recorded state says. True if it waits."""
+        """Set the node's state from what is recorded of it; return whether the job waits."""
         record = self.record(node)
         node.fresh_from = len(record.attempts) + 1
         if record.state == "running" and not running:
@@ -164,8 +164,8 @@ class Jobs:
         return True
 
     def _settle_recorded(self, node: Node, record: JobRecord) -> None:
-        # The supervisor died between an attempt's end and what followed from it: what was a
-        # success or a wish of the user's is not run again.
+        # The supervisor died between recording an attempt's end and settling its job: a job that
+        # succeeded or was cancelled is not run again.
         last = record.attempts[-1]
         if last.state == "succeeded":
             self._effects.fact(JobSettled(node.name, "succeeded"))
@@ -173,7 +173,7 @@ class Jobs:
             self._effects.fact(JobSettled(node.name, "cancelled", "cancelled"))
 
     def _know_services(self) -> None:
-        """For each service: the demands that it will have to run beside."""
+        """Find, for each service, the demands and the other services that run beside it."""
         known: dict[tuple[Node, ...], frozenset[Node]] = {}
         for node in self:
             if node.services and node.services not in known:
@@ -194,7 +194,7 @@ class Jobs:
     # ── Waiting jobs ────────────────────────────────────────────────────────────────────────────
 
     def enqueue(self, node: Node) -> None:
-        """The job waits, by its record: find out for what."""
+        """Set what a waiting job waits for: others, a delay, services, cards; or settle it."""
         bad = node.unknown and f"needs {node.unknown}, which is not in the job file"
         for need in (*node.needs, *node.services):
             state = self.record(need).state
@@ -219,7 +219,7 @@ class Jobs:
             self.on_blocked(node)
 
     def _advance(self, node: Node) -> None:
-        """Nothing that it needs or comes after is missing: delayed, asking for services, ready."""
+        """Move on a job whose needs are met: to delayed, idle, asking for services, or ready."""
         not_before = self.record(node).not_before
         if not_before is not None and not_before > self._effects.now.mono:
             node.state = "delayed"
@@ -240,7 +240,7 @@ class Jobs:
         self.waiting.push(node)
 
     def _ask(self, service: Node, asker: Node) -> None:
-        # A service starts when the turn of the first job that asks for it has come.
+        # A service waits with the priority of the most urgent job that asks for it.
         better = asker.key < service.key or len(service.waiters) == 1
         if better:
             service.borrowed_key = asker.key
@@ -250,7 +250,7 @@ class Jobs:
             self.waiting.push(service)
 
     def leave(self, node: Node) -> None:
-        """The job is about to stop waiting, or to wait for something else."""
+        """Undo what the job's present way of waiting counts, before its state changes."""
         if node.state == "delayed":
             self.delayed -= 1
         if node.state == "asking":
@@ -275,7 +275,7 @@ class Jobs:
         service.waiters.clear()
 
     def service_down(self, service: Node) -> None:
-        """It has ended, or is about to: nothing more starts that needs it."""
+        """Mark a service that ends, or is about to, as not ready: its dependants wait again."""
         if not service.ready:
             return
         service.ready = False
@@ -287,7 +287,7 @@ class Jobs:
     # ── Ends and new beginnings ─────────────────────────────────────────────────────────────────
 
     def settle(self, node: Node, state: JobState, reason: str = "") -> None:
-        """The job is over, and so is every job that needs it unless it succeeded."""
+        """Settle the job, and skip every waiting job that needs it unless it succeeded."""
         first = node
         todo: deque[tuple[Node, JobState, str]] = deque([(node, state, reason)])
         unneeded: dict[Node, None] = {}
@@ -316,7 +316,7 @@ class Jobs:
         self._wake(first)
 
     def _wake(self, service: Node) -> None:
-        """A service was stopped while a job came (back) that needs it: it is to run again."""
+        """Requeue a service that has just stopped if a waiting job needs it."""
         if not service.job.service or self.record(service).state != "succeeded":
             return
         if any(node.state in WAITING for node in service.dependants):
@@ -341,7 +341,7 @@ class Jobs:
                 self.settle(service, "skipped", "nothing that needs it came to run")
 
     def redemand(self, node: Node, demand: Demand) -> None:
-        """Its next attempt needs this. For a job that does not wait for cards now."""
+        """Set the demand of the job's next attempt. A ready job has to be queued again after it."""
         counted = node.state != "settled"
         if counted:
             self._count(node, -1)
@@ -350,20 +350,20 @@ class Jobs:
             self._count(node, +1)
 
     def hold_out(self, node: Node, delay: float = 0.0) -> None:
-        """For a while it waits for another card than those that it avoids."""
+        """Set the timer until which the job waits for a card that it does not avoid."""
         at = self._effects.now.mono + delay + HOLD_OUT
         self._effects.emit(SetTimer(ELSEWHERE + node.name, at))
 
     def forget_avoided(self, node: Node) -> None:
-        """There is no other card for a ready job than those it was to avoid."""
+        """Let a ready job use the cards that it was to avoid, as it can have no other."""
         self.leave(node)
         self.redemand(node, replace(node.job.demand, avoid=frozenset()))
         self._advance(node)
 
     def requeue(self, nodes: Iterable[Node], why: str, avoid: frozenset[str] = frozenset()) -> None:
-        """Settled (or delayed) jobs wait again, with a fresh budget of retries.
+        """Let settled and delayed jobs wait again, with a fresh budget of retries.
 
-        `avoid`: cards that they are not to run on, where there are others.
+        `avoid`: UUIDs of cards that they are not to run on, where there are others.
         """
         nodes = [node for node in nodes if node.state in ("settled", "delayed")]
         for node in nodes:
@@ -386,7 +386,7 @@ class Jobs:
                 self.enqueue(node)
 
     def leave_be(self, node: Node) -> None:
-        """An attempt of a job that this round does not touch has ended: the job waits on."""
+        """Take an excluded job, whose attempt has ended, out of the count: it is not run again."""
         node.state = "settled"
         self.unsettled -= 1
         self._count(node, -1)
@@ -398,8 +398,11 @@ class Jobs:
             node.state = "blocked"
 
     def to_retry(self, names: tuple[str, ...] | None) -> list[Node]:
-        """What a request to retry means: the jobs, what keeps them from running, what was skipped
-        because of them; in the order of the file."""
+        """Return the jobs that a retry of `names` requeues, in the order of the file.
+
+        These are the jobs themselves (None: all that failed), what keeps them from running, and
+        what was skipped because of any of these.
+        """
         if names is None:
             asked = [node for node in self if self.record(node).state == "failed"]
         else:
@@ -424,16 +427,16 @@ class Jobs:
         return sorted(there, key=lambda node: node.order)
 
     def is_bad(self, node: Node) -> bool:
-        """It has ended without success."""
+        """Whether the job has ended without success."""
         return node.state == "settled" and self.record(node).state in _BAD
 
     def has_bad_need(self, node: Node) -> Node | None:
-        """A need of the job that has ended without success."""
+        """Return a need or service of the job that has ended without success, None for none."""
         return next((n for n in (*node.needs, *node.services) if self.is_bad(n)), None)
 
 
 def closure(node: Node) -> list[Node]:
-    """The services that must run beside this job: those it needs, and those that they need."""
+    """Return the services that must run beside this job: its own, and those that they need."""
     found: dict[Node, None] = dict.fromkeys(node.services)
     todo = list(found)
     while todo:
@@ -445,7 +448,7 @@ def closure(node: Node) -> list[Node]:
 
 
 def demands_beside(services: Iterable[Node]) -> set[Demand]:
-    """The demands of unsettled jobs that need some of these services."""
+    """Return the demands of all unsettled jobs that need one of these services."""
     return {demand for service in services for demand in service.demands}
 
 

@@ -27,24 +27,25 @@ from gpulaunch.core.model import (
 )
 
 CUT_OFF = "was running when the run was cut off"
-"""Of a job whose attempt no supervisor saw end."""
+"""The reason of a job whose attempt no supervisor saw end."""
 
 LOCAL = "local"
-"""The engine of one machine."""
+"""The name of the engine that runs attempts on this machine."""
 
 IN_QUEUE = "in the queue"
-"""Of a job whose attempt the engine has, and has not started yet."""
+"""The reason of a job whose attempt the engine has queued and not started yet."""
 
 
 @dataclass(slots=True)
 class AttemptRecord:
     """One start of a job. Times are Instants; `gpus` are UUIDs.
 
-    `evidence` and `advice` go with `failure`; `reports` are the driver's, of its cards meanwhile.
-    `worker`: the attempt in whose process it ran, where that was an earlier one's. `queued`: it
-    was handed to an engine that starts it when its turn comes, there known as `queue_id`; `node`
-    is where that was. `after`: these had to succeed first. `digest` is that of the definition that
-    it was launched with. `seen`: of one that was cut off, the last sign of its life.
+    `evidence` and `advice` go with `failure`; `reports` are what the driver reported of its cards
+    meanwhile. `worker`: the earlier attempt in whose process it ran, None where it had its own.
+    `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
+    the machine where it started. `after`: attempts that had to succeed first. `digest`: that of
+    the definition that it was launched with. `seen`: the last sign of life of an attempt that was
+    cut off.
     """
 
     id: AttemptId
@@ -72,22 +73,22 @@ class AttemptRecord:
 
     @property
     def is_open(self) -> bool:
-        """No end of it is recorded."""
+        """True while no end of the attempt is recorded."""
         return self.state in _OPEN
 
     @property
     def in_queue(self) -> bool:
-        """Its turn has not come yet."""
+        """True while the attempt is in the engine's queue and has not started."""
         return self.queued and self.state == "launching"
 
     @property
     def taken_back(self) -> bool:
-        """It waited for others in a queue, ahead, and never began: no try of its job's."""
+        """True where the attempt was launched ahead of its needs and withdrawn before it began."""
         return bool(self.after) and self.state == "interrupted" and self.started is None
 
     @property
     def seconds(self) -> float:
-        """How long it ran, as far as that is known; 0 where it never started or still runs."""
+        """Seconds that the attempt ran, as far as known; 0 where it never started or still runs."""
         until = self.ended or self.seen
         if self.started is None or until is None:
             return 0.0
@@ -149,32 +150,37 @@ class JobRecord:
 
     @property
     def gone(self) -> bool:
-        """The file has it no more, and it neither succeeded nor runs: nothing is to come of it."""
+        """True where the file has the job no more, and it neither succeeded nor runs."""
         return self.vanished and self.state not in ("succeeded", "running")
 
     @property
     def changed(self) -> bool:
-        """It succeeded, and was defined differently since; no, where its definition was lost."""
+        """True where the job succeeded under another definition than its newest.
+
+        False where the definition that succeeded was not recorded.
+        """
         return self.state == "succeeded" and self.succeeded_as not in ("", self.digest)
 
     @property
     def goes_on(self) -> bool:
-        """An attempt is in an engine's queue or was started from there: it needs no supervisor."""
+        """True while the engine has or runs the job's queued attempt: no supervisor is needed."""
         return bool(self.attempts) and self.attempts[-1].queued and self.attempts[-1].is_open
 
     @property
     def in_queue(self) -> bool:
-        """It waits for the turn of an attempt that the engine has in its queue."""
+        """True while the job's attempt is in the engine's queue and has not started."""
         return bool(self.attempts) and self.attempts[-1].in_queue
 
     @property
     def charged(self) -> int:
-        """Attempts that spent this budget."""
+        """How many attempts count against the job's present budget of retries."""
         return sum(a.charged for a in self.attempts if a.id.number >= self.budget_from)
 
 
 @dataclass(slots=True)
 class GpuRecord:
+    """One card's state, and the attempts that are on it."""
+
     gpu: Gpu
     state: GpuState = "free"
     why: str = ""
@@ -185,7 +191,7 @@ class GpuRecord:
 
 @dataclass(slots=True)
 class Ledger:
-    """The state that all facts so far add up to."""
+    """A run's state: the fold of all facts so far."""
 
     run: str = ""
     name: str = ""
@@ -212,7 +218,7 @@ class Ledger:
     vanished: int = 0  # jobs that are gone, which `counts` leaves out
 
     def apply(self, fact: f.Fact, at: Instant) -> None:
-        """Fold one fact in. Raises KeyError where it names a job that was never added."""
+        """Change the state by one fact. Raises KeyError for a job that was never added."""
         self.last = at
         match fact:
             case f.RunOpened():
@@ -279,33 +285,33 @@ class Ledger:
 
     @property
     def queueing(self) -> bool:
-        """Its engine queues and places by itself: attempts outlive a supervisor."""
+        """True where the engine queues and places by itself: attempts outlive a supervisor."""
         return self.engine != LOCAL
 
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
     def reason_of(self, job: JobRecord) -> str:
-        """Its reason; of one in the queue ahead of what it needs, also what that is."""
+        """Return the job's reason; where it was queued ahead of its needs, preceded by these."""
         needs = self.needs_of(job.attempts[-1]) if job.in_queue else ""
         return f"{needs}; {job.reason}" if needs else job.reason
 
     def needs_of(self, attempt: AttemptRecord) -> str:
-        """`needs a, b`: what of that is under way, which it was handed over ahead of."""
+        """Return `needs a, b`: the attempts under way that must succeed first; empty for none."""
         names = [need.job for need in attempt.after if self.attempt(need).is_open]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f"needs {', '.join(names[:3])}{more}" if names else ""
 
     def open_attempts(self) -> list[AttemptRecord]:
-        """Attempts whose end is not recorded: those that run, and those in the engine's queue."""
+        """Return the attempts without a recorded end: those that run or are in a queue."""
         begun = (job for job in self.jobs.values() if job.attempts and job.state in _UNSETTLED)
         return [a for job in begun for a in job.attempts if a.is_open]
 
     def cut_off(self) -> None:
-        """Count as interrupted what has no end on record: its supervisor is gone.
+        """Set attempts without a recorded end to interrupted, as their supervisor is gone.
 
-        For those who look at such a run, and no fact: how those attempts ended is for a resume to
-        find out and to record. What an engine has in its queue goes on without a supervisor.
+        For views of such a run only, and no fact: a resume finds out how those attempts ended, and
+        records it. Attempts in an engine's queue stay: they go on without a supervisor.
         """
         for record in self.open_attempts():
             if record.queued:
@@ -371,7 +377,7 @@ class Ledger:
     def _end(self, fact: f.AttemptEnded, at: Instant) -> None:
         record = self.attempt(fact.attempt)
         if record.in_queue:
-            # What follows from its end is the next fact; until then the job is as any that ran.
+            # The next fact says what becomes of the job; until then it counts as running.
             self._set(self.jobs[fact.attempt.job], "running", "")
         record.started = fact.started or record.started
         record.ended, record.outcome = fact.ended or at, fact.outcome

@@ -1,7 +1,7 @@
-"""Going on with a history that has lost facts: what those that are left imply. Pure.
+"""Adds the facts that a damaged journal implies: facts that are missing, and must have been there.
 
-A fact may speak of what a lost one said: an attempt ends whose launch is missing. Such facts are
-implied, never more than follows: an end that nothing tells of is `Lost`, and its job waits.
+A fact may presuppose a lost one: an attempt ends whose launch is missing. That launch is added, and
+nothing that does not follow: an attempt whose end is nowhere recorded is `Lost`, and its job waits.
 
 INVARIANT: a job that a fact calls settled, or whose attempt's success is on record, is settled.
 """
@@ -15,19 +15,19 @@ from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Instant, Lost, Outcome
 
 UNRECORDED = "its end is not on record"
-"""Of an attempt whose end was lost, and of its job where that waits because of it."""
+"""The reason of an attempt whose end is not in the journal, and of its job where that waits."""
 
 
 class Mender:
-    """Follows a history from where it first lacks something. Owns `ledger`, the state so far."""
+    """Applies facts to `ledger`, from the first gap in a journal on, and adds what is missing."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
     def fit(self, fact: f.Fact, at: Instant, after_gap: bool = False) -> list[f.Fact]:
-        """The facts that this one implies, and itself, applied; none where it means nothing.
+        """Apply this fact and the missing ones that it implies; return those that were applied.
 
-        `after_gap`: facts before this one are missing.
+        None where it cannot be applied. `after_gap`: facts before this one are missing.
         """
         fitting: list[f.Fact] = []
         if after_gap or isinstance(fact, f.RunOpened):
@@ -36,7 +36,7 @@ class Mender:
         return fitting + self._apply(iter([fact]), at)
 
     def end(self, at: Instant) -> list[f.Fact]:
-        """What must have followed the last fact, applied."""
+        """Apply and return the facts that must have followed the last one."""
         return self._apply(self._followed(None), at)
 
     def _apply(self, facts: Iterator[f.Fact], at: Instant) -> list[f.Fact]:
@@ -45,12 +45,12 @@ class Mender:
             try:
                 self.ledger.apply(fact, at)
             except (KeyError, IndexError):
-                continue  # of a card, or a worker, that nothing on record knows
+                continue  # it names a card or a worker that no recorded fact names
             applied.append(fact)
         return applied
 
     def _followed(self, but: str | None) -> Iterator[f.Fact]:
-        """Of jobs whose attempt's end is on record, and what followed from it is not."""
+        """Facts for jobs whose attempt's end is on record, and whose own end or delay is not."""
         for job in list(self.ledger.jobs.values()):
             if job.name != but:
                 yield from self._settled(job)
@@ -90,7 +90,7 @@ class Mender:
                 yield from self._closed(state == "succeeded")
 
     def _taken_up(self) -> f.RunOpened:
-        """The supervisor that went on with a run that was closed."""
+        """The missing RunOpened of a supervisor that went on with a closed run."""
         known = self.ledger
         return f.RunOpened(
             known.run,
@@ -110,7 +110,7 @@ class Mender:
             yield f.JobAdded(name, 0, 0, "")
 
     def _begun(self, attempt: AttemptId) -> Iterator[f.Fact]:
-        """Every attempt of the job up to this one, those before it ended."""
+        """The missing launches of the job's attempts up to this one, and the ends before it."""
         yield from self._known(attempt.job)
         job = self.ledger.jobs[attempt.job]
         for number in range(len(job.attempts) + 1, attempt.number + 1):
@@ -125,7 +125,7 @@ class Mender:
         yield f.AttemptEnded(job.attempts[-1].id, outcome, failure, False)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
-        """A run that is closed in good order has no attempt under way, but in a queue."""
+        """The missing ends of attempts: a closed run has none under way, but in a queue."""
         outcome = Exited(0) if succeeded else Lost(UNRECORDED)
         for job in list(self.ledger.jobs.values()):
             if job.state == "running" and not job.goes_on:

@@ -21,7 +21,7 @@ RunState: TypeAlias = Literal["running", "succeeded", "failed", "stopped", "inte
 GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draining", "aside"]
 
 SPARSE: Mapping[str, bool] = MappingProxyType({"sparse": True})
-"""Of a field that most values leave at its default: a journal then does not mention it."""
+"""Marks a field that is seldom set: the journal leaves it out where it has its default."""
 
 SETTLED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 
@@ -38,13 +38,13 @@ class Instant:
 class Gpu:
     """One card, or one MIG instance, as the machine's driver names it.
 
-    `node` is the machine of a cluster that it is in, empty for this one; what is not known of a
-    card there is empty or 0.
+    `node` is the machine of a cluster that the card is in, empty for this machine; fields that are
+    not known of a cluster's card are empty or 0.
 
     `uuid` identifies it everywhere in gpulaunch; `index` (NVML's order) is for people and for the
     mask. `key` names its lease: the lower-case PCI bus id, a MIG instance's UUID, or `sim/...`.
-    `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's number
-    among the card's GPU instances, and its own among that one's compute instances, where known.
+    `minor` is the N of /dev/nvidiaN, which is not the index. `part` is a MIG instance's GPU
+    instance number, followed by its compute instance number, where known.
     """
 
     uuid: str
@@ -78,7 +78,7 @@ class Demand:
     worker: str = ""
 
     def same_seat(self, other: Demand) -> bool:
-        """Whether the same worker, on the cards that it has, serves both."""
+        """Whether one worker, on the cards that it has, serves both demands."""
         mine = (self.worker, self.gpus, self.gpu_memory, self.per_gpu, self.cpus)
         return mine == (other.worker, other.gpus, other.gpu_memory, other.per_gpu, other.cpus)
 
@@ -100,13 +100,13 @@ class Service:
 
 
 def address_variable(service: str) -> str:
-    """`GPULAUNCH_ADDR_<NAME>`: the name in capitals, what is no letter or digit as `_`."""
+    """`GPULAUNCH_ADDR_<NAME>`: the service's name in capitals, other characters as `_`."""
     return "GPULAUNCH_ADDR_" + re.sub(r"\W", "_", service, flags=re.ASCII).upper()
 
 
 @dataclass(frozen=True, slots=True)
 class FastaRecord:
-    """One record of a file: where its bytes lie, and their digest when the job file was read."""
+    """One record of a FASTA file: its bytes' offset, length and digest when it was read."""
 
     file: str
     offset: int
@@ -133,7 +133,7 @@ class Worker:
 
     @property
     def title(self) -> str:
-        """What people know it by."""
+        """The worker's name for people: its function, without directories, or its command."""
         return self.function.rpartition("/")[2] or " ".join(self.run)
 
 
@@ -145,8 +145,8 @@ class Job:
     the file, shared by all that one foreach or matrix made. `params` are the values that foreach
     and matrix gave. `expected` is in seconds, from earlier runs, 0 where nothing is known.
     `preload` names modules that are imported once for all such jobs (`("auto",)`: those that the
-    script imports). `run` of a job for a `worker` is the command that its program amounts to, and
-    `item` what it is handed. `engine` is what an engine by that name is told of it: words by key.
+    script imports). Where there is a `worker`, `run` is the worker's command, and `item` what the
+    worker is handed for this job. `engine` holds options for engines: by engine, by key, words.
     `digest` changes when, and only when, what would be run changes.
     """
 
@@ -216,8 +216,10 @@ Status: TypeAlias = Exited | Signaled
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """`limit` is the field of the job file that ended it, `seconds` its value; 0 where the limit
-    was of another kind (a cluster's own)."""
+    """The attempt reached a time limit. `limit` is the job file's field, `seconds` its value.
+
+    `seconds` is 0 where the limit was of another kind (a cluster's own).
+    """
 
     limit: Literal["timeout", "idle_timeout"]
     seconds: float
@@ -226,7 +228,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class MissingOutput:
-    """It exited with a code of success, but these outputs are absent, empty or older than it.
+    """The program exited with a success code; these outputs are absent, empty or too old.
 
     Each of `paths` is followed by what is wrong with it in parentheses: `a.cif (empty)`.
     """
@@ -249,7 +251,7 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Cut short by gpulaunch's own doing (stop, drain, supervisor gone): charged to nobody."""
+    """gpulaunch itself ended the attempt (stop, drain, supervisor gone): it is not charged."""
 
     by: str
     status: Status | None = None
@@ -257,14 +259,14 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A service that was stopped because nothing needs it any more: its success."""
+    """A service was stopped because nothing needs it any more: this is its success."""
 
     status: Status | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Nobody saw its end."""
+    """The attempt's end is not known: nobody saw it."""
 
     why: str
 
@@ -284,11 +286,11 @@ Outcome: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed attempt's end shows beside its status: its class, and by what.
+    """The recognised class of a failed attempt, with what shows it.
 
     `kind` is the failure class; `evidence` the line of the log, or the words of the driver or the
     kernel, that show it; `advice` what a person can do about it, one or two lines. `gpus` are the
-    cards it speaks of (UUIDs), where it tells. `foreign`: others used the card's memory as well.
+    UUIDs of the cards that the evidence names. `foreign`: others used the card's memory as well.
     """
 
     kind: str
@@ -299,7 +301,7 @@ class Failure:
 
 
 def status_of(outcome: Outcome) -> Status | None:
-    """The main process's own status, where there was one."""
+    """Return the exit status of the attempt's main process, None where it has none."""
     if isinstance(outcome, Exited | Signaled):
         return outcome
     return getattr(outcome, "status", None)

@@ -1,6 +1,6 @@
-"""Params: the values that foreach and matrix gave a job, by name; an entry's jobs share the names.
+"""Params: the values that foreach and matrix gave a job, by name.
 
-Owns their form in memory: a dict each would be the largest part of a long list of jobs.
+Jobs of one entry share the names: a dict for each would be the largest part of a long job list.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 
 class Params(Mapping[str, str]):
-    """Equal to a dict of the same. `texts` are in the order of `names`, each name once."""
+    """A mapping from names to values. `texts` are in the order of `names`, each name once."""
 
     __slots__ = ("_names", "_texts")
 

@@ -1,4 +1,4 @@
-"""Which cards suit a demand. Pure questions about cards; nothing here changes one."""
+"""Which cards suit a demand. Pure functions; none changes a card."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpulaunch.core.model import Demand, Gpu
 
 
 def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
-    """Could one more attempt of this demand be on the card, which has `memory` bytes for all?
+    """Whether one more attempt of this demand fits on the card, which has `memory` bytes for all.
 
-    A card is shared only by those that say the same `per_gpu`, and by at most that many. Workers
-    without an attempt count like attempts, unless it is asked how it will be once they are gone.
+    A card is shared only by attempts with the same `per_gpu`, and by at most that many. Idle
+    workers count like attempts; with `idle_workers` false, the answer is for when they are gone.
     """
     if card.gpu.uuid in demand.avoid:
         return False
@@ -30,14 +30,17 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
 
 
 def suits_now(card: Card, demand: Demand) -> bool:
-    """The card is ours, and the demand's attempt may start on it at once."""
+    """Whether the card is leased and an attempt of this demand may start on it at once."""
     if card.state != "leased" or card.drained or card.reserved or card.failing:
         return False
     return has_room(card, demand, card.memory_free or 0)
 
 
 def suits_soon(card: Card, demand: Demand, now: float) -> bool:
-    """The card is not ready for it; as far as is known it would suit once it is ours, and clean."""
+    """Whether a card that is not ready would suit the demand once it is leased and empty.
+
+    Judged by what is known of it now.
+    """
     if card.drained or card.reserved or card.failing or card.requested:
         return False
     if card.state in ("free", "occupied") and now < card.not_before:
@@ -49,13 +52,13 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
 
 
 def best(cards: Iterable[Card], count: int) -> list[Card]:
-    """The `count` to take: first those already shared, then the smallest, then the lowest index."""
+    """Return the `count` cards to take: shared ones first, then the smallest, then by index."""
     ranked = sorted(cards, key=lambda c: (-len(c.attempts), c.gpu.memory, c.gpu.index, c.gpu.uuid))
     return ranked[:count]
 
 
 def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mapping[str, int]) -> str:
-    """Why this demand can never be met by what is left of the run's cards; empty if it can be."""
+    """Why the run's remaining cards can never meet this demand; empty if they can."""
     for token, count in Counter(demand.uses).items():
         if count > limits.get(token, 1):
             return f"needs {count} of {token}, of which there are {limits.get(token, 1)}"
@@ -73,7 +76,10 @@ def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mappin
 
 
 def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping[str, int]) -> bool:
-    """Could all of these run at once on these cards, were they empty? First fit, largest first."""
+    """Whether all demands fit at once on these cards, if those were empty.
+
+    Tries first fit, largest first; so it may say no where another order fits.
+    """
     used = Counter(token for demand in demands for token in demand.uses)
     if any(count > limits.get(token, 1) for token, count in used.items()):
         return False

@@ -1,16 +1,16 @@
-"""What starts now, where an engine queues and places by itself: who is handed over, in which order.
+"""Which jobs are handed to an engine that queues and places by itself, and in which order.
 
     ready job ──room among the handed over, tokens, cards within the run's limit──▶ Launch
                                                         the engine's queue ─▶ Queued ─▶ Started
 
-The same passes over the ready jobs as on cards of one's own, with no card in them: where an
-attempt runs, and when its turn comes, is the engine's.
+The passes over the ready jobs are those of `core.admission`, without cards: the engine decides
+where an attempt runs, and when its turn comes.
 
-Where all jobs of one kind, and no others, use a token, and are ready together, the engine is handed
+Where all jobs of one demand, and no others, use a token, and all are ready, the engine is handed
 all of them at once, with how many it may let run at a time.
 
-Looking ahead, a job follows at once those that it needs, if all of them are under way or done: the
-engine starts it when they have succeeded, although no client may be alive by then.
+With `ahead`, a job is handed over as soon as all that it needs is under way or done: the engine
+starts it when that has succeeded, even if no supervisor is alive by then.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from gpulaunch.core.waiting import Key, Node
 from gpulaunch.core.why import Why
 
 NO_BOUND = 1 << 60
-"""CPUs that jobs without cards may take together on machines that are not ours."""
-
+"""CPUs that jobs without cards may take together where the engine places: no limit."""
 
 AHEAD_OF = 50
-"""A job that needs more attempts than so many that are under way is handed over after them."""
+"""Needs up to which a job may be handed over ahead of them; with more, it waits for their end."""
 
 
 class Queueing(Admission):
-    """Hands jobs over, at most `most` at once, which may ask for `limit` cards together (None: any
-    number). `ahead`: also jobs whose needs are under way.
+    """Hands jobs to the engine: at most `most` attempts at once, which take at most `limit` cards.
 
-    `cards` and `idle_workers` are empty ones.
+    `limit`: None for any number. `ahead`: also jobs whose needs are under way. `cards` and
+    `idle_workers` are empty.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Queueing(Admission):
                 self._hand_over_ahead(node)
 
     def _look_at(self, node: Node) -> None:
-        """A blocked job: perhaps what blocks it is under way."""
+        """Remember a blocked job: perhaps all that blocks it is under way."""
         if self._ahead and len(node.needs) <= AHEAD_OF:
             self._followers[node] = None
 
@@ -90,9 +89,10 @@ class Queueing(Admission):
             self._followers[node] = None
 
     def _under_way(self, node: Node) -> tuple[AttemptId, ...]:
-        """The attempts that block the job; none where something else does as well.
+        """Return the attempts that block the job; none where anything else blocks it as well.
 
-        What takes of something scarce does not go ahead: it would hold it and do nothing with it.
+        A job that uses tokens, or counts against a limit of cards, is not handed over ahead: it
+        would hold these while it waits.
         """
         scarce = bool(node.job.demand.uses) or self.limit is not None
         due = self._jobs.record(node).not_before or 0.0
@@ -117,8 +117,12 @@ class Queueing(Admission):
         return super()._pass()
 
     def _share_of(self, demand: Demand) -> Share | None:
-        """Where the engine itself can keep to the limit of the one token that such jobs use: nobody
-        else uses it, none of them is under way, and all of them are ready; and it matters."""
+        """Return the share under which all jobs of this demand are handed over at once, or None.
+
+        There is one where the engine alone can keep a token's limit: these jobs use no other
+        token, no other jobs use it, none of them is under way, all are ready, and they are more
+        than may run at once.
+        """
         if len(set(demand.uses)) != 1 or self.limit is not None:
             return None
         token, each = demand.uses[0], len(demand.uses)
@@ -163,7 +167,7 @@ class Queueing(Admission):
         return ""
 
     def obstacle(self, node: Node) -> str:
-        """What keeps a ready job from being handed over; empty for nothing."""
+        """What keeps a ready job from being handed over: a key, empty for nothing."""
         if len(self._attempts) >= self.most:
             return "turn"
         demand = node.job.demand
@@ -178,7 +182,7 @@ def _turn(node: Node) -> tuple[Key, int]:
 
 
 class WhyQueueing(Why):
-    """Why a ready job was not handed over."""
+    """Why a job waits, where the engine queues and places by itself."""
 
     _admission: Queueing
 

@@ -1,4 +1,4 @@
-"""What a resume or a retry runs again: the ledger of a run against its job file as it is now."""
+"""What a resume or a retry runs again, from a run's ledger and its job file as it is now."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpulaunch.core.model import Job, JobState
 from gpulaunch.core.waiting import WAITING
 
 BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
-"""What a job comes to that keeps others from running."""
+"""End states of a job that keep the jobs that need it from running."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """What becomes of a run's jobs.
+    """What a resumed run does with its jobs.
 
     `jobs` are to be submitted; `requeue` names settled ones of them that wait again, `left` those
-    that this round does not touch, and `over` those that have succeeded. The numbers are for
-    people; `in_flight` are in an engine's queue, or run from there. `unrecorded`: so many came to
-    no success, and are no longer in the file, which the run does not know yet.
+    that are left as they are, and `over` those that have succeeded. The numbers are counts of jobs,
+    for people; `in_flight` are in an engine's queue, or run from there. `unrecorded` have not
+    succeeded and are no longer in the file, and the journal does not say so yet.
     """
 
     jobs: tuple[Job, ...]
@@ -38,7 +38,7 @@ class ResumePlan:
 
     @property
     def to_do(self) -> list[Job]:
-        """The jobs that are not done or left, and every service: one that is needed runs again."""
+        """The jobs that are neither done nor left, and every service: it may have to run again."""
         return [
             job
             for job in self.jobs
@@ -70,9 +70,9 @@ def resume(
     among: Collection[str] | None = None,
     changed_too: bool = False,
 ) -> ResumePlan:
-    """Everything `among` these names (None: all) that has not succeeded, and what is new.
+    """Plan to run all jobs of `among` (None: of the file) that are new or have not succeeded.
 
-    `changed_too`: also what succeeded under another definition than it has now.
+    `changed_too`: also those that succeeded under another definition than they have now.
     """
     requeue, left, over, taken = set(), set(), set(), []
     again = new = changed = going = 0
@@ -116,10 +116,9 @@ def resume(
 
 
 def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
-    """The jobs that would run, of what was chosen: those skipped at once are none of them.
+    """Return the jobs that this plan would run, without those that would be skipped at once.
 
-    Asks the core, of a run whose supervisor is gone; `ledger` is changed by what it decides, and of
-    no further use.
+    Submits them to the core, which decides. Changes `ledger`, which is of no further use.
     """
     ledger.cut_off()
     jobs = Jobs(Effects(ledger), lambda service: None)
@@ -129,15 +128,18 @@ def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
 
 
 def retry(ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None) -> ResumePlan:
-    """Only what `retried` names."""
+    """Plan to run only the jobs that `retried` names."""
     return resume(ledger, jobs, among=retried(ledger, jobs, names))
 
 
 def retried(
     ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None
 ) -> frozenset[str]:
-    """The jobs that failed, or those of `names` that did not succeed and what keeps them from
-    running; and what was skipped because of any of these."""
+    """Return the names of the jobs that a retry runs again.
+
+    These are the jobs that failed, or those of `names` that did not succeed with what keeps them
+    from running; and what was skipped because of any of these.
+    """
     states = {record.name: record.state for record in ledger.jobs.values()}
     if names is None:
         found = {name for name, state in states.items() if state == "failed"}

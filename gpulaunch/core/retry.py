@@ -1,4 +1,4 @@
-"""What an attempt's end means for its job: again, or settled. Decides; carries nothing out."""
+"""Decides what an attempt's end means for its job: try again, or settle. Carries nothing out."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from gpulaunch.core.retry_placement import (
 )
 
 LOST_IN_A_ROW = 3
-"""So often an attempt may be lost, or lose its card, before the job itself is held to be why."""
+"""Attempts in a row that are lost, or lose their card, after which the job itself is to blame."""
 
 MAX_MESSAGE_CHARACTERS = 200
+"""Characters of the evidence that a reason shows at most."""
 NOWHERE_KNOWN = RetryContext()
+"""The context where nothing is known of the cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,10 @@ Decision: TypeAlias = TryAgain | Settle
 
 
 def failure_of(outcome: Outcome, job: Job, seen: Failure | None = None) -> str | None:
-    """The failure class of an attempt's end; None where it is no failure of the job's own.
+    """Return the failure class of an attempt's end, None where it is no failure of the job's own.
 
-    What was recognised (`seen`) says more than a status or a missing file; more than a limit that
-    the job file set only where the driver names the cards: what runs on a lost one may hang.
+    What was recognised (`seen`) goes before a status or a missing output. It goes before a time
+    limit only where it names cards: a program on a lost card may hang until its timeout.
     """
     match outcome:
         case Exited(code) if code in job.success_codes and job.service is None:
@@ -96,11 +98,11 @@ def decide(
     seen: Failure | None = None,
     ground: RetryContext = NOWHERE_KNOWN,
 ) -> Decision:
-    """What follows when an attempt of `job` ended so.
+    """Decide what follows from this outcome of an attempt of `job`.
 
-    `charged`: attempts of this budget that were charged before it; `lost`: how many attempts just
-    before it were lost, or lost their card, in a row. A service's end is a failure unless somebody
-    stopped it.
+    `charged`: how many earlier attempts count against the budget; `lost`: how many in a row, just
+    before this one, were lost or lost their card; `seen`: the failure that was recognised. A
+    service's end is a failure unless somebody stopped it.
     """
     match outcome:
         case Cancelled():
@@ -122,7 +124,7 @@ def decide(
 
 
 def failed(job: Job, charged: int, seen: Failure, ground: RetryContext) -> Decision:
-    """What follows from a failure that was seen while it ran, however the attempt then ended."""
+    """Decide what follows from a failure that was seen while the attempt ran, whatever its end."""
     there = choose_placement(seen.kind, job.demand, ground)
     return _by_policy(job, charged, seen.kind, seen.evidence, there)
 
@@ -153,7 +155,7 @@ def _again(
 
 
 def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None) -> str:
-    """How it ended, in words: `exited with status 3`, `killed by SIGSEGV: Xid 31 ...`."""
+    """Return how an attempt ended, in words: `killed by SIGSEGV: Xid 31 ...`."""
     text = _status(outcome)
     if job is not None and job.service is not None and isinstance(outcome, Exited | Signaled):
         text = f"ended early: {text}"
@@ -168,7 +170,7 @@ def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None
 
 
 PLAIN = frozenset({"exit", "signal", "missing_output"})
-"""Classes that say no more than the status does."""
+"""Failure classes that say no more than the status: `reason` shows no evidence for them."""
 
 
 def _status(outcome: Outcome) -> str:

@@ -1,7 +1,7 @@
-"""Where a failed attempt's next one goes, by its failure class. Questions about cards, as values.
+"""Where the attempt after a failed one is to run, by the failure class.
 
-A class's default (`core.classes`) says whether the same card or another may do better; the cards
-of the run say whether there is another. Nothing here changes a card or a job.
+The class's policy (`core.classes`) says whether the same card or another may do better; the run's
+cards say whether there is another. Nothing here changes a card or a job.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from gpulaunch.core.model import Demand, Gpu
 
 CARD_PAUSE = 30.0
 MAX_CARD_PAUSE = 600.0
+"""Seconds until the next attempt on the same card: after the first failure, and at most."""
 ANOTHER = "on another card"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryContext:
-    """What an attempt ran on. `others`: cards of the run that it did not use and that serve.
+    """What is known of a failed attempt's cards. `used`: its cards; `others`: the run's other ones.
 
-    `before`: attempts of this budget that ended in the same class before it. `foreign`: others'
-    processes had some of its cards' memory. `doubted`: jobs fail on its card as nowhere else.
-    `anywhere`: an engine places by itself, and what is there besides is not known.
+    `before`: how many earlier attempts of this budget ended in the same class. `foreign`: other
+    users' processes had some of its cards' memory. `doubted`: other jobs failed on its card too.
+    `anywhere`: the engine places by itself, and the cards that it has are not known.
     """
 
     used: tuple[Gpu, ...] = ()
@@ -36,7 +37,7 @@ class RetryContext:
 
 @dataclass(frozen=True, slots=True)
 class RetryPlacement:
-    """What the next attempt needs, after at least `delay` seconds; `words` say what differs."""
+    """The next attempt's demand. `delay`: seconds to wait first; `words` say what will differ."""
 
     demand: Demand
     words: str = ""
@@ -45,7 +46,7 @@ class RetryPlacement:
 
 @dataclass(frozen=True, slots=True)
 class NoBetterPlacement:
-    """No start would end differently; `why` in words."""
+    """No card of the run would do better; `why` in words."""
 
     why: str
 
@@ -53,7 +54,7 @@ class NoBetterPlacement:
 def choose_placement(
     kind: str, demand: Demand, ground: RetryContext
 ) -> RetryPlacement | NoBetterPlacement:
-    """Where to try again after an end of this class."""
+    """Choose where to try again after a failure of this class."""
     policy = policy_of(kind)
     if ground.anywhere:
         return _anywhere(policy, demand, ground)
@@ -77,7 +78,7 @@ def choose_placement(
 def _anywhere(
     policy: Policy, demand: Demand, ground: RetryContext
 ) -> RetryPlacement | NoBetterPlacement:
-    """Where another card might do better, it simply goes again: the engine may choose one."""
+    """Choose whether to try again where the engine places, and may happen to use another card."""
     if policy.again == "later":
         return RetryPlacement(demand, "", _pause(ground))
     if policy.again == "yes" or policy.other in ("larger", "other_kind") or _may_go(policy, ground):
@@ -94,7 +95,7 @@ def _may_go(policy: Policy, ground: RetryContext) -> bool:
 
 
 def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | NoBetterPlacement:
-    """Alone, where it shared; where others take its memory, elsewhere; else on a larger card."""
+    """Choose a place after out of memory: alone, else away from strangers, else a larger card."""
     if not ground.used:
         return RetryPlacement(demand)
     if demand.per_gpu > 1:
@@ -111,7 +112,10 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
 def _elsewhere(
     demand: Demand, ground: RetryContext, words: str = ANOTHER, also: Iterable[Gpu] = ()
 ) -> RetryPlacement | None:
-    """Not on the cards that it used, nor those avoided before while there are others."""
+    """Place on none of the used cards, nor on those avoided before if that leaves enough.
+
+    `also`: further cards to avoid. None where too few are left.
+    """
     used = {gpu.uuid for gpu in (*ground.used, *also)}
     for avoid in (demand.avoid | used, used):
         if avoid and _count(demand, ground.others, avoid) >= demand.gpus:

@@ -2,9 +2,9 @@
 
     event ─▶ what it changes (jobs, attempts, cards) ─▶ Admission: what starts now ─▶ results
 
-The run's ledger changes by the facts that are returned, and by nothing else: a journal replayed is
-the state that was. Stale events (an end twice, a grant for a card not asked for, a timer for
-nothing) are ignored. It asks no clock and touches nothing outside.
+The run's ledger changes by the facts that are returned, and by nothing else: replaying the journal
+gives the same state. Stale events (an end twice, a grant for a card not asked for, a timer for
+nothing) are ignored. This module asks no clock and touches nothing outside.
 """
 
 from __future__ import annotations
@@ -79,23 +79,24 @@ from gpulaunch.core.waiting import WAITING, Node
 from gpulaunch.core.why import Why
 
 STEPS = 1000
+"""Deadlock steps in one event at most; what is left goes on after a timer of a millisecond."""
 XID_OF_A_KILL = 45
-"""Preemptive cleanup: also what the driver says when a process on a card is killed."""
+"""The Xid (preemptive cleanup) that the driver also reports when a process on a card is killed."""
 
 
 class Run:
     """A run from its jobs to its end.
 
-    `queue`: the engine queues and places by itself, and has at most so many attempts at once; there
-    are no `gpus` then, and what an earlier supervisor handed over goes on. None: on `gpus`.
-    `ahead`: it is also handed jobs whose needs are under way, to start them once those have
-    succeeded.
-    `limit`: at most so many cards at once; `cpus`: how many jobs without cards may take together;
-    `limits`: tokens by name (1 where nothing is said); `max_failures`: so many failed jobs, and
-    nothing new is started (`fail_fast` is one). `breaker`: nor after so many that failed fast and
-    alike in a row; the run then waits for a person (`patient`), or ends. `pinned`: an attempt that
-    is seen on a card of others fails; else that is only noted. `ledger` holds the RunOpened of
-    this epoch.
+    `queue`: how many attempts may be with an engine that queues and places by itself; `gpus` is
+    empty then, and attempts that an earlier supervisor handed over go on. None: the run places
+    them on `gpus`. `ahead`: that engine is also handed jobs whose needs are under way, to start
+    them once those have succeeded.
+    `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together;
+    `limits`: tokens by name (1 where nothing is said); `max_failures`: failed jobs after which
+    nothing new is started (`fail_fast`: 1). `breaker`: jobs that fail fast and alike in a row,
+    after which nothing new is started; the run then waits for a person (`patient`), or ends.
+    `pinned`: an attempt that is seen on a card of others fails; else that is only noted. `ledger`
+    holds the RunOpened of this epoch.
     """
 
     def __init__(
@@ -181,25 +182,25 @@ class Run:
         return self._effects.ledger
 
     def job(self, name: str) -> Job | None:
-        """The job as it was submitted, its demand as it is now; None for an unknown name."""
+        """Return the job as submitted, with its present demand; None for an unknown name."""
         node = self._jobs.nodes.get(name)
         return None if node is None else node.job
 
     def retried_by(self, names: tuple[str, ...] | None) -> list[str]:
-        """The jobs that a request to retry these (None: all that failed) would requeue."""
+        """Return the names of the jobs that a retry of these (None: all failed) would requeue."""
         return [node.name for node in self._jobs.to_retry(names)]
 
     def handle(self, event: Event, now: Instant) -> list[Fact | Instruction]:
-        """What follows from the event: facts, each before the instructions that rest on it."""
+        """Apply the event; return facts, each before the instructions that rest on it."""
         self._effects.now = now
         self._on(event)
-        if not isinstance(event, Queued | Started):  # which make no room, and take none
+        if not isinstance(event, Queued | Started):  # these two can start or end nothing
             self._settle_down()
         return self._effects.take()
 
     @property
     def finished(self) -> bool:
-        """Nothing runs, nothing can ever run any more, and no lease is held; or it is given up."""
+        """True once nothing runs or can ever run, and no lease is held; or the run is given up."""
         if self._out_of_reach:
             return True
         if not self._submitted or len(self._attempts) or self._cards.held():
@@ -209,7 +210,7 @@ class Run:
         return bool(self.ledger.stopping or self._halted() or not self._jobs.unsettled)
 
     def outcome(self) -> tuple[RunState, str]:
-        """How a finished run ended, and why where not every job succeeded."""
+        """Return how a finished run ended, and why where not every job succeeded."""
         if self._out_of_reach and len(self._attempts):
             return "interrupted", self._out_of_reach
         waiting = self._jobs.unsettled
@@ -227,9 +228,9 @@ class Run:
         return "succeeded", ""
 
     def why_waiting(self, name: str, now: Instant | None = None) -> str:
-        """One line that says why a waiting job waits; empty for a job that does not wait.
+        """Return one line that says why a job waits; empty for a job that does not wait.
 
-        `now`: for the spans in it; None: that of the last event.
+        `now` is the time for durations in that line; None: the time of the last event.
         """
         closed = self.ledger.stopping and f"not started: stopped by {self.ledger.stopping}"
         if not closed:
@@ -239,7 +240,10 @@ class Run:
         return self._why.of(name, closed or "", now or self._effects.now)
 
     def in_queue(self, name: str) -> AttemptId | None:
-        """The job's attempt that the engine has in its queue: the engine knows why it waits."""
+        """Return the job's attempt in the engine's queue, None for none.
+
+        Why such an attempt waits, the engine knows.
+        """
         record = self.ledger.jobs.get(name)
         return record.attempts[-1].id if record is not None and record.in_queue else None
 
@@ -309,7 +313,7 @@ class Run:
                     self._card(event, card)
 
     def _report(self, event: GpuEvent, card: Card) -> None:
-        """Note it with the attempts that run there; a card that is lost serves nobody any more."""
+        """Record the driver's report with the attempts on that card; set a lost card aside."""
         attempts = tuple(sorted(card.attempts))
         ending = [live.wish for attempt in attempts if (live := self._attempts.get(attempt))]
         if event.code == XID_OF_A_KILL and ending and all(ending):
@@ -326,7 +330,7 @@ class Run:
                 self._attempts.stop(live, "interrupted", f"GPU {card.gpu.index}: {event.text}")
 
     def _misplaced(self, event: Misplaced) -> None:
-        """Said once of an attempt; it is ended, so that it harms nobody else's job any more."""
+        """Record the first report that an attempt uses a card of others; interrupt it if pinned."""
         live = self._attempts.get(event.attempt)
         if live is None or live.misplaced is not None:
             return
@@ -373,7 +377,7 @@ class Run:
             card.drained = self.ledger.gpus[card.gpu.uuid].drained
 
     def _settle_down(self) -> None:
-        """Let everything start that can, and see to it that something can."""
+        """Start all that can start, resolve deadlocks; withdraw attempts if the run is halted."""
         if not self._submitted:
             return
         if self._breaker.tripped and self._patient and self.ledger.paused is None:
@@ -392,7 +396,7 @@ class Run:
                 self._attempts.stop(live, "interrupted", "nothing more is started")
 
     def _withdraw(self, why: str) -> None:
-        """Nothing more is to start, not even what the engine has in its queue."""
+        """Interrupt the attempts that are still in the engine's queue."""
         for live in self._attempts:
             if self.ledger.attempt(live.id).in_queue:
                 self._attempts.stop(live, "interrupted", why)
@@ -409,7 +413,7 @@ class Run:
             if node.state in WAITING:
                 self._jobs.settle(node, "cancelled", "cancelled")
         for live in self._attempts:
-            # One whose job the file no longer has goes on in a queue, and is known by its name.
+            # An adopted attempt whose job is no longer in the file has no node, only a name.
             gone = live.adopted and (names is None or live.id.job in names)
             if live.node in nodes or gone:
                 self._attempts.stop(live, "cancelled", "cancelled by a person")
@@ -433,7 +437,7 @@ class Run:
                         self._attempts.stop(live, "interrupted", "its card was given back")
 
     def _trip(self) -> None:
-        """Wait for a person, where there is more to start."""
+        """Pause the run for a person, where jobs are left to start."""
         left = (node for node in self._jobs if node.state != "settled")
         if any(self._jobs.record(node).state == "waiting" for node in left):
             self._close(self._breaker.waits)
@@ -491,7 +495,7 @@ class Run:
         return self._halted()
 
     def _halted(self) -> str:
-        """Enough jobs have failed: why nothing new is started; empty otherwise."""
+        """Why failures keep the run from starting anything new; empty while they do not."""
         if self._breaker.tripped and not self._patient:
             return self._breaker.tripped
         failed = self._jobs.failed

@@ -1,4 +1,4 @@
-"""Which cards: `all`, how many (any), or which ones. What `gpus:` of a file and `--gpus` say."""
+"""The cards that `gpus:` of a job file or `--gpus` selects: all, how many of any, or which ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpulaunch.core.model import Gpu
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`count` is None for no limit; `which` is None for any card, else indices or UUIDs."""
+    """A choice of cards. `count`: how many, None: all; `which`: indices or UUIDs, None: any."""
 
     count: int | None = None
     which: tuple[str, ...] | None = None
@@ -25,7 +25,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z./-]+|SIM-\d+", re.IGNORECASE)
 
 
 def parse_selection(value: str | Sequence[str]) -> Selection:
-    """The selection that a scalar (`all`, `2`, `0,2`, `2,`, `[0, 2]`) or a list of scalars names.
+    """Return the selection that a scalar (`all`, `2`, `0,2`, `2,`, `[0, 2]`) or a list names.
 
     A bare number is how many; in a list, which a comma makes, numbers are indices. Raises
     ValueError with one line.
@@ -60,7 +60,7 @@ def parse_selection(value: str | Sequence[str]) -> Selection:
 
 
 def choose(selection: Selection, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The cards of `gpus` that may be used. Raises LookupError naming one that is not there.
+    """Return the cards of `gpus` that may be used. Raises LookupError for one that is not there.
 
     A UUID may be shortened to any prefix that only one card has, as CUDA allows it. One card
     under two names is a LookupError too: it would count twice.
@@ -77,7 +77,7 @@ def choose(selection: Selection, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
-    """What was understood, for people: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8`."""
+    """Return the selection in words: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8 cards`."""
     kind = "simulated cards" if any(gpu.simulated for gpu in gpus) else "cards"
     if selection.which is not None:
         names = [str(gpu.index) for gpu in choose(selection, gpus)]
@@ -88,7 +88,7 @@ def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
 
 
 def describe_taken(count: int, selection: Selection, gpus: Sequence[Gpu]) -> str:
-    """The same of one command that takes `count` of them: `1 of 8 cards, any`, `1 of GPUs 0, 2`."""
+    """Return in words that one command takes `count` of the selection: `1 of GPUs 0, 2 of 8`."""
     if selection.which is None:
         return describe(Selection(count), gpus)
     if count == len(selection.which):

@@ -18,6 +18,8 @@ Quoting: TypeAlias = Literal["raw", "bare", "single", "double"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
+    """A place for the value `name`. `quoting`: which quotes of the shell it stands in."""
+
     name: str
     quoting: Quoting = "raw"
 
@@ -31,7 +33,7 @@ Text: TypeAlias = str | Template
 
 
 def quote(value: str, quoting: Quoting) -> str:
-    """`value` as POSIX shell text that stands for exactly itself at a place quoted that way.
+    """Return POSIX shell text that means exactly `value` at a place with that quoting.
 
     A bare value is always quoted, harmless as it may look: `echo {{seed}}>out` with 5 would write
     to descriptor 5, `~{{user}}` would expand, and `if` where a command stands is no command.
@@ -53,7 +55,7 @@ def slots(text: Text) -> Iterator[Slot]:
 
 
 def fill(text: Text, values: Mapping[str, str]) -> Text:
-    """Insert the values that are known; slots without one stay. Plain `str` once none is left."""
+    """Return the text with known values inserted; slots without one stay. `str` if none is left."""
     if isinstance(text, str):
         return text
     parts: list[str | Slot] = []
@@ -73,7 +75,7 @@ def fill(text: Text, values: Mapping[str, str]) -> Text:
 
 
 def render(text: Text, values: Mapping[str, str]) -> str:
-    """All slots inserted. Raises KeyError with the slot's name where a value is missing."""
+    """Return the text with all slots filled. Raises KeyError with the name of a missing value."""
     filled = fill(text, values)
     if isinstance(filled, str):
         return filled

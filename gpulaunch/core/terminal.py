@@ -1,4 +1,4 @@
-r"""What a terminal would still show of a line: escapes gone, overwritten states gone. Pure.
+r"""What a terminal shows of a line in the end: without escapes and overwritten states. Pure.
 
 "50%|##  |\r100%|####|"  ->  "100%|####|"
 """
@@ -17,7 +17,7 @@ _ESCAPES = re.compile(
 
 
 def shown(line: str) -> str:
-    """One line's last state; its blanks and other control characters stay."""
+    """Return the line's last state; blanks and other control characters stay."""
     plain = _ESCAPES.sub("", line)
     if "\r" in plain:
         plain = next((state for state in reversed(plain.split("\r")) if state.strip()), "")

@@ -1,7 +1,7 @@
 """Ready jobs in the order in which they start: one heap for each distinct demand.
 
-Jobs of equal demand are alike to placement: when the first cannot start, none can. So a pass over
-the heads alone decides, however many jobs wait.
+Placement treats jobs of equal demand alike: when the first cannot start, none can. So a pass looks
+at the first job of each heap alone, however many jobs wait.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ NodeState: TypeAlias = Literal[
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
 
 UNCOUNTED = 1 << 30
-"""Blockers of a job before they are counted: whatever is settled meanwhile, it cannot come up."""
+"""A job's blockers before they are counted: so many that settled jobs cannot bring them to 0."""
 
 NOBODY: set[Node] = cast("set[Node]", frozenset())
 NOTHING: Counter[Demand] = cast("Counter[Demand]", MappingProxyType({}))
-"""What every job has of these that is no service; they cannot be changed."""
+"""Empty values that all jobs but services share; they cannot be changed."""
 
 WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A job with its neighbours. `skipped` counts later jobs that started before it.
+    """A job with its neighbours in the graph. `order` is its place in the job file.
 
-    `excluded`: this round leaves it as it is; `state` is then `settled`, whatever is recorded.
+    `skipped`: how many later jobs took what it waits for; `blocked_on`: what that is, other than
+    jobs. `blockers`: how many jobs it waits for. `unknown`: a need that is not in the file.
+    `excluded`: this supervisor leaves it as it is; `state` is then `settled`, whatever is recorded.
     `fresh_from`: attempts numbered from here are this supervisor's own. `demand_asked` is the
-    demand that the job file states; a retry may need something else. `borrowed_key` is the key of
-    a job that has asked for this service: its turn.
+    demand that the job file states; a retry may need something else. `dependants` need it,
+    `followers` come after it.
 
-    For a service: `waiters` wait for it alone, `open` dependants are not settled, `demands` says
-    what those will take, `companions` are the services that some dependant needs besides it.
+    For a service: `waiters` are the jobs that ask for it; `borrowed_key` is the key of the most
+    urgent of them; `open`: how many dependants are not settled; `demands` counts the demands of
+    jobs that need it; `companions` are the services that some dependant needs besides it.
     """
 
     job: Job
@@ -69,7 +72,7 @@ class Node:
     demand_asked: Demand = field(default_factory=Demand)
 
     def __post_init__(self) -> None:
-        # The others, of which there may be a hundred thousand, need no empty ones of their own.
+        # Other jobs, of which there may be a hundred thousand, share the empty ones.
         if self.job.service is not None:
             self.waiters, self.demands, self.companions = set(), Counter(), set()
 
@@ -79,7 +82,7 @@ class Node:
 
     @property
     def key(self) -> Key:
-        """Less comes first. Made when asked for: kept, those of a long list would be megabytes."""
+        """The job's sort key: less comes first. Computed, as stored keys would take megabytes."""
         if self.borrowed_key is not None:
             return self.borrowed_key
         job = self.job
@@ -88,12 +91,12 @@ class Node:
 
 
 def is_extra(node: Node) -> bool:
-    """A service that no job needs, but for services: it runs beside the others while they last."""
+    """Whether no job but services needs this service: it runs while other jobs last."""
     return node.job.service is not None and not node.demands
 
 
 class DemandQueue:
-    """Ready jobs of one demand. Entries of jobs that left or changed their key are passed over."""
+    """Ready jobs of one demand, as a heap. `peek` drops entries of jobs that are not ready now."""
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
@@ -131,8 +134,11 @@ class WaitingJobs:
         return any(queue.peek() for queue in self._queues.values())
 
     def heads(self) -> Iterator[Node]:
-        """Ready jobs, best first. After `park` or a start the next of that demand follows;
-        a job left as it was blocks its whole demand for this pass."""
+        """Yield ready jobs in the order of their keys, one demand's head at a time.
+
+        After a job that was parked or started, the next of its demand follows. A job that is left
+        as it was blocks its whole demand for this pass.
+        """
         heap: list[tuple[Key, int, DemandQueue, Node]] = []
         for demand, queue in list(self._queues.items()):
             node = queue.peek()
@@ -151,12 +157,12 @@ class WaitingJobs:
                 heapq.heappush(heap, (following.key, following.order, queue, following))
 
     def first_like(self, demand: Demand) -> list[Node]:
-        """Of the jobs that the same worker could take, the first of each queue."""
+        """Return the first job of each demand that the same worker could serve."""
         alike = [queue for known, queue in self._queues.items() if known.same_seat(demand)]
         return [node for queue in alike if (node := queue.peek()) is not None]
 
     def park(self, node: Node) -> None:
-        """Take the head aside until `unpark`: what becomes of it says nothing of those alike."""
+        """Remove the head until `unpark`, so that the pass goes on with the next of its demand."""
         self._queues[node.job.demand].pop()
         self._parked.append(node)
 

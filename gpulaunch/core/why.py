@@ -16,11 +16,11 @@ from gpulaunch.core.waiting import Node
 
 _BEGUN, _QUEUED, _WAITS = "is running", f"is {IN_QUEUE}", "waits itself"
 _NEAR = (_BEGUN, _QUEUED, _WAITS)
-"""What may be said of a job that others wait for; the first comes first."""
+"""Words for a job that others wait for, the nearest to its end first."""
 
 
 class Why:
-    """Answers for one run. `limits` and `cpus` are the run's own."""
+    """Says why jobs of one run wait. `limits` and `cpus` are the run's own."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class Why:
         self._cpus = cpus
 
     def of(self, name: str, closed: str, now: Instant) -> str:
-        """One line for a waiting job; empty for one that does not wait. `closed` goes first.
+        """Return one line that says why the job waits; empty for one that does not wait.
 
-        Of what the engine has in its queue, no more than the engine does not know.
+        `closed`: why nothing may start at all, which goes before the job's own reason. Of a job in
+        the engine's queue, it tells only what the engine does not know.
         """
         node = self._jobs.nodes.get(name)
         if node is None:
@@ -71,7 +72,7 @@ class Why:
         return self._ready(node, now)
 
     def _queued(self, node: Node, closed: str) -> str:
-        """It was handed over ahead of what it needs."""
+        """Why a queued job waits: for what it needs, where it was handed over ahead of that."""
         live = self._attempts.get(node.attempt) if node.attempt else None
         after = live.after if live is not None else ()
         open_needs = [n for n in node.needs if n.attempt in after and n.state == "running"]
@@ -97,8 +98,8 @@ class Why:
 
     def _ready(self, node: Node, now: Instant) -> str:
         demand = node.job.demand
-        if said := self._token(demand):
-            return said
+        if reason := self._token(demand):
+            return reason
         if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
             used = self._attempts.cpus
             return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
@@ -124,36 +125,36 @@ class Why:
 
     def _cards_in_words(self, demand: Demand, now: Instant) -> str:
         cards, limit = list(self._cards), self._cards.limit
-        said = ""
+        limited = ""
         if self._cards.held() >= limit < len(cards):
             cards = [card for card in cards if card.held]
-            said = f"the run may hold {limit} at once; "
+            limited = f"the run may hold {limit} at once; "
         alike: dict[tuple[str, str], list[Card]] = {}
         for card in cards:
             alike.setdefault(self._state(card, demand, now), []).append(card)
         busy = [card for card in cards if card.attempts and not card.quarantined]
-        told = [self._busy(busy, now)] if len(busy) > 1 else []
+        parts = [self._busy(busy, now)] if len(busy) > 1 else []
         for state, some in alike.items():
-            if not (told and some[0] in busy):
-                told.append(_stand(some, *state))
-        return said + (", " if len(told) == len(cards) else "; ").join(told)
+            if not (parts and some[0] in busy):
+                parts.append(_clause(some, *state))
+        return limited + (", " if len(parts) == len(cards) else "; ").join(parts)
 
     def _busy(self, cards: Sequence[Card], now: Instant) -> str:
-        """`GPUs 0-7 are busy (0:03 to 1:12) with a, b, c and 5 more`: however many, a line."""
+        """Return `GPUs 0-7 are busy (0:03 to 1:12) with a, b, c and 5 more`."""
         attempts = list(dict.fromkeys(next(iter(card.attempts)) for card in cards))
         names = list(dict.fromkeys(a.job for card in cards for a in card.attempts))
         spans = sorted(self._since(attempt, now) for attempt in attempts)
         least, most = words.clock(spans[0]), words.clock(spans[-1])
         spanned = most if least == most else f"{least} to {most}"
-        return _stand(cards, "is", f"busy ({spanned}) with {_some(names)}")
+        return _clause(cards, "is", f"busy ({spanned}) with {_some(names)}")
 
     def _since(self, attempt: AttemptId, now: Instant) -> float:
-        """Seconds that the attempt has run, as views count them."""
+        """Seconds since the attempt's start, or its launch where it has not started."""
         record = self._effects.ledger.attempt(attempt)
         return now.mono - (record.started or record.launched).mono
 
     def _state(self, card: Card, demand: Demand, now: Instant) -> tuple[str, str]:
-        """What the card does, as a verb and the rest: several cards may do the same."""
+        """Return the card's state as a verb and the rest, so that cards alike share one clause."""
         if card.quarantined:
             return "was", f"set aside ({card.quarantined})"
         if card.attempts:
@@ -186,7 +187,7 @@ class Why:
 _PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
 
 
-def _stand(cards: Sequence[Card], verb: str, rest: str) -> str:
+def _clause(cards: Sequence[Card], verb: str, rest: str) -> str:
     """`GPU 0 is free`, `GPUs 0, 2-7 are free`."""
     if len(cards) == 1:
         return f"GPU {cards[0].gpu.index} {verb} {rest}"

@@ -71,5 +71,5 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def unescaped(pattern: str) -> str:
-    """A glob pattern as people read it: what `glob.escape` made of inserted values is undone."""
+    """Return a glob pattern as people read it: what `glob.escape` did is undone."""
     return _ESCAPED.sub(r"\1", pattern)
