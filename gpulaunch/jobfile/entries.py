@@ -10,8 +10,7 @@ from typing import Any
 from gpulaunch.core.model import Job
 from gpulaunch.jobfile import tree
 from gpulaunch.jobfile.expand import MAX_JOBS, Draft, EntryExpansion, ExpansionContext
-from gpulaunch.jobfile.fields import JobEntry as EntryFields
-from gpulaunch.jobfile.fields import engines_merged
+from gpulaunch.jobfile.fields import JOB, engines_merged
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
 from gpulaunch.jobfile.needs import (
     Index,
@@ -84,7 +83,7 @@ class Drafts:
             self.shapes.append(shape_of(None, False, group))
             return
         plain, nulls = split(node)
-        own, fine = validate(EntryFields, plain, where, mistakes)
+        own, fine = validate(JOB, plain, where, mistakes)
         wrong = frozenset(plain) - frozenset(own)
         if not _says_what_runs(plain, where, mistakes):
             fine = False

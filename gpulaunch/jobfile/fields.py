@@ -1,19 +1,15 @@
 """The fields of a job, before expansion: what each accepts, for the loader and for editors.
 
-pydantic knows the fields, refuses unknown ones and gathers every mistake. A value that holds
-placeholders is kept as Deferred and converted once an item has filled them; `run`, `env`,
-`outputs`, `needs`, `after`, `name` and `service` are kept as they are typed, because their
-placeholders are treated by rules of their own (`expand`).
+A value that holds placeholders is kept as Deferred and converted once an item has filled them;
+`run`, `env`, `outputs`, `needs`, `after`, `name` and `service` are kept as they are typed, because
+their placeholders are treated by rules of their own (`expand`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
-
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
-from pydantic_core import core_schema
+from typing import Any, TypeAlias
 
 from gpulaunch.core.template import Template, Text
 from gpulaunch.jobfile import convert as c
@@ -108,19 +104,11 @@ def _compiled(value: Any) -> Any:
 
 
 class Kind:
-    """A field's annotation for pydantic: its converter, and what editors are told."""
+    """What a field accepts: its converter, and the JSON Schema that editors are told."""
 
     def __init__(self, convert: c.Convert, schema: Schema, *, defers: bool = True) -> None:
         self.convert = _deferring(convert) if defers else convert
         self.schema = {"anyOf": [schema, PLACEHOLDER]} if defers else schema
-
-    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.convert)
-
-    def __get_pydantic_json_schema__(
-        self, _: core_schema.CoreSchema, __: GetJsonSchemaHandler
-    ) -> Schema:
-        return self.schema
 
 
 # ── what editors are told ───────────────────────────────────────────────────────────────────────
@@ -242,67 +230,57 @@ ENGINE: Schema = _object({"slurm": {"anyOf": [_object(_SETTINGS), _NULL]}})
 
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────
 
-Word: TypeAlias = Annotated[Any, Kind(c.not_empty, TEXT)]
-Span: TypeAlias = Annotated[Any, Kind(c.each(v.positive_duration), _TIME)]
-Flag: TypeAlias = Annotated[Any, Kind(c.each(v.boolean), _BOOLEAN)]
-Names: TypeAlias = Annotated[Any, Kind(c.texts, LIST, defers=False)]
+_WORD = Kind(c.not_empty, TEXT)
+_SPAN = Kind(c.each(v.positive_duration), _TIME)
+_FLAG = Kind(c.each(v.boolean), _BOOLEAN)
+_NAMES = Kind(c.texts, LIST, defers=False)
 
+DEFAULTS: Mapping[str, Kind] = {
+    "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
+    "gpu_memory": Kind(c.each(v.size), _SIZE),
+    "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
+    "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
+    "uses": Kind(c.texts, LIST),
+    "cwd": _WORD,
+    "env": Kind(c.env, _ENV, defers=False),
+    "env_file": _WORD,
+    "python": _WORD,
+    "venv": _WORD,
+    "conda": _WORD,
+    "shell": Kind(c.shell, LIST),
+    "timeout": _SPAN,
+    "idle_timeout": _SPAN,
+    "grace": Kind(c.each(v.duration), _TIME),
+    "retries": Kind(c.retries, _RETRIES),
+    "outputs": _NAMES,
+    "success_codes": Kind(c.codes, _CODES),
+    "priority": Kind(c.integer(-(10**12), "a whole number, higher is earlier"), _WHOLE),
+    "cost": Kind(c.each(v.number), _NUMBER),
+    "visible": Kind(
+        c.each(lambda text: v.choice(text, "index", "uuid")), {"enum": ["index", "uuid"]}
+    ),
+    "isolation": Kind(c.isolation, {"enum": ["env", "strict"]}),
+    "explain": _FLAG,
+    "preload": Kind(c.preload, _PRELOAD),
+    "inherit_ranks": _FLAG,
+    "engine": Kind(_engine, ENGINE, defers=False),
+}
+"""What `defaults:` may hold: the fields that make sense for many jobs at once."""
 
-class Defaults(BaseModel):
-    """What `defaults:` may hold: the fields that make sense for many jobs at once."""
+JOB: Mapping[str, Kind] = {
+    **DEFAULTS,
+    "name": Kind(c.not_empty, TEXT, defers=False),
+    "run": Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False),
+    "worker": Kind(workers.worker, _WORKER),
+    "foreach": Kind(forms.foreach, _FOREACH, defers=False),
+    "batch": Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False),
+    "matrix": Kind(forms.matrix, _MATRIX, defers=False),
+    "needs": _NAMES,
+    "after": _NAMES,
+    "first": Kind(c.each(v.boolean), _BOOLEAN, defers=False),
+    "service": Kind(c.service, _object({"ready": _READY}, ("ready",)), defers=False),
+}
+"""A job as it stands in the file."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    gpus: Annotated[Any, Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT)] = None
-    gpu_memory: Annotated[Any, Kind(c.each(v.size), _SIZE)] = None
-    per_gpu: Annotated[Any, Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME)] = None
-    cpus: Annotated[Any, Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME)] = None
-    uses: Annotated[Any, Kind(c.texts, LIST)] = None
-    cwd: Word = None
-    env: Annotated[Any, Kind(c.env, _ENV, defers=False)] = None
-    env_file: Word = None
-    python: Word = None
-    venv: Word = None
-    conda: Word = None
-    shell: Annotated[Any, Kind(c.shell, LIST)] = None
-    timeout: Span = None
-    idle_timeout: Span = None
-    grace: Annotated[Any, Kind(c.each(v.duration), _TIME)] = None
-    retries: Annotated[Any, Kind(c.retries, _RETRIES)] = None
-    outputs: Names = None
-    success_codes: Annotated[Any, Kind(c.codes, _CODES)] = None
-    priority: Annotated[
-        Any, Kind(c.integer(-(10**12), "a whole number, higher is earlier"), _WHOLE)
-    ] = None
-    cost: Annotated[Any, Kind(c.each(v.number), _NUMBER)] = None
-    visible: Annotated[
-        Any, Kind(c.each(lambda text: v.choice(text, "index", "uuid")), {"enum": ["index", "uuid"]})
-    ] = None
-    isolation: Annotated[Any, Kind(c.isolation, {"enum": ["env", "strict"]})] = None
-    explain: Flag = None
-    preload: Annotated[Any, Kind(c.preload, _PRELOAD)] = None
-    inherit_ranks: Flag = None
-    engine: Annotated[Any, Kind(_engine, ENGINE, defers=False)] = None
-
-
-class JobEntry(Defaults):
-    """A job as it stands in the file."""
-
-    name: Annotated[Any, Kind(c.not_empty, TEXT, defers=False)] = None
-    run: Annotated[Any, Kind(c.run, {"anyOf": [TEXT, _array(SCALAR)]}, defers=False)] = None
-    worker: Annotated[Any, Kind(workers.worker, _WORKER)] = None
-    foreach: Annotated[Any, Kind(forms.foreach, _FOREACH, defers=False)] = None
-    batch: Annotated[
-        Any, Kind(c.integer(1, "how many items a job: 1, 2 ..."), SOME, defers=False)
-    ] = None
-    matrix: Annotated[Any, Kind(forms.matrix, _MATRIX, defers=False)] = None
-    needs: Names = None
-    after: Names = None
-    first: Annotated[Any, Kind(c.each(v.boolean), _BOOLEAN, defers=False)] = None
-    service: Annotated[
-        Any, Kind(c.service, _object({"ready": _READY}, ("ready",)), defers=False)
-    ] = None
-
-
-DEFAULT_FIELDS = tuple(Defaults.model_fields)
-FIELDS = tuple(JobEntry.model_fields)
+DEFAULT_FIELDS = tuple(DEFAULTS)
+FIELDS = tuple(JOB)

@@ -7,7 +7,7 @@ from typing import Any
 from gpulaunch.core.selection import ALL, Selection, parse_selection
 from gpulaunch.jobfile import convert as c
 from gpulaunch.jobfile import engines
-from gpulaunch.jobfile.fields import DEFAULT_FIELDS, FIELDS, LATER, Defaults, engines_merged
+from gpulaunch.jobfile.fields import DEFAULT_FIELDS, DEFAULTS, FIELDS, LATER, engines_merged
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError, Mistakes
 from gpulaunch.jobfile.notify_spec import Target, targets
 from gpulaunch.jobfile.tree import Plain, YamlNode
@@ -71,7 +71,7 @@ class FileKeys:
         for key in [key for key in plain if key in FIELDS and key not in DEFAULT_FIELDS]:
             self.mistakes.add(("defaults", key), "a job's own; it cannot be a default", key=True)
             del plain[key]
-        self.defaults, _ = validate(Defaults, plain, ("defaults",), self.mistakes)
+        self.defaults, _ = validate(DEFAULTS, plain, ("defaults",), self.mistakes)
         self.wrong_defaults = frozenset(plain) - frozenset(self.defaults)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.jobfile.fields import (
     COUNT,
+    DEFAULTS,
     ENGINE,
+    JOB,
     LIST,
     SCALAR,
     SOME,
     TEXT,
-    Defaults,
-    JobEntry,
+    Kind,
     Schema,
     with_on,
 )
@@ -68,22 +70,19 @@ def schema() -> dict[str, Any]:
                 "notify",
             ),
             "engine": _described({"anyOf": [ENGINE, _NULL]}, "engine"),
-            "defaults": {"anyOf": [_fields(Defaults), {"type": "null"}]},
-            "jobs": {"type": "array", "minItems": 1, "items": _fields(JobEntry)},
+            "defaults": {"anyOf": [_fields(DEFAULTS), {"type": "null"}]},
+            "jobs": {"type": "array", "minItems": 1, "items": _fields(JOB)},
         },
     }
 
 
-def _fields(model: type[Defaults]) -> Schema:
+def _fields(kinds: Mapping[str, Kind]) -> Schema:
     """A job's fields; null is as if the field were not there."""
-    made = model.model_json_schema()
     properties = {}
-    for name, own in made["properties"].items():
-        found = {key: value for key, value in own.items() if key not in ("default", "title")}
-        if name != "run":
-            found = {"anyOf": [found, {"type": "null"}]}
-        properties[name] = _described(found, name)
-    found = {"type": "object", "additionalProperties": False, "properties": properties}
+    for name, kind in kinds.items():
+        own = kind.schema if name == "run" else {"anyOf": [kind.schema, {"type": "null"}]}
+        properties[name] = _described(own, name)
+    found: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
     if "run" in properties:
         found["oneOf"] = [{"required": ["run"]}, {"required": ["worker"], **_NO_SERVICE}]
     return found

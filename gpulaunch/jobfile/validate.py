@@ -1,12 +1,11 @@
-"""One mapping of fields against its model: what is right, converted; what is wrong, taken down."""
+"""One mapping of fields against their kinds: what is right, converted; what is wrong, noted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from gpulaunch.jobfile.fields import DEFAULT_FIELDS, FIELDS, LATER
+from gpulaunch.jobfile.fields import FIELDS, LATER, Kind
 from gpulaunch.jobfile.mistakes import FieldError, Mistakes
 from gpulaunch.jobfile.suggest import did_you_mean_key
 from gpulaunch.jobfile.tree import Path as Steps
@@ -30,35 +29,27 @@ def split(node: YamlNode) -> tuple[dict[str, Plain], set[str]]:
 
 
 def validate(
-    model: type[BaseModel], plain: dict[str, Plain], where: Steps, mistakes: Mistakes
+    kinds: Mapping[str, Kind], plain: Mapping[str, Plain], where: Steps, mistakes: Mistakes
 ) -> tuple[dict[str, Any], bool]:
     """The fields that are right, converted; True if all are. Each mistake is added."""
-    try:
-        entry = model.model_validate(plain)
-    except ValidationError as error:
-        wrong = set()
-        for detail in error.errors(include_url=False, include_input=False):
-            wrong.add(_explain(detail, where, mistakes))
-        kept = {key: value for key, value in plain.items() if key not in wrong}
-        entry = model.model_validate(kept)
-        return {key: getattr(entry, key) for key in kept}, False
-    return {key: getattr(entry, key) for key in plain}, True
+    entry: dict[str, Any] = {}
+    for field, value in plain.items():
+        if field not in kinds:
+            mistakes.add((*where, field), _unknown(field, kinds), key=True)
+            continue
+        try:
+            entry[field] = kinds[field].convert(value)
+        except FieldError as bad:
+            mistakes.add_bad((*where, field), bad)
+        except ValueError as error:
+            mistakes.add((*where, field), str(error))
+    return entry, len(entry) == len(plain)
 
 
-def _explain(detail: Any, where: Steps, mistakes: Mistakes) -> str:
-    """One of pydantic's errors as ours; the field it is about."""
-    field = str(detail["loc"][0])
-    if detail["type"] == "extra_forbidden":
-        if field in OF_THE_FILE:
-            mistakes.add((*where, field), "belongs beside jobs:, for the whole run", key=True)
-        elif field in LATER:
-            mistakes.add((*where, field), "this version cannot do that yet", key=True)
-        else:
-            known = DEFAULT_FIELDS if where == ("defaults",) else FIELDS
-            message = f"unknown key{did_you_mean_key(field, known)}"
-            mistakes.add((*where, field), message, key=True)
-    else:
-        error = detail["ctx"]["error"]
-        bad = error if isinstance(error, FieldError) else FieldError(str(error))
-        mistakes.add_bad((*where, field), bad)
-    return field
+def _unknown(key: str, kinds: Mapping[str, Kind]) -> str:
+    """Why a key cannot stand there."""
+    if key in OF_THE_FILE:
+        return "belongs beside jobs:, for the whole run"
+    if key in LATER:
+        return "this version cannot do that yet"
+    return f"unknown key{did_you_mean_key(key, tuple(kinds))}"

@@ -17,7 +17,6 @@ HEAVY = frozenset(
         "numpy",
         "prometheus_client",
         "psutil",
-        "pydantic",
         "pynvml",
         "requests",
         "rich",
@@ -29,7 +28,7 @@ HEAVY = frozenset(
         "yaml",
     ]
 )
-OURS = frozenset(f"gpulaunch.{name}" for name in ("lint", "metrics", "notify", "spec", "views"))
+OURS = frozenset(f"gpulaunch.{name}" for name in ("jobfile", "lint", "metrics", "notify", "views"))
 
 
 def imported(argv: list[str], cwd: Path) -> set[str]:
