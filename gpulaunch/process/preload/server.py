@@ -90,7 +90,7 @@ class Guard:
             signal.signal(number, signal.SIG_DFL)
         self.keeper.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.forking = False
-        self.channel = self.keeper.Channel(control)
+        self.channel = self.keeper.KeeperChannel(control)
         self.waker = self.keeper.Waker()
         self.report, write = os.pipe()
         self.server = self.start(control, spec, write)
@@ -386,7 +386,7 @@ class Server:
         keeper.fork = quiet_fork()
         keeper.at_fork = self.hooks.after_in_child
         keeper.at_fork_limit = float(self.spec["at_fork"])
-        self.spawner = keeper.Spawner(self.control)
+        self.spawner = keeper.SpawnServer(self.control)
         self.spawner.environment = raw_dict(self.spec["base"])
         gc.collect()
         with LeftOutOfCollection(sys.modules["__main__"], sys.modules["__main__"].__dict__):
