@@ -66,10 +66,12 @@ def test_start_up_is_measured() -> None:
 
 
 def test_the_table_goes_between_its_markers(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{shown.BEGIN}\nold\n{shown.END}\nafter\n")
-    shown.write({"order": {"machine": MACHINE, "mean_ratio": dict.fromkeys(ORDERS, 1.25)}}, readme)
-    text = readme.read_text()
+    document = tmp_path / "benchmarks.md"
+    document.write_text(f"before\n{shown.BEGIN}\nold\n{shown.END}\nafter\n")
+    shown.write(
+        {"order": {"machine": MACHINE, "mean_ratio": dict.fromkeys(ORDERS, 1.25)}}, document
+    )
+    text = document.read_text()
     assert text.startswith(f"before\n{shown.BEGIN}\n| | gpulaunch | |")
     assert text.endswith(f"{shown.END}\nafter\n")
     assert "old" not in text

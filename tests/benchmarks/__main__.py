@@ -1,4 +1,4 @@
-"""Measure, section by section, and write the figures, the README's table and the plot.
+"""Measure, section by section, and write the figures, the documents' table and the plot.
 
 python -m tests.benchmarks                    everything, ten minutes at most
 python -m tests.benchmarks --only overhead    one section; the others keep their figures

@@ -1,4 +1,4 @@
-"""The figures for people: a table between two markers of the README, and a plot beside it."""
+"""The figures for people: a table between two markers of a document, and a plot beside it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from tests.benchmarks import machine
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "examples" / "overhead.svg"
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
-def write(results: dict[str, Any], readme: Path = README, plot: Path = PLOT) -> None:
-    text = readme.read_text()
+def write(results: dict[str, Any], document: Path = DOCUMENT, plot: Path = PLOT) -> None:
+    text = document.read_text()
     if BEGIN in text and END in text:
         before, rest = text.split(BEGIN, 1)
-        readme.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END, 1)[1]}")
+        document.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END, 1)[1]}")
     if "overhead" in results:
         draw(results["overhead"], plot)
 

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
+from tests.docs.reference import FOLDER, pages
 from tests.examples.helpers import ROOT
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "examples/device-errors/README.md")
+GENERATED = frozenset(FOLDER / name for name in pages())
+DOCS = sorted(path for path in (ROOT / "docs").rglob("*.md") if path not in GENERATED)
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "examples/device-errors/README.md",
+    *(str(path.relative_to(ROOT)) for path in DOCS),
+)
+"""All but the pages made from the code: their examples are tried where the code has them, in
+tests/jobfile/test_schema.py and `test_the_examples_of_a_commands_help_are_understood`."""
 _COMMAND = re.compile(r"gpulaunch (?!explain:)[a-z-]")
 
 
@@ -37,6 +47,8 @@ def blocks() -> Iterator[Block]:
     for document in DOCUMENTS:
         for token in MarkdownIt().parse((ROOT / document).read_text()):
             line = (token.map or [0])[0] + 1
+            if token.type == "fence" and token.info.startswith("{"):
+                continue  # a directive of the documents' generator
             if token.type == "fence":
                 kind = {"sh": "shell"}.get(token.info, token.info)
                 yield Block(document, line, kind, token.content)

@@ -23,7 +23,7 @@ from gpulaunch.jobfile.commands import commands_in
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED
 from gpulaunch.lint.absent import looking
-from tests.examples.documents import Block, blocks, commands
+from tests.examples.documents import DOCUMENTS, Block, blocks, commands
 from tests.examples.helpers import ROOT
 from tests.examples.stage import environ_of, laid
 from tests.helpers import goes_along
@@ -40,6 +40,7 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -e '.[test]'": "installs from a package index",
     "pytest -n auto --dist loadgroup           # a few minutes on two cores": "these tests"
     " themselves, and benchmarks",
+    "python -m sphinx -W --keep-going -n -b html docs build/docs": "tests/docs/test_build.py",
     "GPULAUNCH_TEST_HISTORIES=2000 pytest tests/slurm/test_faults.py": "these tests themselves",
     "GPULAUNCH_TEST_WRAPPED=60 GPULAUNCH_TEST_SEED=1 pytest tests/slurm/test_wrapped.py": (
         "twenty minutes on a cluster of their own"
@@ -61,7 +62,11 @@ NO_EXAMPLE = {
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return laid(tmp_path_factory.mktemp("stage"))
+    """The examples' directory, in which the first job list of the README was run."""
+    at = laid(tmp_path_factory.mktemp("stage"))
+    (at / "jobs.yaml").write_text(next(one for one in BLOCKS if one.kind == "yaml").text)
+    run_there("gpulaunch run jobs.yaml", at)
+    return at
 
 
 def is_example(block: Block) -> bool:
@@ -78,6 +83,10 @@ def of_kind(*kinds: str) -> list[Block]:
 
 def place(block: Block) -> str:
     return block.where
+
+
+def all_text() -> str:
+    return "\n".join((ROOT / document).read_text() for document in DOCUMENTS)
 
 
 def test_every_block_is_of_a_kind_that_is_tried() -> None:
@@ -114,7 +123,7 @@ def test_a_job_file_loads_with_all_that_it_runs(block: Block, stage: Path) -> No
 
 
 def test_every_field_form_and_placeholder_is_explained() -> None:
-    text = (ROOT / "README.md").read_text()
+    text = all_text()
     table = text.partition("| field of a job |")[2].partition("\n\n")[0]
     assert [name for name in FIELDS if f"`{name}`" not in table] == []
     assert [name for name in RESERVED if f"{{{{{name}}}}}" not in text] == []
@@ -144,7 +153,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
     ],
 )
 def test_what_is_easily_misread_is_said(words: str) -> None:
-    assert words in " ".join((ROOT / "README.md").read_text().split())
+    assert words in " ".join(all_text().split())
 
 
 # ── commands ────────────────────────────────────────────────────────────────────────────────────
@@ -199,10 +208,13 @@ def test_the_examples_of_a_commands_help_are_understood(name: str) -> None:
 
 @pytest.mark.parametrize("block", [block for block in of_kind("shell") if is_run(block)], ids=place)
 def test_commands_run_on_pretend_cards(block: Block, stage: Path) -> None:
-    first = next(one for one in BLOCKS if one.kind == "yaml")
-    (stage / "jobs.yaml").write_text(first.text)
+    run_there(block.text, stage)
+
+
+def run_there(text: str, stage: Path) -> None:
+    """Run it as a shell would; it must succeed."""
     done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", block.text],
+        ["bash", "-eo", "pipefail", "-c", text],
         cwd=stage,
         env=environ_of(stage),
         stdin=subprocess.DEVNULL,
@@ -234,17 +246,25 @@ def test_directories_that_are_named_are_there() -> None:
             assert (ROOT / name).exists() or (ROOT / "gpulaunch" / name).exists(), name
 
 
-def test_files_that_are_linked_are_there() -> None:
-    for document in ("README.md", "CONTRIBUTING.md", "examples/device-errors/README.md"):
-        text = (ROOT / document).read_text()
-        for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
-            assert ((ROOT / document).parent / link).exists(), f"{document}: {link}"
-        anchors = {
-            re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-            for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-        }
-        for anchor in re.findall(r"\]\(#([^)]+)\)", text):
-            assert anchor in anchors, f"{document}: #{anchor}"
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_and_headings_that_are_linked_are_there(document: str) -> None:
+    path = ROOT / document
+    for link in re.findall(r"\]\(([^):\s]+)\)", path.read_text()):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert target.exists(), f"{document}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{document}: {link}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Of a document's headings, as those who show Markdown make them."""
+    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
 
 
 # ── Python ──────────────────────────────────────────────────────────────────────────────────────

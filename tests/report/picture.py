@@ -1,4 +1,4 @@
-"""The README's pictures of a report: a made-up night, in headless Chromium, light and dark.
+"""The documents' pictures of a report: a made-up night, in headless Chromium, light and dark.
 
 python -m tests.report.picture        writes examples/report.png and examples/report-dark.png
 """

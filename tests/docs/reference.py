@@ -1,0 +1,365 @@
+"""The pages of docs/reference that the code itself holds, as Markdown.
+
+python -m tests.docs.reference        writes them anew; `test_reference` compares
+
+Each page is a function that reads the code's own data: the click commands, the fields and the
+schema of the job file, the facts of the journal, the failure classes, the rules of the lint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import click
+
+from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
+from gpulaunch.failure.classes import CLASSES, FailureClass
+from gpulaunch.jobfile import schema
+from gpulaunch.jobfile.explained import OF_FILE, explained
+from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.journal.shapes import shape_of, snake_case
+from gpulaunch.lint import wording
+from gpulaunch.lint.finding import RULES, Given, Suspect
+
+FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+MADE = "<!-- Made by `python -m tests.docs.reference` from {source}; not to be edited here. -->"
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its name."""
+    return {
+        "cli.md": page("gpulaunch.cli", command_line()),
+        "job-file.md": page("gpulaunch.jobfile", job_file()),
+        "events.md": page("gpulaunch.core.facts", events()),
+        "failure-classes.md": page("gpulaunch.failure.classes", failure_classes()),
+        "lint-rules.md": page("gpulaunch.lint", lint_rules()),
+    }
+
+
+def page(source: str, parts: Iterable[str]) -> str:
+    head, *rest = parts
+    return "\n\n".join([head, MADE.format(source=source), *rest]) + "\n"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def flow(text: str) -> str:
+    return " ".join(text.split())
+
+
+def plain(text: str) -> str:
+    """Words that Markdown is not to read anything into, on one line."""
+    return re.sub(r"([*_<>|\[\]\\`])", r"\\\1", flow(text))
+
+
+def code(text: str) -> str:
+    return f"`{text}`".replace("|", r"\|")
+
+
+def fenced(text: str, kind: str) -> str:
+    return f"```{kind}\n{text.strip(chr(10))}\n```"
+
+
+# ── The command line ────────────────────────────────────────────────────────────────────────────
+
+
+def command_line() -> Iterator[str]:
+    yield "# Command line"
+    yield "`gpulaunch COMMAND -h` prints the same. Each command:"
+    yield table(
+        ("command", "what it does"),
+        ((f"[{name}](#gpulaunch-{name})", plain(text)) for name, (_, text) in COMMANDS.items()),
+    )
+    root = click.Context(cli, info_name="gpulaunch")
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        assert command is not None
+        yield from one_command(click.Context(command, info_name=name, parent=root))
+
+
+def one_command(context: click.Context) -> Iterator[str]:
+    command = context.command
+    yield f"## {context.command_path}"
+    usage = " ".join(filter(None, command.collect_usage_pieces(context)))
+    yield fenced(f"{context.command_path} {usage}", "text")
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        verbatim = paragraph.startswith("\b")
+        yield fenced(paragraph.lstrip("\b\n"), "text") if verbatim else plain(paragraph)
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    shown = [record for each in options if (record := each.get_help_record(context))]
+    if shown:
+        yield table(("option", ""), ((code(names), plain(words)) for names, words in shown))
+
+
+# ── The job file ────────────────────────────────────────────────────────────────────────────────
+
+
+def job_file() -> Iterator[str]:
+    yield "# Fields of the job file"
+    yield flow("""
+        `gpulaunch schema` prints the JSON Schema of the file, `gpulaunch schema FIELD` one of these
+        sections. [The guide](../guide/job-file.md) explains how the fields work together.
+    """)
+    whole = schema()["properties"]
+    yield "## Keys of the file"
+    for name in OF_FILE:
+        yield from one_field(name, whole[name], "of the file")
+    yield "## Fields of a job"
+    yield "All but `name`, `run` and a few others may stand under `defaults:` as well."
+    for name in FIELDS:
+        yield from one_field(name, whole["jobs"]["items"]["properties"][name], "of a job")
+
+
+def one_field(name: str, accepted: Mapping[str, Any], of: str) -> Iterator[str]:
+    """Heading, place and meaning, what it takes, an example: what `schema FIELD` says."""
+    told = explained(name).split("\n\n")
+    for words, example in zip(told[::2], told[1::2], strict=True):
+        place, _, meaning = words.removeprefix(f"{name}, ").partition(": ")
+        if place.startswith(of):
+            yield f"### {name}, {of}"
+            taken = (
+                "" if name in ("jobs", "defaults") else f" Takes {plain(joined(forms(accepted)))}."
+            )
+            yield f"{place[0].upper()}{place[1:]}. {plain(meaning)}{taken}"
+            yield fenced(dedent(example), "yaml")
+
+
+def joined(words: Iterable[str]) -> str:
+    *most, last = dict.fromkeys(words)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def forms(accepted: Mapping[str, Any]) -> Iterator[str]:
+    """What a schema accepts, in words; null and a value given by placeholders are left out."""
+    for one in accepted.get("anyOf", ()):
+        yield from forms(one)
+    if "enum" in accepted:
+        values = accepted["enum"]
+        yield "a failure class" if set(values) == set(POLICIES) else joined(map(str, values))
+    elif "type" in accepted and accepted["type"] != ["number", "boolean"]:  # text as typed
+        kinds = accepted["type"]
+        for kind in [kinds] if isinstance(kinds, str) else kinds:
+            yield from of_type(kind, accepted)
+
+
+def of_type(kind: str, accepted: Mapping[str, Any]) -> Iterator[str]:
+    pattern = accepted.get("pattern", "")
+    if kind == "string":
+        if "smhdw" in pattern:
+            yield "a time"
+        elif "kKmMgG" in pattern:
+            yield "a size"
+        elif "[0-9]" in pattern and ":" not in pattern:
+            yield "a number"
+        elif pattern != r"\{\{":
+            yield "text"
+    elif kind in ("integer", "number"):
+        yield "a number"
+    elif kind == "boolean":
+        yield "true or false"
+    elif kind == "array":
+        items = list(dict.fromkeys(forms(accepted.get("items", {}))))
+        yield f"a list of {joined(items)}" if len(items) == 1 else "a list"
+    elif kind == "object":
+        keys = accepted.get("properties")
+        yield f"a mapping with {', '.join(keys)}" if keys else "a mapping"
+
+
+# ── The journal ─────────────────────────────────────────────────────────────────────────────────
+
+
+def events() -> Iterator[str]:
+    yield "# Events"
+    yield flow("""
+        `events.jsonl` in a run's directory holds one event a line, and `gpulaunch run --json`
+        prints them. Every line has `n`, its number from 1 without a gap; `t`, when, in UTC; `m`,
+        the same on the machine's monotonic clock in seconds; `e`, the event; the event's own
+        members; and `c`, a CRC-32 of the line without this member.
+    """)
+    yield flow("""
+        Times within events are objects of `mono` and `utc`, in seconds; sizes are bytes; cards are
+        named by their UUID. A member marked *left out* does not stand where it has its default.
+    """)
+    for cls in get_args(Fact):
+        yield from one_record("##", shape_of(cls).kind, cls)
+    yield "## Values within events"
+    for cls in (Gpu, Instant):
+        yield from one_record("###", snake_case(cls.__name__), cls)
+    yield "## Outcomes of attempts"
+    yield flow("""
+        `outcome` of `attempt_ended` is an object whose `kind` is one of these. `status` within it
+        is how the main process itself ended: `exited` or `signaled`.
+    """)
+    for cls in get_args(Outcome):
+        yield from one_record("###", snake_case(cls.__name__), cls)
+
+
+def one_record(level: str, kind: str, cls: type) -> Iterator[str]:
+    yield f"{level} {kind}"
+    if cls.__doc__ and not cls.__doc__.startswith(f"{cls.__name__}("):
+        yield inspect.cleandoc(cls.__doc__)
+    rows = list(members(cls))
+    if rows:
+        yield table(("member", "type", "default"), rows)
+    elif cls.__doc__ and cls.__doc__.startswith(f"{cls.__name__}("):
+        yield "It has no members of its own."
+
+
+def members(cls: type) -> Iterator[tuple[str, str, str]]:
+    shape, hints = shape_of(cls), get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    if shape.attempt:
+        yield code("job"), "text", ""
+        yield code("attempt"), "whole number", ""
+    for member in shape.members:
+        default = "" if member.required else code(written(default_of(fields[member.field])))
+        left_out = ", left out" if member.unsaid is not dataclasses.MISSING else ""
+        yield code(member.key), spelt(hints[member.field]), f"{default}{left_out}"
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def written(value: Any) -> str:
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value)
+
+
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def spelt(hint: Any) -> str:
+    """A type as it is written in JSON, in words."""
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return ", ".join(code(str(value)) for value in args)
+    if origin is tuple:
+        return f"list of {spelt(args[0])}"
+    if origin is Mapping or (origin and issubclass_of_mapping(origin)):
+        return f"object of {spelt(args[1])}"
+    if hint is AttemptId:
+        return "object of `job`, `number`"
+    if origin in (Union, UnionType):
+        kinds = [arg for arg in args if arg is not type(None)]
+        if Exited in kinds:
+            words = "status" if len(kinds) == 2 else "outcome"
+        else:
+            words = joined(map(spelt, kinds))
+        return f"{words} or null" if len(kinds) < len(args) else words
+    return code(snake_case(hint.__name__))
+
+
+def issubclass_of_mapping(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+# ── Failure classes ─────────────────────────────────────────────────────────────────────────────
+
+AGAIN = {"no": "no", "yes": "yes", "later": "after a pause"}
+OTHER = {
+    "no": "no",
+    "yes": "yes",
+    "once": "once",
+    "larger": "with more memory",
+    "other_kind": "of another model",
+}
+
+
+def failure_classes() -> Iterator[str]:
+    yield "# Failure classes"
+    yield flow("""
+        The class of a failed attempt stands in `status`, in the report and in the journal, and may
+        be named in `retries: {times: 2, on: [...]}`. Without `on:` a retry is spent where this
+        table says that another start may help: on the same card, or on another one. [When a job
+        fails](../guide/failures-and-retries.md) says how a class is found.
+    """)
+    yield table(
+        ("class", "it failed:", "same card", "another card", "what to do"),
+        (one_class(known) for known in CLASSES.values()),
+    )
+    yield (
+        "Without a retry spent: "
+        + ", ".join(code(name) for name, policy in POLICIES.items() if policy.free)
+        + ". Its card is set aside for the run: "
+        + ", ".join(code(name) for name, policy in POLICIES.items() if policy.aside)
+        + "."
+    )
+
+
+def one_class(known: FailureClass) -> tuple[str, ...]:
+    policy = known.policy
+    return (
+        code(known.name),
+        plain(known.title),
+        AGAIN[policy.again],
+        OTHER[policy.other],
+        plain(known.advice),
+    )
+
+
+# ── Rules of the lint ───────────────────────────────────────────────────────────────────────────
+
+
+def lint_rules() -> Iterator[str]:
+    yield "# Rules of `check`"
+    yield flow("""
+        What `gpulaunch check`, and `run` before it starts, finds in the scripts that jobs run. `#
+        gpulaunch: ok` on a line silences all rules there, `# gpulaunch: ok RULE` one. [Device
+        errors](../diagnose/device-errors.md) says what is read.
+    """)
+    yield table(("rule", "the script"), ((f"[{r}](#{r})", plain(m)) for r, m in RULES.items()))
+    for rule, meaning in RULES.items():
+        yield f"## {rule}"
+        suspect = SUSPECTS.get(rule)
+        yield f"It {meaning}." + (" For example:" if suspect else "")
+        if suspect:
+            assert suspect.rule == rule
+            why, mend = suspect.words(Given(gpus=max(1, suspect.least)))
+            yield fenced(f"{why};\n{mend} [{rule}]", "text")
+
+
+def known(suspect: Suspect | None) -> Suspect:
+    assert suspect is not None
+    return suspect
+
+
+SUSPECTS = {
+    "device-index": known(wording.device("cuda:1")),
+    "own-mask": wording.mask("1"),
+    "late-mask": wording.late_mask("torch", 3),
+    "mask-value": wording.mask_as_number()[0],
+    "fullwidth-comma": known(wording.comma("0\uff0c1")),
+    "device-order": known(wording.order("FASTEST_FIRST")),
+    "spread": wording.auto_map("auto"),
+    "fixed-port": wording.port("MASTER_PORT=29500"),
+    "all-gpus": wording.all_cards("--gpus all"),
+}
+"""What is said of one line for each rule that has its words in `lint.wording`."""
+
+
+if __name__ == "__main__":
+    main()
