@@ -10,7 +10,15 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import AttemptId, GpuState, Instant, JobState, NotStarted
+from gpulaunch.core.model import (
+    AttemptId,
+    GpuState,
+    Instant,
+    Interrupted,
+    JobState,
+    Lost,
+    NotStarted,
+)
 from gpulaunch.views import words
 from gpulaunch.views.groups import shown
 
@@ -208,13 +216,22 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
         return None
     if attempt.state != "failed":
         verb = "lost" if attempt.state == "lost" else "interrupted"
-        why = fact.why.removeprefix(f"{verb}: ")
-        return _line(at, "warn", verb, fact.name, why, attempt.seconds)
+        return _line(at, "warn", verb, fact.name, _cause(fact, attempt), attempt.seconds)
     again = " ".join(filter(None, ["tries again", words.visible(fact.where)]))
     when = f" in {words.limit(fact.delay)}" if fact.delay else ""
     said = shown(words.ending(attempt), attempt)
     detail = f"{said}, attempt {attempt.id.number}; {again}{when}"
     return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)
+
+
+def _cause(fact: f.JobDelayed, attempt: AttemptRecord) -> str:
+    """What cut the attempt short; that it was is said by the line's verb."""
+    match attempt.outcome:
+        case Interrupted(by):
+            return by
+        case Lost(why):
+            return shown(why, attempt)
+    return fact.why
 
 
 _SETTLED: dict[JobState, tuple[Tone, str]] = {

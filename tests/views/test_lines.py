@@ -4,7 +4,7 @@ import io
 from datetime import timezone
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, NotStarted
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.views.lines import LineView
 from tests.views.history import History
 from tests.views.screen import Tty
@@ -131,9 +131,16 @@ def test_a_card_whose_memory_is_all_that_the_run_waits_for_is_said_once() -> Non
 
 def test_an_interrupted_attempt_is_no_failure() -> None:
     run, stream = watched()
-    run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("drain"))
-    run.add(f.JobDelayed("a", "interrupted: GPU 0 was given back"))
+    run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("GPU 0 was given back"))
+    run.add(f.JobDelayed("a", "unterbrochen: GPU 0 was given back"))
     assert text(run, stream)[3:] == ["interrupted     0:05  a  GPU 0 was given back"]
+
+
+def test_an_attempt_that_was_lost_says_why_once() -> None:
+    run, stream = watched()
+    run.open().jobs("a").start("a", 0).pass_(5).end("a", Lost("its keepers were killed"), "lost")
+    run.add(f.JobDelayed("a", "verloren: its keepers were killed"))
+    assert text(run, stream)[3:] == ["lost            0:05  a  its keepers were killed"]
 
 
 def test_a_card_that_stays_busy_is_news_once() -> None:
