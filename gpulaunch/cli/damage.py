@@ -10,8 +10,8 @@ from gpulaunch import __version__
 from gpulaunch.cli.output import say, typed
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.mending import UNRECORDED, Mender
-from gpulaunch.core.model import AttemptId, Instant, Lost, RunState
+from gpulaunch.core.mending import Mender
+from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
@@ -104,7 +104,7 @@ def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
         if job.attempts and job.state in ("waiting", "running") and not job.goes_on:
             last = job.attempts[-1]
             cut = last.is_open and not _has_end(run, last.id)
-            if cut or last.outcome == Lost(UNRECORDED):
+            if cut or last.unrecorded:
                 yield job.name
 
 

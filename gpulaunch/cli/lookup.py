@@ -14,8 +14,7 @@ from gpulaunch.cli.damage import remembered
 from gpulaunch.cli.options import RunOptions
 from gpulaunch.cli.output import say, typed
 from gpulaunch.control import NoAnswerError, live_runs, reasons, watch
-from gpulaunch.core.ledger import CUT_OFF, Ledger
-from gpulaunch.core.mending import UNRECORDED
+from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import (
@@ -34,8 +33,6 @@ from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
-KNOWN = frozenset({CUT_OFF, UNRECORDED})
-"""Reasons to wait that hold whether the run is alive or not."""
 
 
 class FoundRun:
@@ -55,9 +52,12 @@ class FoundRun:
         return self.ledger.run
 
     def reasons(self) -> dict[str, str]:
-        """Why each waiting job waits: the live run knows; of another, why it went no further."""
+        """Why each waiting job waits: the live run knows; of another, why it went no further.
+
+        A reason that holds whether the run is alive or not stands in the job's record.
+        """
         jobs = self.ledger.jobs.values()
-        waiting = [job.name for job in jobs if job.state == "waiting" and job.reason not in KNOWN]
+        waiting = [job.name for job in jobs if job.state == "waiting" and not job.unrecorded]
         if self.state != "running":
             why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
             known = {name: self.ledger.jobs[name] for name in waiting}

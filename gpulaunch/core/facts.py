@@ -128,6 +128,7 @@ class AttemptEnded:
     `charged`: it spent one of the job's retries. `started` and `ended` are the keeper's own times:
     the supervisor may hear of an end long after it. `evidence` is the line of the log, or the
     words of driver or kernel, that show the class; `advice` what a person can do about it.
+    `unrecorded`: what is on record implies that it ended, and nothing tells how; never written.
     """
 
     attempt: AttemptId
@@ -139,6 +140,7 @@ class AttemptEnded:
     ended: Instant | None = None
     evidence: str = ""
     advice: str = ""
+    unrecorded: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,15 @@ class WorkerGone:
 class JobDelayed:
     """The job waits again after an attempt, for at least `delay` seconds.
 
-    `where` says what will differ, in words: `on another card`.
+    `where` says what will differ, in words: `on another card`. `unrecorded`: what followed from
+    that attempt is not on record; never written.
     """
 
     name: str
     why: str
     delay: float = 0.0
     where: str = ""
+    unrecorded: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

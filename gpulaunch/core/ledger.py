@@ -45,7 +45,7 @@ class AttemptRecord:
     `queued`: it was handed to an engine that starts it later and knows it as `queue_id`; `node` is
     the machine where it started. `after`: attempts that had to succeed first. `digest`: that of
     the definition that it was launched with. `seen`: the last sign of life of an attempt that was
-    cut off.
+    cut off. `unrecorded`: nothing tells how it ended.
     """
 
     id: AttemptId
@@ -70,6 +70,7 @@ class AttemptRecord:
     after: tuple[AttemptId, ...] = ()
     digest: str = ""
     seen: Instant | None = None
+    unrecorded: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -100,11 +101,13 @@ class JobRecord:
     """One job's state. `budget_from`: attempts numbered from here count against its retries.
 
     `added` is its newest definition, `succeeded_as` the digest of the one that succeeded.
+    `unrecorded`: it waits because what became of its last attempt is not on record.
     """
 
     added: f.JobAdded
     state: JobState = "waiting"
     reason: str = ""
+    unrecorded: bool = False
     settled: Instant | None = None
     vanished: bool = False
     succeeded_as: str = ""
@@ -257,7 +260,7 @@ class Ledger:
             case f.JobDelayed(name, why, delay):
                 job = self.jobs[name]
                 job.not_before = at.mono + delay if delay else None
-                self._set(job, "waiting", why)
+                self._set(job, "waiting", why, fact.unrecorded)
             case f.JobSettled(name, state, reason):
                 job = self.jobs[name]
                 self._set(job, state, reason)
@@ -318,7 +321,7 @@ class Ledger:
                 continue
             record.state = "interrupted"
             record.seen = record.seen or self.last
-            self._set(self.jobs[record.id.job], "waiting", CUT_OFF)
+            self._set(self.jobs[record.id.job], "waiting", CUT_OFF, unrecorded=True)
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)
 
@@ -382,7 +385,7 @@ class Ledger:
         record.started = fact.started or record.started
         record.ended, record.outcome = fact.ended or at, fact.outcome
         record.failure, record.charged = fact.failure, fact.charged
-        record.leftovers = fact.leftovers
+        record.leftovers, record.unrecorded = fact.leftovers, fact.unrecorded
         record.evidence, record.advice = fact.evidence, fact.advice
         record.state = _attempt_state(fact)
         for gpu in record.gpus:
@@ -394,9 +397,9 @@ class Ledger:
         if record.queued and not card.attempts:
             card.state = "free"
 
-    def _set(self, job: JobRecord, state: JobState, reason: str) -> None:
+    def _set(self, job: JobRecord, state: JobState, reason: str, unrecorded: bool = False) -> None:
         self._count(job, -1)
-        job.state, job.reason = state, reason
+        job.state, job.reason, job.unrecorded = state, reason, unrecorded
         self._count(job, +1)
 
     def _count(self, job: JobRecord, step: int) -> None:

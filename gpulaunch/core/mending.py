@@ -62,7 +62,7 @@ class Mender:
             case "succeeded" | "cancelled" as state:
                 yield f.JobSettled(job.name, state, "" if state == "succeeded" else state)
             case _:
-                yield f.JobDelayed(job.name, UNRECORDED)
+                yield f.JobDelayed(job.name, UNRECORDED, unrecorded=True)
 
     def _implied(self, fact: f.Fact) -> Iterator[f.Fact]:
         if self.ledger.closed is not None and isinstance(fact, _OF_ATTEMPTS):
@@ -72,13 +72,13 @@ class Mender:
                 yield from self._known(name)
             case f.JobRequeued(name) | f.JobDelayed(name):
                 yield from self._known(name)
-                yield from self._ended(name, Lost(UNRECORDED))
+                yield from self._ended(name)
             case f.JobSettled(name, state):
                 yield from self._known(name)
-                yield from self._ended(name, _OUTCOMES.get(state, Lost(UNRECORDED)))
+                yield from self._ended(name, _OUTCOMES.get(state))
             case f.AttemptLaunched(attempt):
                 yield from self._begun(AttemptId(attempt.job, attempt.number - 1))
-                yield from self._ended(attempt.job, Lost(UNRECORDED))
+                yield from self._ended(attempt.job)
             case f.AttemptQueued(attempt) | f.AttemptStarted(attempt):
                 yield from self._begun(attempt)
             case f.ServiceReady(attempt) | f.AttemptEnded(attempt):
@@ -114,19 +114,23 @@ class Mender:
         yield from self._known(attempt.job)
         job = self.ledger.jobs[attempt.job]
         for number in range(len(job.attempts) + 1, attempt.number + 1):
-            yield from self._ended(attempt.job, Lost(UNRECORDED))
+            yield from self._ended(attempt.job)
             yield f.AttemptLaunched(AttemptId(attempt.job, number), (), queued=self.ledger.queueing)
 
-    def _ended(self, name: str, outcome: Outcome) -> Iterator[f.Fact]:
+    def _ended(self, name: str, outcome: Outcome | None = None) -> Iterator[f.Fact]:
+        """The end of its open attempt. `outcome`: None where nothing tells it."""
         job = self.ledger.jobs[name]
         if not job.attempts or not job.attempts[-1].is_open:
             return
-        failure = "lost" if isinstance(outcome, Lost) else None
-        yield f.AttemptEnded(job.attempts[-1].id, outcome, failure, False)
+        last = job.attempts[-1].id
+        if outcome is not None:
+            yield f.AttemptEnded(last, outcome, None, False)
+        else:
+            yield f.AttemptEnded(last, Lost(UNRECORDED), "lost", False, unrecorded=True)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
         """The missing ends of attempts: a closed run has none under way, but in a queue."""
-        outcome = Exited(0) if succeeded else Lost(UNRECORDED)
+        outcome = Exited(0) if succeeded else None
         for job in list(self.ledger.jobs.values()):
             if job.state == "running" and not job.goes_on:
                 yield from self._ended(job.name, outcome)

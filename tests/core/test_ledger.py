@@ -87,6 +87,15 @@ def test_what_the_queue_has_goes_on_when_the_supervisor_is_gone() -> None:
     assert history.ledger.gpus["n1/0"].state == "free"
 
 
+def test_what_was_cut_off_is_unrecorded_until_its_job_waits_for_something_else() -> None:
+    history = History(f.AttemptLaunched(A1, ()), STARTED)
+    history.ledger.cut_off()
+    job = history.ledger.jobs["a"]
+    assert (job.state, job.unrecorded) == ("waiting", True)
+    history.add(opened(2), f.JobRequeued("a", "taken up again"))
+    assert (job.state, job.unrecorded) == ("waiting", False)
+
+
 def test_another_engine_begins_without_the_cards_of_the_one_before() -> None:
     history = History(LAUNCHED, STARTED, f.AttemptEnded(A1, Exited(0), None, False))
     assert history.ledger.engine == "slurm"

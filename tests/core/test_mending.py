@@ -93,6 +93,23 @@ def test_in_a_run_that_succeeded_every_job_that_ran_did() -> None:
     assert ledger.jobs["a"].state == "succeeded"
 
 
+def test_what_became_of_an_attempt_is_unrecorded_until_its_job_is_taken_up_again() -> None:
+    history = [*HISTORY[:8], f.RunClosed("stopped")]
+    ledger, _ = mended(set(), history)
+    a = ledger.jobs["a"]
+    assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", True, True)
+    ledger.apply(opened(2), Instant(100, 100))
+    ledger.apply(f.JobRequeued("a", "taken up again"), Instant(100, 100))
+    assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", False, True)
+
+
+def test_an_end_on_record_whose_sequel_is_lost_leaves_the_job_alone_unrecorded() -> None:
+    ended = f.AttemptEnded(A1, Exited(1), "exit", True)
+    ledger, _ = mended(set(), [*HISTORY[:8], ended, f.RunClosed("stopped")])
+    a = ledger.jobs["a"]
+    assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", True, False)
+
+
 def test_what_a_queue_holds_outlives_a_run_that_is_closed() -> None:
     history: list[f.Fact] = [
         f.RunOpened("id", "fold", 1, "0.1", "box", "boot", 7, (), engine="slurm"),
