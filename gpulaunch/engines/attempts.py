@@ -48,16 +48,17 @@ Kept: TypeAlias = "tuple[tuple[str, ...], Spawner | None]"
 IDLE_WITHOUT_CARD = 4
 SCARCITY_RETRY_DELAY = 1.0
 RELAUNCH_DELAY = 0.05
-"""Seconds until what no pair had begun is launched on another."""
+"""Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
 SHORT_ATTEMPT = 5.0
+"""Seconds below which an attempt is short: a second pair is then forked for its leases."""
 NEXT_PAIR_DELAY = 0.01
-"""Seconds: after an attempt at most so short, so long until another pair is forked."""
+"""Seconds from the end of a short attempt until that second pair is forked."""
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
 @dataclass(slots=True)
 class _Live:
-    """One attempt between its launch and its end, and what it holds meanwhile."""
+    """One attempt between its launch and its end, with its pair, its ports and its probe."""
 
     launch: Launch
     pair: Pair
@@ -69,15 +70,15 @@ class _Live:
 
     @property
     def worker(self) -> AttemptId:
-        """The name of its worker, should it have one: the attempt that this was started with."""
+        """The attempt with which this one's worker was started, or would be if it has one."""
         return self.launch.worker or self.launch.attempt
 
 
 @dataclass(slots=True)
 class _Idle:
-    """A worker between two attempts, or on its way out: the pair that keeps it, and its ports.
+    """A worker without an attempt: its pair of keepers, and its ports.
 
-    The ports stay reserved: its libraries may have opened them for good.
+    The ports stay reserved: the worker's libraries may have opened them for good.
     """
 
     pair: Pair
@@ -87,7 +88,7 @@ class _Idle:
 
 @dataclass(slots=True)
 class RunContext:
-    """What every attempt of the run shares. `base` is the keepers' own environment."""
+    """What all attempts of the run share. `base` is the keepers' own environment."""
 
     run: RunDir
     run_id: str
@@ -101,7 +102,8 @@ class RunContext:
 class LocalAttempts:
     """Starts and stops attempts. Never chooses a card.
 
-    `lend` gives the leases' descriptors; `hand_back` takes those that keepers gave up for a card.
+    `lend` gives the leases' descriptors; `hand_back` takes copies of a card's descriptors that a
+    pair lent.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class LocalAttempts:
         self._preloads = Preloads(
             context.run, context.base, loop, context.warn, self._served, self._server_gone
         )
-        # By what they hold, and by the preload server that bore them.
+        # By the leases that they hold, and by the preload server that forked them.
         self._idle: defaultdict[Kept, list[Pair]] = defaultdict(list)
         self._workers: dict[AttemptId, _Idle] = {}
         self._live: dict[AttemptId, _Live] = {}
@@ -171,7 +173,7 @@ class LocalAttempts:
             self._refuse(launch, NotStarted(str(error)))
 
     def _refuse(self, launch: Launch, outcome: Outcome) -> None:
-        """It never began. The worker that was to take it is as it was."""
+        """Post the end of an attempt that never began. Its worker, if it has one, stays idle."""
         self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
     def _postpone(self, launch: Launch, why: str, pause: float = SCARCITY_RETRY_DELAY) -> None:
@@ -189,12 +191,12 @@ class LocalAttempts:
         self._loop.call_after(f"launch:{attempt}", pause, again)
 
     def _served(self) -> None:
-        """A preload server begins to serve, or is gone: launch what waited for it."""
+        """Launch the attempts that waited for a preload server, which now serves or is gone."""
         waited, self._unserved = self._unserved, []
         self._launch_postponed(waited)
 
     def cards_settled(self) -> None:
-        """It is known of a card that was away whether it is ours: launch what waited for that."""
+        """Launch the attempts that waited to know whether the run still has their card's lease."""
         waited, self._cardless = self._cardless, []
         self._launch_postponed(waited)
 
@@ -209,7 +211,7 @@ class LocalAttempts:
                 self._dismiss(pair)
 
     def _begin(self, launch: Launch) -> _Live:
-        """What an attempt holds, all of it or, when something fails, nothing."""
+        """Launch the attempt and return what it holds; where that fails, nothing is held."""
         context = self._context
         idle = self._workers.get(launch.worker) if launch.worker else None
         with ExitStack() as stack:
@@ -250,7 +252,7 @@ class LocalAttempts:
             self._refuse(launch, Interrupted(stop.by))
 
     def end_worker(self, instruction: EndWorker) -> None:
-        """A pair whose worker is not there any more (killed from outside) answers all the same."""
+        """End an idle worker. For one that is gone (killed from outside), post its end at once."""
         if idle := self._workers.get(instruction.worker):
             idle.pair.retire(instruction.now)
         else:
@@ -283,7 +285,7 @@ class LocalAttempts:
             self._close(idle.ports)
         self._workers.clear()
         for live in self._live.values():
-            # Its keepers end the attempt, as they do when we were killed.
+            # The keepers end the attempt, as they do when the supervisor is killed.
             self._dismiss(live.pair)
             self._let_go(live)
         self._live.clear()
@@ -296,11 +298,11 @@ class LocalAttempts:
 
     def _pair(self, kept: Kept) -> Pair:
         if self._idle[kept]:
-            return self._idle[kept].pop(0)  # the one that has rested longest has a spare child
-        return self._bear(*kept)
+            return self._idle[kept].pop(0)  # the longest idle one has its next child forked already
+        return self._fork_pair(*kept)
 
     def borrow(self, gpu: str) -> bool:
-        """Ask a pair that holds this card's lease for copies; False: there is none."""
+        """Ask a pair that holds this card's lease to lend copies; return whether there is one."""
         for pair, leases in self._holders.items():
             if gpu in leases:
                 self._lenders[gpu] = pair
@@ -309,7 +311,7 @@ class LocalAttempts:
         return False
 
     def _lent(self, pair: Pair, descriptors: Sequence[int]) -> None:
-        """What a pair has given up; nothing, where it leaves."""
+        """Hand back the copies of descriptors that a pair lent; none, where the pair leaves."""
         asked = [gpu for gpu, lender in self._lenders.items() if lender is pair]
         for gpu in asked:
             del self._lenders[gpu]
@@ -317,13 +319,13 @@ class LocalAttempts:
         for fd in descriptors:
             os.close(fd)
 
-    def _bear(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
-        pair = self._born(leases, server)
+    def _fork_pair(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
+        pair = self._forked(leases, server)
         self._holders[pair] = leases
         self._loop.watch(pair.fileno(), lambda: self._hear(pair))
         return pair
 
-    def _born(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
+    def _forked(self, leases: tuple[str, ...], server: Spawner | None) -> Pair:
         self._pairs += 1
         name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._pairs}"
         with self._lend(leases) as lent, bind_name(name) as alive:
@@ -338,37 +340,40 @@ class LocalAttempts:
             return _pair_of(self._spawner, lent, alive.fileno(), leases)
 
     def _dismiss(self, pair: Pair) -> None:
-        """Let an idle pair go; an end of file tells it as well as a word would."""
+        """Close an idle pair's socket. Its keepers exit on the end of file."""
         self._holders.pop(pair, None)
         self._lent(pair, ())
         self._loop.unwatch(pair.fileno())
         pair.close()
 
     def _rest(self, live: _Live) -> None:
-        """The pair's attempt is over: keep it for the next one on the same leases."""
+        """Keep the pair of an attempt that is over, for the next one on the same leases."""
         self._keep(live.pair, _kept(live))
 
     def _keep(self, pair: Pair, kept: Kept) -> None:
         enough = not kept[0] and len(self._idle[kept]) >= IDLE_WITHOUT_CARD
-        if enough or not self._bears(kept):
+        if enough or not self._still_forks(kept):
             self._dismiss(pair)
         else:
             self._idle[kept].append(pair)
 
-    def _bears(self, kept: Kept) -> bool:
-        """Whether what bore such a pair still does; nobody asks for pairs of another."""
+    def _still_forks(self, kept: Kept) -> bool:
+        """True while the spawner or preload server that forked such pairs forks new ones.
+
+        No attempt asks for the pairs of a server that does not serve any more.
+        """
         return kept[1] is None or self._preloads.serves(kept[1])
 
-    def _bear_another(self, kept: Kept) -> None:
-        """Where jobs are short, two pairs take turns: one gets ready while the other is at work.
+    def _fork_second_pair(self, kept: Kept) -> None:
+        """Fork a second pair for these leases, so that one gets ready while the other works.
 
-        Only below an attempt that runs, and so holds these leases.
+        Only while an attempt runs on these leases: its end gives them back otherwise.
         """
-        if not self._bears(kept):
+        if not self._still_forks(kept):
             return
         if not self._idle[kept] and any(_kept(live) == kept for live in self._live.values()):
             with suppress(OSError, GpulaunchError):
-                self._idle[kept].append(self._bear(*kept))
+                self._idle[kept].append(self._fork_pair(*kept))
 
     # ── Reports ─────────────────────────────────────────────────────────────────────────────────
 
@@ -399,7 +404,10 @@ class LocalAttempts:
                     self._gone(pair)
 
     def _left(self, pair: Pair) -> None:
-        """It was idle while we were stopped, and takes nothing in any more; its end comes."""
+        """Relaunch what a leaving pair had not begun; its end (`Gone`) is still to come.
+
+        The pair was idle while this launcher was stopped, and takes nothing in any more.
+        """
         self._forget(pair)
         for live in [live for live in self._live.values() if live.pair is pair]:
             launch = live.launch
@@ -418,7 +426,7 @@ class LocalAttempts:
                 self._declined.add(launch.attempt)
 
     def _forget(self, pair: Pair) -> None:
-        """Nothing is launched on it any more, and nothing borrowed from it."""
+        """Remove the pair, so that nothing is launched on it or borrowed from it any more."""
         for pairs in self._idle.values():
             with suppress(ValueError):
                 pairs.remove(pair)
@@ -434,7 +442,7 @@ class LocalAttempts:
         else:
             self._rest(live)
             if launch.gpus and _was_short(report):
-                again = partial(self._bear_another, _kept(live))
+                again = partial(self._fork_second_pair, _kept(live))
                 self._loop.call_after(f"pair:{launch.gpus[0].uuid}", NEXT_PAIR_DELAY, again)
         if report.note:
             self._context.warn(launch.attempt.job, report.note)
@@ -511,7 +519,7 @@ class LocalAttempts:
             port.close()
 
     def _gone(self, pair: Pair) -> None:
-        """Both keepers are gone, and with them everything they kept."""
+        """End what ran in a pair whose keepers are both gone: its worker and its attempts."""
         self._loop.unwatch(pair.fileno())
         pair.close()
         self._forget(pair)
@@ -530,7 +538,7 @@ class LocalAttempts:
             self._post(Ended(attempt, Lost("its keeper was killed")))
 
     def _kill_stragglers(self, attempt: AttemptId) -> None:
-        """Whoever killed all its keepers at once left the attempt itself alive."""
+        """Kill the attempt's processes, which live on where all keepers were killed at once."""
         count = kill_stragglers(self._context.run_id, attempt)
         if count:
             self._context.warn(attempt.job, f"{count} processes had outlived their keepers: killed")

@@ -1,4 +1,4 @@
-"""A job's own command for one process to become, beside any run: `gpulaunch exec --job`.
+"""The command of a job, started by hand and outside its run: `gpulaunch exec --job`.
 
 cards ─▶ a directory of its own ─▶ placeholders filled ─▶ argv, directory, environment
 
@@ -28,9 +28,11 @@ from gpulaunch.journal.rundir import RunDir
 
 @dataclass(frozen=True, slots=True)
 class SourceRun:
-    """What a job is of. `directory` is the run's, or, of a job file that has no run, where runs
-    are made; `run` is the run's id, empty for none. `attempt` is the number that the job's next
-    attempt would have."""
+    """The run that a job belongs to. `run` is the run's id, empty for a job file without a run.
+
+    `directory` is the run's, or, without a run, the one where runs are made. `attempt` is the
+    number that the job's next attempt would have.
+    """
 
     directory: RunDir
     run: str = ""
@@ -39,7 +41,7 @@ class SourceRun:
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """What to become. `out` is the command's `{{out}}`; `address` a service's HOST:PORT."""
+    """The program to execute. `out` is the command's `{{out}}`; `address` a service's HOST:PORT."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -49,14 +51,17 @@ class ByHand:
 
 
 def demand_of(job: Job) -> Demand:
-    """What of the job's demand a start by hand waits for: its cards. Tokens are a run's."""
+    """Return the demand that a start by hand waits for: the job's cards, without its tokens.
+
+    Tokens are counted within a run, and this start is in none.
+    """
     return Demand(gpus=job.demand.gpus, gpu_memory=job.demand.gpu_memory)
 
 
 def prepared(
     job: Job, origin: SourceRun, pool: CardPool, gpus: Sequence[Gpu], environ: Mapping[str, str]
 ) -> ByHand:
-    """Make what the command needs on disk, reserve its ports, and say what to become.
+    """Make what the command needs on disk, reserve its ports, and return what to execute.
 
     Raises OSError, NotPreparedError or UsageError where that cannot be.
     """
@@ -77,9 +82,9 @@ def prepared(
 
 
 def _fresh(directory: RunDir, job: str) -> RunDir:
-    """A directory that no other start by hand of the job has, with an empty `{{out}}`.
+    """Return a directory that no other start by hand of the job uses, with an empty `{{out}}`.
 
-    One in which an earlier start has left nothing serves again.
+    A directory in which an earlier start left nothing is used again.
     """
     for number in count(1):
         home = directory.by_hand(job, number)
@@ -101,10 +106,10 @@ def _made(path: Path) -> bool:
 
 
 def _kept(home: RunDir, new: bool) -> bool:
-    """Have the directory, where nobody has it, and nothing but empty logs stands in it.
+    """Take the directory if no other process has it and it holds only empty logs; return whether.
 
-    It is kept by a lock that is never closed: what this process becomes has it, and all that this
-    starts, as they have the cards' leases.
+    The lock's descriptor is never closed: the executed command and all its children inherit it, as
+    they inherit the cards' leases.
     """
     held = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -122,7 +127,7 @@ def _kept(home: RunDir, new: bool) -> bool:
 
 
 def _used(home: RunDir) -> bool:
-    """Whether anything stands in it but empty logs."""
+    """Whether the directory holds anything but empty logs."""
     left = (each for each in home.path.rglob("*") if each not in (home.outs, home.logs))
     return any(each.parent != home.logs or each.stat().st_size > 0 for each in left)
 

@@ -1,4 +1,4 @@
-"""Looking at cards without blocking: through the probe's process, or at pretend cards."""
+"""Looks at cards without blocking: through the probe's process, or at simulated cards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpulaunch.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class CardSnapshot:
-    """A card at one moment; `memory_free` in bytes. `look` is None for a pretend card."""
+    """A card at one moment; `memory_free` in bytes. `look` is None for a simulated card."""
 
     memory_free: int
     look: CardReading | None = None
@@ -33,7 +33,7 @@ class CardProbe(Protocol):
     def look(self, gpu: Gpu, then: SnapshotCallback) -> None: ...
 
     def unfit(self, seen: CardSnapshot) -> Occupied | Sick | None:
-        """Why no job may start there; None where one may."""
+        """Why no job may start on the card that was seen; None where one may."""
 
     def drained(self, before: CardSnapshot, seen: CardSnapshot) -> bool:
         """Whether the card's memory is back to what it was before the attempt."""
@@ -42,7 +42,7 @@ class CardProbe(Protocol):
 
 
 class SimulatedProbe:
-    """Pretend cards are always well, free and drained."""
+    """The probe of simulated cards, which are always well, free and drained."""
 
     def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
         then(CardSnapshot(gpu.memory))
@@ -58,7 +58,7 @@ class SimulatedProbe:
 
 
 class NvmlProbe:
-    """Asks the driver through the probe; a card whose call hangs is sick, the others go on."""
+    """Asks the driver through the probe's process. A card whose call hangs is sick, no other."""
 
     def __init__(self, loop: Loop, share_busy: bool = False) -> None:
         self._loop = loop
@@ -107,5 +107,5 @@ class NvmlProbe:
 
 
 def _memory_free(gpu: Gpu, look: CardReading) -> int:
-    """What the driver says is free; where it says nothing, all that is not known to be used."""
+    """The card's free bytes by the driver; where it says nothing, those not known to be used."""
     return look.free if look.free is not None else gpu.memory - (look.used or 0)

@@ -8,13 +8,13 @@ acquire ─▶ take the lease ──held by another──▶ Refused(Elsewhere),
                 ▼
              Granted        drain ─▶ look until the memory is back ─▶ Drained | Refused(Sick)
 
-A lease that was taken is given to a process that keeps it (`gpus.lease_server`), and this process's
-own copies of it are closed once it is safe there. Where it was let go there, since this process was
-stopped:
+A lease that was taken is given to the lease server (`gpus.lease_server`), and this process's own
+copies of it are closed once it has arrived there. That server gives leases back while this process
+is stopped; afterwards the lease is regained:
 
-    let go ─▶ copies from keepers that hold it still ─────────────────────────▶ all is as before
-       └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it is not to be had,
-                              Refused, to Acquire and to Drain, and LeaseLost for one at rest
+    given back ─▶ copies from keepers that still hold it ─────────────────────▶ all is as before
+       └─▶ taken once more ─▶ look at the card ─▶ as before; or, where it cannot be had,
+                              Refused, to Acquire and to Drain, and LeaseLost for an idle card
 """
 
 from __future__ import annotations
@@ -67,15 +67,17 @@ from gpulaunch.gpus.names import UNKNOWN, is_stopped
 from gpulaunch.loop import Loop
 
 DRAIN_PATIENCE = 30.0
+"""Seconds for which a card's memory may take to come back before the card counts as sick."""
 DRAIN_PAUSE = 0.2
+"""Seconds between two looks at a card that drains."""
 SERVERS = 3
-"""So many are made in all; without one, a launcher that is stopped keeps its leases."""
+"""Lease servers that are started at most; without one, a stopped launcher keeps its leases."""
 CONNECTS = 8
-"""So many times in a row a card's holder is connected to, then once in `POLL` seconds."""
+"""Connections in a row to a card's holder; then one in `POLL` seconds."""
 
 
 class LeaseAwayError(GpulaunchError):
-    """A card's lease is being taken anew: it is known in a while whether it is still ours."""
+    """A card's lease is being regained: whether this run keeps it will be known in a while."""
 
 
 class LeaseLostError(GpulaunchError):
@@ -87,9 +89,9 @@ _Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
 
 @dataclass(slots=True)
 class _Kept:
-    """A lease that the server keeps; `wanted` by one who waits for it.
+    """A lease that the lease server keeps. `wanted`: another launcher waits for it.
 
-    `uuid`: its card; empty: the right to gather.
+    `uuid`: its card; empty for the right to reserve a gang.
     """
 
     uuid: str
@@ -99,15 +101,15 @@ class _Kept:
 class CardLeases:
     """The leases this run holds or waits for. Never chooses which card to take.
 
-    `working` says whether anything of ours runs on a card; `letting_go` is called before a lease
-    is given back, for those that hold its descriptors as well. `lingering`: those may have it for
-    a moment longer, which is no news; else whoever has it is another launcher, be it in this very
-    process.
+    `working` returns whether an attempt of this run is on a card; `letting_go` is called before a
+    lease is given back, for keepers that hold its descriptors as well. `lingering`: these keepers
+    may hold a lease a moment longer, which is not reported; else any holder is another launcher,
+    even one in this process.
 
-    `start_server` starts the process that keeps the leases for us; None: this process does.
-    `borrow` asks those that hold a card's descriptors for copies, `hand_back` takes them; false
-    where nobody does. `settled` is called when it is known of a card whose lease was away whether
-    it is ours.
+    `start_server` starts the lease server; None: this process keeps its leases. `borrow` asks
+    keepers that hold a card's descriptors for copies, which come to `hand_back`; it returns false
+    where no keeper holds any. `settled` is called once it is known whether the run has regained a
+    lease that was given back.
     """
 
     def __init__(
@@ -132,11 +134,11 @@ class CardLeases:
         self._letting_go = letting_go
         self._lingering = lingering
         self._scope = scope_of(environ)
-        # Ours. Its own descriptors are closed while the server keeps it.
+        # The leases that this run has. Their descriptors are closed while the server keeps them.
         self._leases: dict[str, Lease] = {}
         self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
-        self._told: dict[str, Holder] = {}  # who has the cards that we wait for, as last said
+        self._reported: dict[str, Holder] = {}  # the holders of awaited cards, as last posted
         self._before: dict[str, CardSnapshot] = {}
         self._gathering: Lease | Waiter | None = None
         self._given_back: set[str] = set()
@@ -161,7 +163,7 @@ class CardLeases:
                     self._asked.discard(gpu)
                     self._post(Refused(gpu, _untakable(error)))
             case Release(gpu):
-                if self.holds(gpu):  # else its Refused(Sick) is on the way, and it was given back
+                if self.holds(gpu):  # else it was given back already, with its Refused(Sick)
                     self.release(gpu)
             case Drain(gpu):
                 self.drain(gpu)
@@ -171,7 +173,7 @@ class CardLeases:
                 raise TypeError(f"cards cannot carry out {instruction!r}")
 
     def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
-        """Look at a card, whoever has it; the answer comes through the callback."""
+        """Look at a card, whoever has its lease; the answer comes through the callback."""
         self._eyes.look(gpu, then)
 
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
@@ -182,7 +184,7 @@ class CardLeases:
         lease = self._handed.pop(uuid, None) or self._take_or_wait(uuid)
         if isinstance(lease, NameHeldError):
             if uuid in self._given_back and lease.holder.pid == os.getpid():
-                # Our own keepers, let go a moment ago and not yet gone: no news for anybody.
+                # This run's own keepers, which were dismissed and will be gone in a moment.
                 self._returning.add(uuid)
             else:
                 self._asked.discard(uuid)
@@ -194,13 +196,13 @@ class CardLeases:
         self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
 
     def _have(self, uuid: str, lease: Lease) -> None:
-        """It is ours from here on."""
+        """Record that this run has the lease, and give it to the lease server."""
         self._stop_waiting(uuid)
         self._leases[uuid] = lease
         self._entrust(uuid, lease)
 
     def _take_or_wait(self, uuid: str) -> Lease | NameHeldError:
-        """The card's lease; else who holds it, while we wait to be told that it is let go."""
+        """Return the card's lease; else who holds it, after connecting to hear when it is free."""
         while True:
             try:
                 return take(self._gpus[uuid].key, self._scope)
@@ -230,7 +232,7 @@ class CardLeases:
             self._is_back(uuid)
 
     def _watch(self, uuid: str, lease: Lease) -> None:
-        """Hear those who wait for it, where no server does that."""
+        """Watch for launchers that wait for the lease, where no server does that."""
         if self._number(uuid) is None:
             for fd in lease.selectables():
                 self._loop.watch(fd, lambda: self._visited(uuid, lease))
@@ -261,11 +263,14 @@ class CardLeases:
         return uuid in self._leases or uuid in self._away
 
     def descriptors(self, uuids: Sequence[str]) -> list[int]:
-        """What keepers and jobs on these cards must hold open, where no server keeps it."""
+        """Return the leases' descriptors, which keepers and jobs on these cards must hold open.
+
+        Only for leases that this process keeps itself.
+        """
         return [fd for uuid in uuids for fd in self._leases[uuid].filenos()]
 
     def lend(self, uuids: Sequence[str]) -> LentLeases:
-        """What keepers and jobs on these cards must hold open.
+        """Return what keepers and jobs on these cards must hold open, wherever the leases are.
 
         Raises LeaseAwayError, LeaseLostError, OSError.
         """
@@ -294,7 +299,7 @@ class CardLeases:
     # ── The server ──────────────────────────────────────────────────────────────────────────────
 
     def _entrust(self, uuid: str, lease: Lease) -> None:
-        """Give the lease to the server; where there is none to be had, this process keeps it."""
+        """Give the lease to the lease server; where none can be had, this process keeps it."""
         if self._start_server is None or lease.closed:
             return
         try:
@@ -316,7 +321,7 @@ class CardLeases:
         return next(found, None)
 
     def _take_out(self, uuid: str, lease: Lease) -> None:
-        """Let go of a lease, wherever it is, or hand it over."""
+        """Give a lease back, wherever it is kept, or hand it over to who waits for it."""
         number = self._number(uuid)
         if number is None or self._server is None:
             for fd in lease.selectables():
@@ -357,7 +362,7 @@ class CardLeases:
             self._post(Wanted(kept.uuid, wanted))
 
     def _lose_server(self) -> None:
-        """Its process is gone, or to be given up: what was kept there alone is let go."""
+        """Give the lease server up, as it is gone; then regain the leases that it alone kept."""
         if self._server is None:
             return
         self._loop.unwatch(self._server.fileno())
@@ -368,14 +373,14 @@ class CardLeases:
             self._let_go(kept)
 
     def _let_go(self, kept: _Kept) -> None:
-        """The server has a lease no more: see whether keepers have it, or whether it can be had."""
+        """Regain a lease that the server has given back, unless this process has it still."""
         uuid = kept.uuid
         if not uuid:
             self._gather_anew()
             return
         self._is_wanted(kept, False)
         lease = self._leases[uuid]
-        if not lease.closed:  # it never came to be kept there
+        if not lease.closed:  # it never arrived at the server
             self._watch(uuid, lease)
             return
         self._loop.forget("drain:" + uuid)
@@ -395,10 +400,10 @@ class CardLeases:
             self._regained(uuid, lease)
         elif lease.holder.pid != os.getpid():
             self._lose(uuid, self._elsewhere(uuid, lease.holder))
-        # else our own keepers have it, on their way out: their hangup comes
+        # else this run's own keepers have it and are leaving: they hang up soon
 
     def hand_back(self, uuid: str, descriptors: Sequence[int]) -> None:
-        """Copies of a lease that was away, from keepers that held it all the time; empty: none.
+        """Take up a lease again by copies that keepers lent; try otherwise if they lent none.
 
         The descriptors stay the caller's.
         """
@@ -414,7 +419,7 @@ class CardLeases:
         self._is_back(uuid)
 
     def _regained(self, uuid: str, lease: Lease) -> None:
-        """Ours anew. Somebody may have used the card in between."""
+        """Look at the card of a lease that was taken once more, as others may have used it."""
         self._away[uuid] = "looking"
         self._have(uuid, lease)
         self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
@@ -425,7 +430,7 @@ class CardLeases:
         self._settled()
 
     def _lose(self, uuid: str, why: Refusal) -> None:
-        """It is another's by now; when that one lets go, Freed comes as for any other card."""
+        """Post that a lease could not be regained. Freed follows once its holder gives it back."""
         known = uuid in self._asked or uuid in self._draining
         self._asked.discard(uuid)
         self._draining.discard(uuid)
@@ -440,7 +445,7 @@ class CardLeases:
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
     def _wait_for(self, uuid: str, by_clock: bool = False) -> bool:
-        """Be told when the card's lease is let go. False: it already was."""
+        """Connect to the card's holder, to hear when it gives the lease back; False: it has."""
         if uuid in self._waiters:
             return True
         # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
@@ -460,7 +465,7 @@ class CardLeases:
         self._stop_waiting(uuid)
         try:
             self._heard(uuid, news, holder)
-        except OSError:  # that is for acquire to say, which the core asks for
+        except OSError:  # the core answers Freed with Acquire, which reports the error
             self._post(Freed(uuid))
 
     def _heard(
@@ -483,7 +488,7 @@ class CardLeases:
         elif news == "odd":
             self._wait_for(uuid, by_clock=True)
         elif news == "perhaps":
-            # Only the clock woke us: a card that is held as before is no news for anybody.
+            # Only the timer fired: a card that is held as before is not reported.
             taken = self._take_or_wait(uuid)
             if isinstance(taken, Lease):
                 self._hand_in(uuid, taken)
@@ -495,29 +500,29 @@ class CardLeases:
             self._look_at_holder(uuid)
 
     def _elsewhere(self, uuid: str, holder: Holder) -> Elsewhere:
-        self._told[uuid] = holder
+        self._reported[uuid] = holder
         self._look_while_stopped(uuid)
         return Elsewhere(str(holder))
 
     def _look_while_stopped(self, uuid: str) -> None:
-        """That a process goes on, the kernel tells its parent alone."""
-        if self._told[uuid].stopped:
+        """Poll a stopped holder: the kernel tells only its parent when it goes on."""
+        if self._reported[uuid].stopped:
             self._loop.call_after("stopped:" + uuid, POLL, lambda: self._look_at_holder(uuid))
 
     def _look_at_holder(self, uuid: str) -> None:
-        told = self._told[uuid]
-        if is_stopped(told.pid) != told.stopped:
+        reported = self._reported[uuid]
+        if is_stopped(reported.pid) != reported.stopped:
             with suppress(OSError):  # too few descriptors
                 self._see_holder(uuid, holder(self._gpus[uuid].key, self._scope))
         self._look_while_stopped(uuid)
 
     def _see_holder(self, uuid: str, now: Holder | None) -> None:
-        """Say it where another has the card by now, or its holder was stopped or goes on.
+        """Post HolderChanged if another process has the card, or its holder stopped or goes on.
 
-        All else of a holder, as its command line, is its own to change as often as it likes.
+        Other changes, as of the holder's command line, are not reported.
         """
-        if now not in (None, UNKNOWN) and _standing(now) != _standing(self._told[uuid]):
-            self._told[uuid] = now
+        if now not in (None, UNKNOWN) and _identity(now) != _identity(self._reported[uuid]):
+            self._reported[uuid] = now
             self._post(HolderChanged(uuid, str(now)))
 
     def _hand_in(self, uuid: str, lease: Lease) -> None:
@@ -537,12 +542,12 @@ class CardLeases:
             waiter.close()
 
     def _in_need(self) -> bool:
-        """Whether others are to give way to us: we hold no card, or only such as wait for more."""
+        """Whether others are to give way: this run has no card, or only idle ones of a gang."""
         gathering = isinstance(self._gathering, Lease)
         return not self._leases or (gathering and not self._working())
 
     def say_want(self) -> None:
-        """Tell those whose cards we wait for whether we are in need; to be called on a change."""
+        """Tell the holders of awaited cards whether this run is in need; call this on a change."""
         for waiter in self._waiters.values():
             waiter.want(self._in_need())
 
@@ -577,13 +582,13 @@ class CardLeases:
         news = self._gathering.on_readable()
         if news == "still":
             return
-        if isinstance(news, Lease):  # this right is let go, never handed over
+        if isinstance(news, Lease):  # this right is given back, never handed over
             news.close()
         self._end_gathering()
         self._try_gathering(by_clock=news == "odd")
 
     def _gather_anew(self) -> None:
-        """The right was given back while this process was stopped."""
+        """Ask again for the right to reserve a gang, if it was given back by the server."""
         if isinstance(self._gathering, Lease) and self._gathering.closed:
             self._gathering = None
             self._try_gathering()
@@ -602,7 +607,7 @@ class CardLeases:
 
     def drain(self, uuid: str) -> None:
         self._draining.add(uuid)
-        if not self.holds(uuid):  # it was given back, and was not to be had until now
+        if not self.holds(uuid):  # it was given back, and could not be regained until now
             self._regain(uuid)
         elif uuid not in self._away:
             self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
@@ -627,7 +632,7 @@ class CardLeases:
             )
 
     def settle(self) -> None:
-        """Keep the leases that are held, and nothing else: nothing more will be asked for."""
+        """Close all but the leases that are held, as nothing more will be asked for."""
         self._end_gathering()
         for uuid in list(self._waiters):
             self._stop_waiting(uuid)
@@ -636,7 +641,7 @@ class CardLeases:
         self._eyes.close()
 
     def close_in_child(self) -> None:
-        """In a forked child: give up its copies, without a word to anybody."""
+        """Close a forked child's copies of all descriptors, without giving any lease back."""
         for lease in (*self._leases.values(), *self._handed.values()):
             lease.close()
         for waiter in self._waiters.values():
@@ -654,7 +659,7 @@ class CardLeases:
             self._server = None
 
 
-def _standing(holder: Holder) -> tuple[int, int, bool]:
+def _identity(holder: Holder) -> tuple[int, int, bool]:
     return holder.pid, holder.uid, holder.stopped
 
 

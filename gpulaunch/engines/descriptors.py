@@ -8,11 +8,12 @@ from gpulaunch.errors import UsageError
 
 _LAUNCHER = 24
 _PER_CARD = 4
+"""Descriptors that the launcher needs in all, and for each card."""
 _HIGH = 100
 
 
 def require_descriptors(cards: int) -> None:
-    """Let this process have the descriptors that a run on so many cards needs.
+    """Raise this process's limit of open files to what a run on so many cards needs.
 
     The soft limit is raised where the hard one allows it, for the jobs as well. Raises UsageError
     where it does not: jobs would wait for ever for a descriptor that never comes free.
@@ -30,7 +31,7 @@ def require_descriptors(cards: int) -> None:
 
 
 def high_number() -> int:
-    """From which number on leases are inherited: programs do not use such numbers for their own.
+    """Return the least descriptor number for inherited leases: programs seldom use such numbers.
 
     Where few descriptors are allowed, it is in the upper half of them.
     """

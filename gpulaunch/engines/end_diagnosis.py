@@ -1,8 +1,8 @@
-"""What is known of an attempt's end beside its status, gathered before anybody is told of it.
+"""Gathers what is known of an attempt's end beside its status, before the end is posted.
 
     keeper's report ─▶ log's end, kernel's counters, a look at its cards ─▶ diagnose ─▶ Ended
 
-Decides nothing about jobs or cards. An end that says all by itself is passed on at once.
+Decides nothing about jobs or cards. An end whose status says all is passed on at once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from gpulaunch.gpus.free import computing
 from gpulaunch.journal.rundir import RunDir
 
 MAX_MESSAGE_CHARACTERS = 500
+"""Characters of the evidence that is recorded at most."""
 KERNEL_COUNTERS_MAX_AGE = 1.0
-"""Seconds for which the kernel's counters are not read again when attempts begin."""
+"""Seconds for which attempts that begin share one reading of the kernel's counters."""
 
 Tell: TypeAlias = Callable[[Ended], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The counters, and the monotonic time, at which an attempt was started."""
+    """The kernel's counters and the monotonic time at an attempt's start."""
 
     counters: Counters
     at: float
@@ -41,7 +42,7 @@ class Beginning:
 
 @dataclass(slots=True, eq=False)
 class PendingDiagnosis:
-    """An end that is being looked into: the cards that have not been seen yet, and what was."""
+    """An end whose cards are still being looked at. `unseen`: cards without an answer yet."""
 
     ended: Ended
     job: Job
@@ -52,7 +53,10 @@ class PendingDiagnosis:
 
 
 class EndDiagnosis:
-    """`look` looks at a card; `xids` are those reported of a card since a monotonic time."""
+    """Finds the failure of an attempt's end and posts the end with it.
+
+    `look` looks at a card; `xids` returns those of a card since a monotonic time.
+    """
 
     def __init__(
         self,
@@ -73,7 +77,7 @@ class EndDiagnosis:
 
     @classmethod
     def afar(cls, run: RunDir, warn: Callable[[str | None, str], None]) -> EndDiagnosis:
-        """Of attempts on other machines, whose kernels and cards are not to be seen from here."""
+        """Return one for attempts on other machines, whose kernels and cards cannot be seen."""
 
         def look(gpu: Gpu, then: SnapshotCallback) -> None:
             raise NotImplementedError("nobody looks at the cards of another machine")
@@ -89,7 +93,7 @@ class EndDiagnosis:
         self._begun[attempt] = replace(self._counted, at=now)
 
     def diagnose(self, ended: Ended, job: Job, gpus: Sequence[Gpu], tell: Tell) -> None:
-        """Hand the end on with what is recognised of it, once its cards have been looked at."""
+        """Pass the end to `tell` with its failure, once the attempt's cards have been looked at."""
         beginning = self._begun.pop(ended.attempt, None)
         if not isinstance(ended.outcome, BY_ITSELF):
             tell(ended)
@@ -117,7 +121,7 @@ class EndDiagnosis:
         if isinstance(seen, Sick):
             facts = replace(facts, sick=seen.why)
         elif inquiry.job.demand.per_gpu == 1 and not inquiry.ended.kept:
-            # Else what is there may be another job of ours, or the worker that ran this one.
+            # Else its processes may be of another job of this run, or of the attempt's worker.
             facts = replace(facts, foreign=_foreign(seen))
         inquiry.cards.append(facts)
         if not inquiry.unseen:
@@ -143,7 +147,7 @@ class EndDiagnosis:
 
 
 def _foreign(seen: CardSnapshot) -> int | None:
-    """What others' processes have of the card's memory: the attempt's own are gone."""
+    """Bytes of the card's memory that others' processes use: the attempt's own are gone."""
     if seen.look is None:
         return None
     known = [process.memory for process in computing(seen.look)]
@@ -151,9 +155,10 @@ def _foreign(seen: CardSnapshot) -> int | None:
 
 
 def _plain(evidence: Evidence, job: Job) -> Failure | None:
-    """Nothing was recognised: the last line may still tell like ends from others.
+    """Return the failure where nothing was recognised, with the log's last line as evidence.
 
-    A progress bar shows where it got to, and not why it ended.
+    That line may still tell ends that are alike. Progress bars are passed over: they show how far
+    the program got, and not why it ended.
     """
     kind = failure_of(evidence.outcome, job)
     lines = [line.strip() for line in evidence.tail.splitlines()]

@@ -1,4 +1,4 @@
-"""The environment of an attempt: what DESIGN calls "what a job finds in its environment".
+"""The environment variables of an attempt.
 
 Pure: variables in, variables out. The keeper's own environment is the base; a `Delta` says what
 is set and what is removed there, so that the caller's values are written nowhere.
@@ -43,7 +43,8 @@ CHOSEN = "GPULAUNCH_CHOSEN"
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What the choice of variables depends on beside the job: `cpus` allowed, cards of the pool."""
+    """The machine's part in the choice of variables. `cpus`: how many are allowed; `pool`: how
+    many cards the run may have at once; `cache`: the directory of compiler caches."""
 
     cpus: int
     pool: int
@@ -52,12 +53,14 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlace:
-    """Where one attempt runs. `style` is how the mask is spelt; `scope` names its cards' leases
-    for launchers inside the job; `addresses` are those of the services it needs, by name.
-    `run` is empty for a command outside of any run (`gpulaunch exec`).
+    """Where one attempt runs: its cards, ports and directories.
 
-    `slots`: it runs on a node that an engine is still to choose. There are no `gpus` then, and its
-    ports are marks too; the mask of a job with cards is whatever that engine sets.
+    `style` is how the mask is spelt; `scope` names the cards' leases for launchers inside the job;
+    `addresses` are those of the services that the job needs, by name. `run` is empty for a command
+    outside of any run (`gpulaunch exec`).
+
+    `slots`: placeholders, where an engine is still to choose the node. There are no `gpus` then,
+    and the ports are placeholders too; the mask of a job with cards is what that engine sets.
     """
 
     gpus: tuple[Gpu, ...]
@@ -74,22 +77,22 @@ class AttemptPlace:
 
     @property
     def gpu_index(self) -> str:
-        """Its cards' numbers, comma-separated, or what stands for them; empty without cards."""
+        """The cards' indices, comma-separated, or their placeholder; empty without cards."""
         return self.slots.gpu_index if self.slots else ",".join(str(g.index) for g in self.gpus)
 
     @property
     def gpu_uuid(self) -> str:
-        """The same of their identities."""
+        """The cards' UUIDs, comma-separated, or their placeholder; empty without cards."""
         return self.slots.gpu_uuid if self.slots else ",".join(gpu.uuid for gpu in self.gpus)
 
     @property
     def card(self) -> str:
-        """The same as part of a file's name."""
+        """The cards' UUIDs as part of a file's name, or their placeholder; empty without cards."""
         return self.slots.card if self.slots else _file_name(gpu.uuid for gpu in self.gpus)
 
     @property
     def mask(self) -> Mapping[str, str]:
-        """The variables that show a program these cards and no others."""
+        """The variables that let a program see these cards and no others."""
         return {} if self.slots and self.slots.gpus else visible(self.gpus, self.style)
 
 
@@ -116,7 +119,10 @@ def delta(
     base: Mapping[str, str],
     own: Mapping[str, str | None],
 ) -> Delta:
-    """What to change in `base` for this attempt; `own` is the job's env_file and env, rendered."""
+    """Return the changes to `base` for this attempt.
+
+    `own`: the job's env_file and env with placeholders filled; None removes a variable.
+    """
     chosen_above = frozenset(base.get(CHOSEN, "").split(",")) - {""}
     unset = set(chosen_above)
     if not job.inherit_ranks:
@@ -135,7 +141,7 @@ def delta(
     }
     known = {**chosen, **{n: base[n] for n in stays if n in MASTER}, **wishes}
     for name in MASTER:
-        # torchrun follows the PET_ variables: what the user said of the others holds there too.
+        # torchrun reads the PET_ variables: a user's MASTER_ADDR or MASTER_PORT holds there too.
         if f"PET_{name}" in chosen and name in known:
             chosen[f"PET_{name}"] = known[name]
     set_ = {
@@ -153,7 +159,7 @@ def delta(
 
 
 def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str, str]:
-    """What gpulaunch would choose, where the user did not."""
+    """Return the variables that gpulaunch chooses where the user did not set them."""
     chosen = {
         "PYTHONUNBUFFERED": "1",
         "MASTER_ADDR": "127.0.0.1",
@@ -172,7 +178,7 @@ def _choices(job: Job, place: AttemptPlace, machine: MachineLimits) -> dict[str,
 
 
 def threads(job: Job, machine: MachineLimits) -> int:
-    """How many threads a numerical library should start in this job."""
+    """Return how many threads a numerical library should start in this job."""
     if job.demand.cpus is not None:
         return max(1, job.demand.cpus)
     if not job.demand.gpus:
@@ -215,7 +221,7 @@ def _interpreter(job: Job, path: str, run_dir: str) -> dict[str, str]:
 
 
 def shims(run_dir: str, python: str) -> str:
-    """The directory whose `python` and `python3` are that interpreter."""
+    """Return the directory whose `python` and `python3` start that interpreter."""
     return os.path.join(run_dir, "shims", python.strip("/").replace("/", "+"))
 
 
@@ -224,7 +230,7 @@ def _first(directory: str, path: str) -> str:
 
 
 def placeholders(place: AttemptPlace, log: str, inputs: Mapping[str, str]) -> dict[str, str]:
-    """Values of the start-time placeholders. `inputs`: `path` or `batch_dir`, where made."""
+    """Return the values of start-time placeholders. `inputs`: `path` or `batch_dir`, if made."""
     return {
         "run_dir": place.run_dir,
         "out": place.out,

@@ -1,4 +1,4 @@
-"""Whether jobs of a plan can run on these cards at all. Looks; starts nothing."""
+"""Finds the jobs of a plan that can never run on these cards. Starts nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpulaunch.jobfile.plan import Plan
 
 
 def mistakes(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
-    """Mistakes of the file, one each, for every job of `jobs` that can never run there."""
+    """Return a mistake of the file for each of `jobs` that can never run on the pool's cards."""
     if pool.engine == "slurm":
         return scheduler_support.unfit(plan, jobs, pool.limit)
     if found := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):

@@ -1,11 +1,11 @@
-"""Whether a command is one that a preload server can fork, and then the server that it takes.
+"""Finds out whether a preload server can fork a command, and which server that needs.
 
     [igfold, fold, x.fasta]  ─▶ igfold in the job's PATH ─▶ its #! line ─▶ python, script, arguments
     "python a.py x"          ─▶ one simple command ─────────▶ likewise
     "cd x && python a.py"    ─▶ no: a shell has to run it
 
-Everything is found as exec and the shell would find it. What is not understood starts cold: `Cold`
-says why. Reads the first line of files; starts nothing.
+Programs are found as exec and the shell would find them. A command that is not understood starts
+cold: `Cold` says why. Reads the first line of files; starts nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EARLY = (
     "BLIS_", "NUMEXPR_", "VECLIB_", "LANG", "LC_", "TZ", "TORCH", "PYTORCH", "CUDA_", "CUDNN_",
     "CUBLAS_", "NVIDIA_", "NCCL_", "XLA_", "TF_", "JAX_", "HIP_", "ROCR_", "HSA_", "ZE_",
 )  # fmt: skip
-"""Variables that begin so are read by C code when it is loaded, where no Python sees it."""
+"""Prefixes of variables that C code may read when it is loaded, which Python cannot notice."""
 
 _SIMPLE = re.compile(r"""(?:[\w@%+=:,./ \t-]|'[^']*'|"[^"$`\\!]*"|\\[^\n])+""", re.ASCII)
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
@@ -46,7 +46,11 @@ class Cold(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Forkable:
-    """`python` is executed as `start` (with its options) on `target`; `main`: as the job is."""
+    """A command that a preload server can fork.
+
+    The server is the file `python`, executed with `start` as its name and options, on `target`
+    (the script or `-m module`). `main`: the command line and variables of the forked job.
+    """
 
     python: str
     start: tuple[str, ...]
@@ -58,7 +62,10 @@ Words: TypeAlias = Sequence[str]
 
 
 def forkable(argv: Words, cwd: str, env: Mapping[str, str], by_shell: bool) -> Forkable:
-    """`by_shell`: the last of `argv` is a script for the shell before it. Raises Cold."""
+    """Return the forkable command that `argv` amounts to. Raises Cold where there is none.
+
+    `by_shell`: the last of `argv` is a script for the shell before it.
+    """
     extra: dict[str, str] = {}
     exec_ = False
     if by_shell:
@@ -77,8 +84,8 @@ def forkable(argv: Words, cwd: str, env: Mapping[str, str], by_shell: bool) -> F
 
 
 def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, str], bool]:
-    """The words of a script that is one command, the variables that it sets for it, and whether it
-    begins with `exec`."""
+    """Return the words of a script that is one command, the variables that it sets for this
+    command, and whether it begins with `exec`. Raises Cold for other scripts."""
     if tuple(argv[:-1]) != PLAIN_SHELL:
         raise Cold(f"a shell of its own ({argv[0]}) runs it")
     if any(name.startswith("BASH_FUNC_") for name in env):
@@ -101,13 +108,13 @@ def _simple(argv: Words, env: Mapping[str, str]) -> tuple[list[str], dict[str, s
 
 
 def _split(script: str) -> list[tuple[str, str]]:
-    """Each word as it is typed, and as it is meant."""
+    """Return each word of the script as typed, and without its quotes."""
     typed = [match.group() for match in re.finditer(r"(?:'[^']*'|\"[^\"]*\"|\\.|[^\s])+", script)]
     return [(word, "".join(shlex.split(word))) for word in typed]
 
 
 def _of_shell(env: Mapping[str, str], cwd: str) -> dict[str, str]:
-    """What bash sets for a command that it replaces itself by."""
+    """Return the variables that bash sets for a command that it replaces itself by."""
     here = env.get("PWD", "")
     try:
         stays = here.startswith("/") and os.path.samefile(here, cwd)
@@ -129,7 +136,7 @@ class _Finder:
         self.path = env.get("PATH", os.defpath)
 
     def program(self, name: str) -> str:
-        """The file that exec would take, absolute."""
+        """Return the file that exec would execute for this name. Raises Cold where none is."""
         places = [name] if "/" in name else [os.path.join(p, name) for p in self.path.split(":")]
         for place in places:
             whole = os.path.join(self.cwd, place)
@@ -179,9 +186,9 @@ class _Finder:
         return python
 
     def shebang(self, place: str, head: bytes) -> tuple[str, str, list[str]]:
-        """The interpreter that a #! line leads to, its own name on its command line, its options.
+        """Return the interpreter that a #! line leads to, its first argument, and its options.
 
-        The kernel gives it the rest of the line as one word.
+        The kernel gives an interpreter the rest of the line as one word.
         """
         line = os.fsdecode(head[2:].partition(b"\n")[0]).strip(" \t")
         program, _, rest = line.replace("\t", " ").partition(" ")
@@ -214,7 +221,7 @@ class _Finder:
 
 
 def _options(words: Words) -> int:
-    """How many of the words are the interpreter's own options, all of which a server can have."""
+    """Return how many words are options of the interpreter. Raises Cold for one no server has."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "-c", "-m"):
         word = words[at]

@@ -1,6 +1,7 @@
-"""What the driver reports of the run's cards, posted as it comes. Decides nothing about a card.
+"""Posts what the driver reports of the run's cards. Decides nothing about a card.
 
-Of a card whose lease somebody else holds only its loss is news: their programs' faults are theirs.
+Of a card whose lease another launcher holds, only the card's loss is posted: other reports are
+about that launcher's programs.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.events import EventsClient
 from gpulaunch.loop import Loop
 
-MAX_XIDS_REMEMBERED = 100  # Xids of a card that are remembered: some come by the thousand
+MAX_XIDS_REMEMBERED = 100
+"""Xids that are remembered of each card, the newest: a faulty program makes thousands."""
 
 
 class Health:
-    """Listens once a card is wanted, to all of them; pretend cards have nothing to tell.
+    """Listens to the driver's events of all cards, from `begin` on; simulated cards have none.
 
-    `held` says whether the run holds a card's lease now.
+    `held` returns whether the run holds a card's lease now.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Health:
         )
 
     def begin(self) -> None:
-        """Start to listen. Idempotent; where descriptors are scarce, the next call tries again."""
+        """Begin to listen. Idempotent; where descriptors are scarce, the next call tries again."""
         if self._client is None and self._gpus:
             with contextlib.suppress(OSError):
                 self._client = EventsClient(self._gpus, self._environ)
@@ -59,7 +61,7 @@ class Health:
             self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
 
     def xids(self, gpu: str, since: float) -> tuple[int, ...]:
-        """Those heard of a card (UUID) from this monotonic time on; of very many, the last."""
+        """Return a card's Xids since this monotonic time, at most the last MAX_XIDS_REMEMBERED."""
         self._hear()  # what has come in since the loop waited
         return tuple(code for at, code in self._xids[gpu] if at >= since)
 

@@ -66,9 +66,9 @@ class Local:
             self._witness,
             self._metering,
         )
-        # Before the first launch: later some of these names would be our own pairs'.
+        # Before the first launch: later some of these names would be this supervisor's own pairs.
         self._old_keepers = listening(f"keeper/{context.run_id}/")
-        self._left: list[AttemptId] = []
+        self._adopted: list[AttemptId] = []
         self._keepers: dict[str, Waiter] = {}
 
     def carry_out(self, instruction: Instruction) -> None:
@@ -102,8 +102,11 @@ class Local:
     # ── Attempts of an earlier supervisor ───────────────────────────────────────────────────────
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
-        """Their keepers end them by themselves, now that their supervisor is gone."""
-        self._left = list(attempts)
+        """Wait for the ends of an earlier supervisor's attempts, and post them.
+
+        Their keepers end them by themselves, now that their supervisor is gone.
+        """
+        self._adopted = list(attempts)
         for name in self._old_keepers if attempts else ():
             waiter = Waiter.connect_name(name, name)
             if waiter and waiter.holder and waiter.holder[1] not in self._owners():
@@ -111,10 +114,10 @@ class Local:
             elif waiter:
                 self._keepers[name] = waiter
                 self._loop.watch(waiter.fileno(), partial(self._keeper_news, name))
-        self._settle_left()
+        self._settle_adopted()
 
     def _owners(self) -> tuple[int, ...]:
-        """Whose keepers an earlier supervisor's can be, by user id."""
+        """Return the ids of the users who may own an earlier supervisor's keepers."""
         return os.geteuid(), os.stat(self._context.run.path).st_uid
 
     def _keeper_news(self, name: str) -> None:
@@ -123,20 +126,20 @@ class Local:
         waiter = self._keepers.pop(name)
         self._loop.unwatch(waiter.fileno())
         waiter.close()
-        self._settle_left()
+        self._settle_adopted()
 
-    def _settle_left(self) -> None:
-        """Post the ends that are recorded; all others once no old keeper is alive."""
-        for attempt in list(self._left):
+    def _settle_adopted(self) -> None:
+        """Post the recorded ends of adopted attempts; all others once no old keeper is alive."""
+        for attempt in list(self._adopted):
             try:
                 end = read_end(self._context.run.end(attempt))
             except OSError:  # it was killed between the intent and the launch
                 end = None
             if end is None and self._keepers:
                 continue
-            self._left.remove(attempt)
+            self._adopted.remove(attempt)
             if end is None:
-                # Of this attempt alone: others of the run are alive and well by now.
+                # Only this attempt's processes: new attempts of the run may be alive by now.
                 count = kill_stragglers(self._context.run_id, attempt)
                 if count:
                     text = f"{count} processes had outlived their keepers: killed"
@@ -147,7 +150,7 @@ class Local:
                 self._witness.diagnose(ended, Job(attempt.job, ()), (), self._post)
 
     def why(self, attempt: AttemptId) -> str:
-        """Nothing waits here: what is launched starts."""
+        """Return nothing: on this machine what is launched starts at once."""
         return ""
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""The launcher's end of the sampler (`gpulaunch.sampler`): which attempts live, and what it says.
+"""The client of the sampler process (`gpulaunch.sampler`): tells it which attempts run.
 
-Owns the process: starts it a while after the first attempt, so that a list which is over by then
-pays nothing, starts another, ever later, when it dies, and in the end gives up. Never waits for
-it, save at the close of the run. Nothing it does or fails to do changes the run, save that what it
-found on a card where it should not be is posted.
+Starts the sampler a while after the first attempt, so that a list which is over by then pays
+nothing. When it dies, starts another after ever longer pauses, and gives up in the end. Never waits
+for it, save at the close of the run. Nothing that the sampler does changes the run, but for one
+thing: an attempt that it finds on a card of others is posted as Misplaced.
 """
 
 from __future__ import annotations
@@ -29,17 +29,24 @@ from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
+"""Seconds from the first attempt to the sampler's start."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-MAX_RESTARTS = 8  # in a row
-STEADY_SECONDS = 600.0  # seconds after which a sampler that dies is none of a row
-FULL_PIPE_DELAY = 1.0  # seconds until a sampler that reads nothing is written to again
-MAX_MESSAGES_KEPT = 10_000  # messages, for a sampler that is not there or does not read
-LAST_WORDS = 2.0  # seconds to write the last of it down, at the end of the run
+"""Seconds until a sampler that died is started again: at first, and at most after doublings."""
+MAX_RESTARTS = 8
+"""Restarts in a row before the sampler is given up."""
+STEADY_SECONDS = 600.0
+"""Seconds after which a sampler that dies begins a new row of restarts."""
+FULL_PIPE_DELAY = 1.0
+"""Seconds until a sampler that reads nothing is written to again."""
+MAX_MESSAGES_KEPT = 10_000
+"""Messages kept at most for a sampler that is not there or does not read."""
+LAST_WORDS = 2.0
+"""Seconds that the sampler has at the end of the run to write down what is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """`at` is monotonic; `gpus` are UUIDs, None on pretend cards."""
+    """An attempt that runs. `at`: its monotonic start; `gpus`: UUIDs, None on simulated cards."""
 
     attempt: AttemptId
     gpus: tuple[str, ...] | None
@@ -60,7 +67,10 @@ class _Begun:
 
 
 class Metering:
-    """`path` is the run's metrics.db. `after`: seconds from the first attempt to the start."""
+    """Owns the sampler process. `path` is the run's metrics.db.
+
+    `after`: seconds from the first attempt to the sampler's start.
+    """
 
     def __init__(
         self,
@@ -100,7 +110,10 @@ class Metering:
     def begin(
         self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], goes_on: bool = False
     ) -> None:
-        """An attempt's main process has just been started, or (`goes_on`) got another item."""
+        """Tell the sampler of an attempt whose main process has just started.
+
+        `goes_on`: the process is a worker's, which has just got another item.
+        """
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
         begun = _Begun(attempt, own, keeper_of(pid, goes_on), time.monotonic())
         self._live[attempt] = begun
@@ -111,9 +124,9 @@ class Metering:
         self._flush()
 
     def end(self, attempt: AttemptId, kept: bool = False) -> None:
-        """Nothing of it is left (`kept`: but its worker); its keeper has not begun another.
+        """Tell the sampler of an attempt's end, with its CPU time. Ignores unknown attempts.
 
-        Unknown ones are ignored.
+        Call this before the attempt's keeper begins another one. `kept`: its worker lives on.
         """
         begun = self._live.pop(attempt, None)
         if begun is None:
@@ -125,14 +138,14 @@ class Metering:
         self._flush()
 
     def close(self) -> None:
-        """Let the sampler write down what is left, and end it. Idempotent."""
+        """Let the sampler record what is left, then end it. Idempotent."""
         for timer in ("start", "flush"):
             self._loop.forget(f"metering:{timer}")
         if self._link is not None:
             self._say_goodbye(self._link)
         self._drop()
         for process in self._killed:
-            # One that is stuck on a dead file server cannot be waited for.
+            # A sampler that is stuck on a dead file server cannot be waited for.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
 
@@ -167,7 +180,7 @@ class Metering:
         self._flush()
 
     def _say(self, message: Mapping[str, object]) -> bool:
-        """False: it did not go out, and is to be said again."""
+        """Send a message to the sampler; False: it was not sent and is to be sent again."""
         if self._link is None:
             return False
         try:
@@ -177,7 +190,7 @@ class Metering:
         return True
 
     def _flush(self) -> None:
-        """Say what could not be said; a sampler that hears of a beginning twice takes one."""
+        """Send the messages that could not be sent. The sampler ignores a start told twice."""
         if self._link is None:
             return
         if self._unsaid:
@@ -225,7 +238,7 @@ class Metering:
             self._loop.call_after("metering:start", pause, self._start)
 
     def _say_goodbye(self, link: socket.socket) -> None:
-        """Hand over what is left, and wait, not for long, until it is written down."""
+        """Send what is left, and wait at most LAST_WORDS until the sampler has recorded it."""
         end = time.monotonic() + LAST_WORDS
         with contextlib.suppress(OSError):
             link.settimeout(LAST_WORDS / 4)

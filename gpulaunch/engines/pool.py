@@ -1,4 +1,4 @@
-"""The cards a launcher may use, from what the machine has, what it inherited and what was asked.
+"""The cards that a launcher may use: of the machine, within its own mask, as `--gpus` selects.
 
 machine (NVML, or --simulate N) ─▶ inherited mask ─▶ --gpus / gpus: ─▶ Pool
 """
@@ -25,7 +25,10 @@ from gpulaunch.loop import Loop
 
 
 class SelectionError(UsageError):
-    """What `--gpus` or the file's `gpus:` says cannot be; `text` is that without its place."""
+    """`--gpus` or the file's `gpus:` is wrong, or names a card that is not there.
+
+    `text` is the message without the words `--gpus`.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(f"--gpus: {text}")
@@ -34,10 +37,11 @@ class SelectionError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class CardPool:
-    """`gpus` may be used, at most `limit` of them at once (None: all). `style` spells the mask.
+    """The cards of a run: `gpus`, at most `limit` of them at once (None: all).
 
-    `here` are all cards that were to choose from; `notes` what a person should know at the start.
-    `engine` is whose cards they are: with "slurm" it gives them by itself, and none is known here.
+    `style` spells the mask. `here` are all cards that could be selected; `notes` what a person
+    should know at the start. `engine`: with "slurm", the engine gives cards by itself, and none is
+    known here.
     """
 
     gpus: tuple[Gpu, ...]
@@ -53,12 +57,12 @@ class CardPool:
 
     @property
     def size(self) -> int:
-        """How many cards can be had at once."""
+        """How many of the cards may be used at once."""
         return len(self.gpus) if self.limit is None else min(self.limit, len(self.gpus))
 
     @property
     def echo(self) -> str:
-        """What was understood: `1 of 8 cards, any`, `Slurm, at most 4 cards at once`."""
+        """The selection in words: `1 of 8 cards, any`, `Slurm, at most 4 cards at once`."""
         if self.engine == "slurm":
             most = f"{self.limit} card{'s' if self.limit != 1 else ''}"
             return "Slurm" if self.limit is None else f"Slurm, at most {most} at once"
@@ -81,9 +85,10 @@ def open_pool(
     run_id: str,
     share_busy: bool = False,
 ) -> CardPool:
-    """Look for cards. Raises SelectionError for a card that is not there, NoCardsError for too few.
+    """Find the machine's cards and return those that the run may use.
 
-    No card at all is no error yet where nothing was asked for by name: a list may need none.
+    Raises SelectionError for a card that is not there, NoCardsError for too few. A machine without
+    cards is no error where no number or name was asked for: the jobs may need none.
     """
     selection = parse(spec)
     here, driver, style, notes = _here(simulate, environ, run_id)
@@ -107,15 +112,16 @@ def open_pool(
         here=here,
         driver=driver,
         notes=notes,
-        # Inside a job of gpulaunch, the outer job's own processes are no strangers.
+        # Inside a job of gpulaunch, the outer job's own processes may use the card as well.
         share_busy=share_busy or bool(scope_of(environ)),
     )
 
 
 def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> CardPool:
-    """Slurm's cards: at most so many at once. Looks for no card here, and needs no driver.
+    """Return the pool of a run under Slurm: a limit, and no card of this machine.
 
-    Raises SelectionError for what names cards: which they are, Slurm says.
+    Looks for no card and needs no driver. Raises SelectionError for a selection that names cards:
+    Slurm chooses them.
     """
     selection = parse(spec)
     if selection.which is not None:
@@ -138,7 +144,7 @@ def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> Card
 def _here(
     simulate: int | None, environ: Mapping[str, str], run_id: str
 ) -> tuple[tuple[Gpu, ...], str | None, Style, tuple[str, ...]]:
-    """The cards that we may use at all, the driver, how the mask names them, and notes."""
+    """Return the cards that this launcher may use, the driver, the mask's style, and notes."""
     if simulate:
         return simulated(simulate, pool_name(run_id, environ)), None, "index", ()
     if outer := _pretend_cards_of_the_job(environ):
@@ -154,7 +160,7 @@ def _here(
 
 
 def _pretend_cards_of_the_job(environ: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """Inside a job on pretend cards, those are the pool, as real ones would be by the mask."""
+    """Return the simulated cards of the job in which this launcher runs; none where it has none."""
     scope, uuids = scope_of(environ), environ.get("GPULAUNCH_GPU_UUID", "").split(",")
     if not scope or not all(re.fullmatch(r"SIM-\d+", uuid) for uuid in uuids):
         return ()
@@ -176,7 +182,7 @@ def parse(spec: str | Selection | None) -> Selection:
 
 
 def require(pool: CardPool, count: int) -> None:
-    """Raises NoCardsError unless the pool can give `count` cards at once."""
+    """Raise NoCardsError unless the pool can give `count` cards at once."""
     if count > pool.size:
         raise NoCardsError(
             f"{count} card{'s' if count > 1 else ''} needed, {_none_or(pool.size, pool.notes)}"
@@ -184,7 +190,7 @@ def require(pool: CardPool, count: int) -> None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> str:
-    """Where the compilers' caches lie, a directory a card (XDG base directories)."""
+    """Return the directory of the compilers' caches, by the XDG base directories."""
     base = environ.get("XDG_CACHE_HOME") or os.path.join(
         environ.get("HOME") or os.path.expanduser("~"), ".cache"
     )

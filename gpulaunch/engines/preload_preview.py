@@ -1,4 +1,4 @@
-"""What `preload:` comes to, for `check`: said before anything is started.
+"""What `preload:` would do for each entry of a job file, in words, for `gpulaunch check`.
 
 Asks the jobs' own interpreter, in a process of its own, what a script imports; imports nothing.
 """
@@ -18,10 +18,11 @@ from gpulaunch.engines.preloads import AUTO
 from gpulaunch.process.preloading import FOLDER
 
 PREVIEW_TIMEOUT = 20.0
+"""Seconds within which the jobs' interpreter has to answer."""
 
 
 def told(jobs: Sequence[Job], base: Mapping[str, str]) -> Iterator[str]:
-    """A line for each entry of the job file that says `preload:`, by its first job."""
+    """Yield a line for each entry of the job file that has `preload:`, judged by its first job."""
     seen: set[int] = set()
     for job in jobs:
         if job.preload and job.group not in seen:
@@ -35,7 +36,7 @@ def _of(job: Job, base: Mapping[str, str]) -> str:
     home = job.venv or job.conda or job.python
     if home and not os.path.exists(home):  # a job that it needs may make it
         return f"what it imports cannot be seen before {home} is there"
-    # The run's own shims are not made yet; what they lead to is known.
+    # The run's shims do not exist yet: `_argv` puts the interpreter that they start in place.
     place = AttemptPlace(gpus=(), style="index", scope="", master_port=1, run_dir="/run-dir")
     own = {name: value if value is None else _plain(value) for name, value in job.env.items()}
     environ = delta(job, place, MachineLimits(1, 1, "/cache"), base, own).over(base)
@@ -62,7 +63,7 @@ def _argv(job: Job) -> tuple[str, ...]:
 
 
 def _plain(text: Text) -> str:
-    """With a word in the place of what is known when the job starts."""
+    """Return the text with each start-time placeholder replaced by its name."""
     if isinstance(text, str):
         return text
     return "".join(part if isinstance(part, str) else part.name for part in text.parts)

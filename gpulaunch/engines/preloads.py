@@ -1,11 +1,11 @@
-"""Which attempts are forked from a preload server, and the servers of a run.
+"""The preload servers of a run, and which attempts are forked from them.
 
     Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ serves: Seat
                    └─no: cold                                         └─refused: cold
 
 A server serves a job if it was started by the same command line up to the script's arguments, and
-if every variable that its imports read has the same value in the job. What an attempt cannot have
-from a server, it has by starting cold; why is said once for each entry of the job file.
+if every variable that its imports read has the same value in the job. An attempt that no server
+can serve starts cold; the reason is noted once for each entry of the job file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer, P
 MAX_SERVERS = 8
 """Servers of a run at once: each has the imported libraries in memory."""
 OF_ENTRY = 4
-"""Scripts of one entry of the job file: where each job has its own, nothing is shared."""
+"""Kinds of server for one entry of the job file: where each job has its own, nothing is shared."""
 STARTS = 2
-"""How often a server is started that ended by itself."""
+"""Starts of a server that ends by itself, before its jobs start cold."""
 ATTEMPTS_OWN = ("GPULAUNCH_JOB", "GPULAUNCH_ATTEMPT", "GPULAUNCH_OUT", "GPULAUNCH_LEASED")
 PORTS = ("MASTER_PORT", "PET_MASTER_PORT")
 _UNREAD = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *CACHES})
-"""Read when a card is first used, or its cache: after the fork."""
+"""Variables that are read only after the fork, when a card or its cache is first used."""
 
 AUTO = ("auto",)
 Key: TypeAlias = tuple[object, ...]
@@ -42,12 +42,12 @@ State: TypeAlias = Literal["importing", "serves", "over"]
 
 
 class ServerImporting(Exception):
-    """The attempt's server is importing: launch again when `Preloads` says so."""
+    """The attempt's server is importing: launch again when `Preloads` calls `news`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreloadSlot:
-    """A serving server, and how the attempt shows itself there."""
+    """A server that can fork the attempt, and the attempt's command line and variables there."""
 
     server: PreloadServer
     main: Main
@@ -63,7 +63,7 @@ class _PreloadServer:
 
 @dataclass(slots=True)
 class _Kind:
-    """What jobs have in common that one server could serve. `cold`: why none will."""
+    """The jobs that one server could serve, and their servers. `cold`: why none serves them."""
 
     forkable: Forkable
     servers: list[_PreloadServer] = field(default_factory=list)
@@ -72,7 +72,10 @@ class _Kind:
 
 
 class Preloads:
-    """Owns the servers. `news` is called when attempts that waited may be launched again."""
+    """Owns the servers. `news` is called when attempts that waited may be launched again.
+
+    `gone` is called with a server that serves no more.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,10 @@ class Preloads:
         self._number = 0
 
     def seat(self, job: Job, command: Command) -> PreloadSlot | None:
-        """None: it starts cold. Raises Waiting."""
+        """Return the server that forks this attempt; None: it starts cold.
+
+        Raises ServerImporting while that server imports.
+        """
         if not job.preload:
             return None
         try:
@@ -105,14 +111,14 @@ class Preloads:
             return None
 
     def serves(self, server: Spawner) -> bool:
-        """Whether it may still be asked for pairs."""
+        """Whether this server still forks pairs."""
         servers = (one for kind in self._kinds.values() for one in kind.servers)
         return any(one.process is server and one.state == "serves" for one in servers)
 
     def began_cold(self, job: Job, server: Spawner, why: str, for_good: bool) -> None:
-        """A job that the server was to bear started cold: the server is asked for no other one.
+        """End a server whose job started cold after all, and note why.
 
-        `for_good`: no job of its kind has another server started.
+        `for_good`: no other server is started for jobs of its kind.
         """
         self._say(job, why)
         for kind in self._kinds.values():
@@ -208,7 +214,7 @@ class Preloads:
 
 
 def environment_of(command: Command, base: Mapping[str, str]) -> dict[str, str]:
-    """What the attempt finds."""
+    """Return the environment that the command's process finds."""
     kept = {name: value for name, value in base.items() if name not in command.env_unset}
     return {**kept, **command.env_set}
 
@@ -231,13 +237,13 @@ def _key(found: Forkable, job: Job, command: Command, env: Mapping[str, str]) ->
 
 
 def _own(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that differ from attempt to attempt."""
+    """Return the names of the variables that differ from attempt to attempt."""
     chosen = env.get(CHOSEN, "").split(",")
     return (*ATTEMPTS_OWN, *(name for name in PORTS if name in chosen))
 
 
 def _differing(server: _PreloadServer, env: Mapping[str, str]) -> set[str]:
-    """Variables that the imports read, and that are not the same in the job."""
+    """Return the variables that the server's imports read and that differ in the job."""
     names = set(server.reads)
     for name in {*server.env, *env}:
         if name.startswith(EARLY) and name not in _UNREAD:
@@ -246,7 +252,7 @@ def _differing(server: _PreloadServer, env: Mapping[str, str]) -> set[str]:
 
 
 def _fresh(folder: os.PathLike[str], number: int) -> str:
-    """A file that does not exist yet: a run that goes on has those of before."""
+    """Return the path of a log that does not exist yet: a resumed run has earlier ones."""
     while os.path.lexists(path := os.path.join(folder, f"{number}.log")):
         number += 1
     return path

@@ -1,7 +1,7 @@
-"""From a Launch to a Command: directories made, inputs written, placeholders filled.
+"""Prepares a launch: makes directories, writes inputs, fills placeholders; returns a Command.
 
-Everything here happens just before the start, in the supervisor; what goes wrong raises OSError
-or NotPreparedError, and the attempt counts as not started.
+All this happens in the supervisor, just before the start. Errors are OSError or NotPreparedError,
+and the attempt then counts as not started.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def prepare(
     run: RunDir,
     outs: OutputDirs,
 ) -> Command:
-    """Make what the attempt needs on disk and say what to execute."""
+    """Make what the attempt needs on disk, and return the command to execute."""
     place = strict.placed(job, place)
     log, end = str(run.log(attempt)), str(run.end(attempt))
     _directories(job, place, log, end, outs)
@@ -81,7 +81,7 @@ def dressed(
     base: Mapping[str, str],
     values: Mapping[str, str],
 ) -> Delta:
-    """The job's environment, as changes to `base`; makes what its variables point to.
+    """Return the job's environment as changes to `base`; write the shims that its PATH names.
 
     Raises UsageError for an `env_file` that cannot be read.
     """
@@ -93,7 +93,7 @@ def dressed(
 
 
 def scope(run_id: str, attempt: AttemptId) -> str:
-    """Names the leases of an attempt's cards; short enough for an abstract socket's name."""
+    """Return the name of the leases of an attempt's cards, short enough for an abstract socket."""
     return f"{run_id}/{blake2s(str(attempt).encode(), digest_size=8).hexdigest()}"
 
 
@@ -107,7 +107,7 @@ def wants_port(job: Job) -> bool:
 
 
 def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
-    """Absolute patterns, in which only what the user wrote as one is one."""
+    """Return the outputs as absolute patterns, in which inserted values are no patterns."""
     if not job.outputs:
         return ()
     plain = {name: glob.escape(value) for name, value in values.items()}
@@ -115,14 +115,17 @@ def _outputs(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
-    """The program and its arguments, every placeholder filled."""
+    """Return the program and its arguments, with all placeholders filled."""
     if isinstance(job.run, tuple):
         return tuple(render(text, values) for text in job.run)
     return (*job.shell, render(job.run, values))
 
 
 def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...]:
-    """The worker's own side, in the job's Python; between a program and us, in ours."""
+    """Return the command line of a worker's process.
+
+    A function runs in the job's Python; a program is started by `serve.py lines` in this Python.
+    """
     assert job.worker is not None
     if job.worker.run:
         return (sys.executable, "-I", "-S", str(SERVE), "lines", *job.worker.run)
@@ -132,7 +135,7 @@ def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...
 
 
 def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
-    """What a worker is handed: the item, and the variables that differ from item to item."""
+    """Return what a worker is handed: the item, and the variables that differ between items."""
     worker = job.worker
     if worker is None:
         return None
@@ -150,7 +153,7 @@ def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:
 
 def _directories(job: Job, place: AttemptPlace, log: str, end: str, outs: OutputDirs) -> None:
     for left in (log, place.out, end):
-        # A power cut may take the newest events and leave what they led to: it stays, aside.
+        # A power cut may lose the newest events and keep these files: they are renamed, and stay.
         if os.path.lexists(left):
             os.rename(left, f"{left}.unrecorded-{uuid4().hex[:6]}")
     outs.make(place.out)
@@ -161,9 +164,9 @@ def _directories(job: Job, place: AttemptPlace, log: str, end: str, outs: Output
 
 
 def require_surroundings(job: Job) -> None:
-    """Raises NotPreparedError where the job's directory or its Python is not there.
+    """Raise NotPreparedError where the job's directory or its Python is not there.
 
-    What another job should have made may not be: never run in some other Python.
+    Another job may have failed to make them; the job must not run in some other Python then.
     """
     if not os.path.isdir(job.cwd):
         raise NotPreparedError(f"its directory {job.cwd} does not exist")
@@ -176,9 +179,9 @@ def require_surroundings(job: Job) -> None:
 
 
 class OutputDirs:
-    """The attempts' `{{out}}`. One in which nothing was put becomes that of a later attempt.
+    """The attempts' `{{out}}` directories. One that stayed empty is renamed for a later attempt.
 
-    On a busy disk nothing that a start needs takes as long as removing a directory does.
+    On a busy disk, removing a directory takes longer than all else that a start needs.
     """
 
     def __init__(self) -> None:
@@ -187,7 +190,7 @@ class OutputDirs:
         self._fresh: tuple[int, int, int] | None = None
 
     def make(self, path: str) -> None:
-        """A directory that is as one just made. Raises OSError."""
+        """Make this directory, or rename an empty one that is as new. Raises OSError."""
         while self._empty:
             try:
                 os.rename(self._empty.popleft(), path)
@@ -198,11 +201,11 @@ class OutputDirs:
         self._fresh = self._fresh or _ownership(path)
 
     def over(self, path: str) -> None:
-        """Nothing writes there any more."""
+        """Keep the directory of an ended attempt for a later one, or remove it, if it is empty."""
         with suppress(OSError), os.scandir(path) as entries:
             as_made = next(entries, None) is None and _ownership(path) == self._fresh
             if as_made and not os.listxattr(path):
-                # Away at once, under a name that no job has: nothing is to be seen there.
+                # Renamed at once, to a name that no job has, so that no empty directory is seen.
                 self._kept += 1
                 spare = os.path.join(os.path.dirname(path), f".spare-{self._kept}")
                 os.rename(path, spare)
@@ -211,7 +214,7 @@ class OutputDirs:
         self._remove(path)
 
     def close(self) -> None:
-        """What nobody took over goes."""
+        """Remove the empty directories that no later attempt took."""
         while self._empty:
             self._remove(self._empty.popleft())
 
@@ -229,7 +232,7 @@ def _ownership(path: str) -> tuple[int, int, int]:
 
 
 def materialise(job: Job, run: RunDir) -> dict[str, str]:
-    """Write the job's FASTA record, or link its batch; the placeholders that name them."""
+    """Write the job's FASTA record, or link its batch; return the placeholders that name them."""
     if job.fasta:
         return {"path": str(_record(job, run))}
     if job.batch is not None:
@@ -254,7 +257,7 @@ def _record(job: Job, run: RunDir) -> Path:
 
 
 def _batch(job: Job, run: RunDir) -> Path:
-    """A directory of links to the batch's items, and to none that an earlier attempt had alone."""
+    """Make a directory of links to the batch's items, without links of earlier attempts."""
     assert job.batch is not None
     directory = run.batch(job.name)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,9 +277,9 @@ def _batch(job: Job, run: RunDir) -> Path:
 
 
 def _write_shims(python: str, run_dir: str) -> None:
-    """`python` and `python3` that are exactly this interpreter.
+    """Write scripts `python` and `python3` that start exactly this interpreter.
 
-    A script and not a link: an interpreter finds its virtual environment beside the name by which
+    Scripts and not links: an interpreter finds its virtual environment beside the name by which
     it was started.
     """
     directory = Path(shims(run_dir, python))

@@ -4,7 +4,7 @@ An engine carries instructions out and says, through `post`, what happened. It d
 writes no journal. In return it may rely on this: an instruction comes only after the facts that it
 rests on were written.
 
-Cards (of an engine that queues and places by itself: none of this)
+Cards (not for an engine that queues and places by itself)
   `Acquire(gpu)` is answered exactly once, by `Granted` (the lease is held, the card was looked at
   and is free) or `Refused` (nothing is held). After `Refused(Elsewhere)`, `Freed` comes when the
   other launcher lets go, and `HolderChanged` when it is found stopped, goes on, or is another one.
@@ -32,21 +32,21 @@ Attempts in a queue
   run once at most: after the death of a supervisor at any moment, `adopt` finds out whether it was
   submitted. Whatever has become of it, exactly one `Ended` comes, `Interrupted` for what was never
   submitted, for what the queue ended by itself (preempted, requeued) and for what it forgot before
-  it began; should the queue begin it once more, that is not an attempt's beginning. What the engine
-  cannot find out (it does not answer, a file system shows a record late) ends no attempt; one of
-  which nothing can be known any more is `Lost`. Such attempts go on without a supervisor; `adopt`
-  takes them up to be told, stopped and ended as any other, with `Started` told (again) of those
-  that run. `StopAttempt` of one of them may come before `adopt` does. An attempt launched `after`
-  others starts once they have succeeded; where one of them ends otherwise, or had ended before, it
-  is `Interrupted`, and `StopAttempt` may come for it as well. `HoldQueue` keeps what waits from
-  starting; should this supervisor die, `adopt` by the next one takes that back.
+  it began; should the queue begin it once more, that is not an attempt's beginning. No attempt ends
+  because the queue does not answer, or a file system shows a record late; one of which nothing can
+  be known any more is `Lost`. Attempts in a queue go on without a supervisor; `adopt` takes them
+  up, and they are then reported, stopped and ended as any other. `Started` is posted (again) for
+  those that run. `StopAttempt` of one of them may come before `adopt` does. An attempt launched
+  `after` others starts once they have succeeded; where one of them ends otherwise, or had ended
+  before, it is `Interrupted`, and `StopAttempt` may come for it as well. `HoldQueue` keeps waiting
+  attempts from starting; should this supervisor die, the next one's `adopt` undoes it.
 
-  `StopAttempt` does not depend on who keeps the queue: where that does not answer, an attempt that
-  has not begun is withdrawn, so that it never will, and is `Ended` as wished; one that runs is told
-  where it runs. The queue is told as well, now or later, perhaps by a later supervisor's engine. A
-  withdrawal that no supervisor has recorded is found by `adopt`. For attempts that were to stop
-  `now`, which the engine can neither end nor account for, it may post `OutOfReach` after a bounded
-  time: the supervisor leaves then, and they stay without an end, for `adopt`.
+  `StopAttempt` works even if the queue's controller does not answer: an attempt that has not begun
+  is withdrawn, so that it never will, and is `Ended` as asked; one that runs is stopped on its
+  node. The controller hears of it as well, now or later, perhaps from a later supervisor's engine.
+  A withdrawal that no supervisor has recorded is found by `adopt`. Where attempts were to stop
+  `now`, and the engine can neither end them nor tell their state, it may post `OutOfReach` after a
+  bounded time: the supervisor exits then, and they stay without an end, for `adopt`.
 
 Records
   Before `Ended` is posted, the end is in the run directory's `ends/`; `read_end` there gives the
@@ -70,7 +70,7 @@ class Engine(Protocol):
     """Carries instructions out; see the module's text for what each one is answered with."""
 
     def carry_out(self, instruction: Instruction) -> None:
-        """Begin what the instruction says; never blocks."""
+        """Begin to carry the instruction out; never blocks."""
 
     def adopt(self, attempts: Sequence[AttemptId]) -> None:
         """Wait for attempts that an earlier supervisor left without a recorded end."""
@@ -78,7 +78,7 @@ class Engine(Protocol):
     def why(self, attempt: AttemptId) -> str:
         """Why a launched attempt has not started, in a few words; empty where that is not known.
 
-        Never blocks: it tells what the engine last heard, and is asked of many at once.
+        Never blocks: it returns what the engine last heard, and is called for many at once.
         """
 
     def close(self) -> None:

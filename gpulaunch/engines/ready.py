@@ -1,7 +1,7 @@
-"""Asking a service whether it is ready: `tcp:PORT` or `tcp:HOST:PORT`, or an HTTP address.
+"""Asks a service whether it is ready, at `tcp:PORT`, `tcp:HOST:PORT` or an HTTP address.
 
-One thread per service that is starting: a connection attempt can hang, and must not hold the
-supervisor. It ends with the first answer or with `close`.
+Each service that starts has a thread: a connection attempt can hang, and must not block the
+supervisor. The thread ends with the first answer or with `close`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import urllib.request
 from urllib.parse import urlsplit
 
 READY_RETRY_DELAY = 0.25
+"""Seconds between two connections to a service that is not ready."""
 READY_ANSWER_TIMEOUT = 5.0
+"""Seconds that a connection and its answer may take."""
 
 
 def address_of(ready: str) -> str:
-    """HOST:PORT of a service, from what it is asked at: `tcp:8000`, `http://127.0.0.1:8000/up`."""
+    """Return HOST:PORT of a service, from its `ready`: `tcp:8000`, `http://127.0.0.1:8000/up`."""
     if ready.startswith("tcp:"):
         host, _, port = ready[4:].rpartition(":")
         return f"{host or '127.0.0.1'}:{port}"
@@ -32,7 +34,7 @@ def address_of(ready: str) -> str:
 
 
 def answers(address: str) -> bool:
-    """Whether the service answers now. An HTTP answer below 500 counts, as for load balancers."""
+    """Whether the service answers now. An HTTP status below 500 other than 404 counts."""
     if address.startswith("tcp:"):
         host, _, port = address_of(address).rpartition(":")
         try:
@@ -53,7 +55,7 @@ def answers(address: str) -> bool:
 
 
 class Readiness:
-    """`fileno` becomes readable (end of file) once the service has answered."""
+    """Asks one service in a thread; `fileno` becomes readable (end of file) once it answered."""
 
     def __init__(self, address: str) -> None:
         self._read, self._write = os.pipe2(os.O_CLOEXEC)
@@ -74,6 +76,6 @@ class Readiness:
             os.close(self._write)
 
     def close(self) -> None:
-        """Unwatch the descriptor first. The thread ends by itself within its time limit."""
+        """Stop asking. Unwatch the descriptor first; the thread ends by itself, a little later."""
         self._over.set()
         os.close(self._read)

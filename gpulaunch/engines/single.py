@@ -1,6 +1,6 @@
-"""Cards for one command of this very process: what `gpulaunch exec` does before it becomes it.
+"""Takes cards for one command that then replaces this process: `gpulaunch exec`.
 
-The same core and the same cards as a run's: a run of one job, whose Launch is the answer.
+It uses the core and the leases as a run of one job does; that job's Launch names the cards.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ class Single:
     def take(
         self, demand: Demand, wait: float | None, tell: Callable[[str], None]
     ) -> tuple[tuple[Gpu, ...], list[int]]:
-        """The cards and their leases' descriptors.
+        """Wait for cards, and return them and their leases' descriptors.
 
-        `wait` in seconds, None for ever; `tell` gets one line when it must wait. Raises WaitRanOut,
-        or NoCardsError when the cards can never be had.
+        `wait` in seconds, None for ever; `tell` gets one line if there is a wait. Raises
+        WaitRanOut, or NoCardsError when the cards can never be had.
         """
         run = Run(self._pool.gpus, limit=self._pool.limit, ledger=_ledger(self._pool.gpus))
         self._inbox.append(Submitted((Job(JOB, "", demand=demand),)))
-        told = False
+        warned = False
         until = None if wait is None else time.monotonic() + wait
         if until is not None:
             self._loop.call_at("wait", until, lambda: None)
         while True:
             if launch := self._settle(run):
                 uuids = [gpu.uuid for gpu in launch.gpus]
-                # The command must not find a child that it never had: the driver's helper ends.
+                # The driver's helper process has to end: the command must not have it as a child.
                 self._cards.settle()
                 return launch.gpus, self._cards.descriptors(uuids)
-            # Only while no look is under way is it known that there is nothing to be had now.
+            # While a card is being looked at, it is not known yet whether it can be had.
             if not self._asked:
                 if until is not None and time.monotonic() >= until:
                     raise WaitRanOut(f"no card came free in time: {run.why_waiting(JOB)}")
-                if not told:
+                if not warned:
                     tell(run.why_waiting(JOB))
-                    told = True
+                    warned = True
             self._loop.turn()
 
     def _settle(self, run: Run) -> Launch | None:
@@ -121,7 +121,7 @@ def exec_environment(
     environ: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> dict[str, str]:
-    """Take `count` cards for good; returns the environment in which a program sees exactly them."""
+    """Take `count` cards for good; return the environment in which a program sees only these."""
     job = Job(JOB, (), demand=Demand(gpus=count))
     gpus = take_for_good(pool, job.demand, wait, environ, tell)
     environ = as_given(environ)
@@ -143,19 +143,19 @@ def take_for_good(
 
 
 def port_for_good() -> int:
-    """A port that is reserved until the last process that inherits it ends."""
+    """Reserve a port until the last process that inherits it ends; return the port."""
     port = reserve_port()
     hold_through_exec([port.fileno()])
     return port.port
 
 
 def own_scope() -> str:
-    """Names the leases of this process's cards for launchers inside it."""
+    """Return the name of the leases of this process's cards, for launchers inside it."""
     return f"exec/{os.getpid()}"
 
 
 def as_given(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what the interpreter itself adds to its environment in a C locale (PEP 538)."""
+    """Return the environment without what Python itself adds to it in a C locale (PEP 538)."""
     given = dict(environ)
     with suppress(OSError), open("/proc/self/environ", "rb") as file:
         if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
@@ -164,7 +164,7 @@ def as_given(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def hold_through_exec(descriptors: Sequence[int]) -> None:
-    """Let the leases be inherited by the command, out of the way of numbers it may count on."""
+    """Let the command inherit these descriptors, at numbers that it does not use by itself."""
     import fcntl
 
     least = high_number()

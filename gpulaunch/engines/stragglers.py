@@ -1,7 +1,7 @@
-"""Processes that outlived all their keepers: found by a variable in their environment, and killed.
+"""Kills processes that outlived all their keepers, found by a variable in their environment.
 
-It takes SIGKILL to supervisor, both keepers and spawner at once to leave any. What has cleared its
-environment since, or belongs to another user, is not found.
+There are some only where supervisor, both keepers and spawner were killed at once. A process that
+has cleared its environment since, or belongs to another user, is not found.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from contextlib import suppress
 from gpulaunch.core.model import AttemptId
 
 KILL_TIMEOUT = 5.0
+"""Seconds to wait for the end of a killed process."""
 ROUNDS = 50
+"""Searches at most, each for what killed processes had forked meanwhile."""
 
 
 def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:
-    """Kill every process of this run, or attempt; returns how many. Waits for their end."""
+    """Kill all processes of this run, or attempt; wait for their end and return how many."""
     markers = {f"GPULAUNCH_RUN_ID={run_id}".encode()}
     if attempt is not None:
         markers.add(b"GPULAUNCH_JOB=" + os.fsencode(attempt.job))
         markers.add(b"GPULAUNCH_ATTEMPT=%d" % attempt.number)
     count = 0
-    # Again until none is left: one that is killed may have forked a moment before.
+    # Repeated until none is found: a process may fork just before it is killed.
     for _ in range(ROUNDS):
         found = _find(markers)
         if not found:
@@ -53,7 +55,7 @@ def _kill(pids: list[int], markers: set[bytes]) -> None:
         with suppress(OSError):
             handle = os.pidfd_open(pid)
             try:
-                # The number may have passed on to a stranger; the handle cannot.
+                # The pid may be another process's by now; the handle cannot be.
                 if _is_ours(pid, markers):
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
@@ -61,7 +63,7 @@ def _kill(pids: list[int], markers: set[bytes]) -> None:
 
 
 def _all_gone(pids: list[int]) -> bool:
-    """Wait for their end; False where one stays (asleep in the kernel, not ours to kill)."""
+    """Wait for the end of these processes; False where one stays (as one stuck in the kernel)."""
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)

@@ -1,7 +1,7 @@
 """Strict isolation for the engine: what is hidden from an attempt, and whether this machine can.
 
-It joins what cards' nodes are (`gpus.nodes`) to what the keeper can do (`process.isolation`), and
-owns what follows for the mask. It hides nothing itself.
+It combines the cards' device nodes (`gpus.nodes`) with what keepers can do (`process.isolation`),
+and sets how the mask is spelt. It hides nothing itself.
 
 A strict job's mask names its cards by UUID: CUDA numbers only the cards whose node it can open, so
 the job's only card is 0 to it, whatever its index in nvidia-smi is outside (as under Slurm's
@@ -28,12 +28,12 @@ AS_ROOT = (
 
 
 def placed(job: Job, place: AttemptPlace) -> AttemptPlace:
-    """The place as a strict job is to see it."""
+    """Return the place with the mask's style that a strict job needs; others unchanged."""
     return replace(place, style="uuid") if job.isolation == "strict" else place
 
 
 def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
-    """What the keeper hides from an attempt on these cards; None: it is not to isolate it.
+    """Return the paths that the keeper hides from an attempt; None: it isolates nothing.
 
     Raises NodesError where a card cannot be told apart from the others.
     """
@@ -46,12 +46,12 @@ def hidden(job: Job, gpus: Sequence[Gpu]) -> tuple[str, ...] | None:
 
 
 def refusal(gpus: Sequence[Gpu]) -> str | None:
-    """Why strict jobs on these cards would be refused here, tried in a child; None: nothing."""
+    """Why strict jobs on these cards are refused on this machine, tried in a child; None: not."""
     return why_no_isolation() or why_not(gpus, look())
 
 
 def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:
-    """What keeps a job from having each of these cards alone; None: nothing."""
+    """Why the other cards cannot be hidden from a job on these; None where they can."""
     for gpu in gpus:
         if gpu.simulated:
             continue
@@ -66,7 +66,7 @@ def why_not(gpus: Sequence[Gpu], nodes: Nodes) -> str | None:
 
 
 def finding(gpus: Sequence[Gpu]) -> DoctorFinding:
-    """For `gpulaunch doctor`: whether jobs on these cards may say `isolation: strict` here."""
+    """Return the finding of `gpulaunch doctor` on `isolation: strict` for these cards."""
     if why := refusal(gpus):
         return DoctorFinding("note", why, "jobs that say `isolation: strict` are refused here")
     if os.geteuid() == 0:
