@@ -27,10 +27,12 @@ def command(script: Path | None, output: Path) -> None:
     gpulaunch init run_all.sh -o jobs.yaml
     """
     from gpulaunch.cli.output import say
+    from gpulaunch.extras import require
     from gpulaunch.starter import starter, translate
 
     text = starter()
     if script is not None:
+        require("init", "translating a script")
         translation = translate(_read(script), script.name, partial(_beside, script.parent))
         text = translation.yaml_text
         for number, line, why in translation.untranslated:

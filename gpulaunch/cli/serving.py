@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gpulaunch.cli.output import say
+from gpulaunch.extras import require
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.prometheus.port import Exporter
 
@@ -22,13 +23,15 @@ class Served:
     """What `--metrics-port` asked for; does nothing where it did not. A context manager.
 
     `earlier`: how long jobs took in earlier runs, for the estimate. Making one raises UsageError
-    where the port cannot be had.
+    where the port cannot be had, or what serves it is not installed.
     """
 
     def __init__(self, options: MetricsRequest, earlier: Mapping[str, float] | None = None) -> None:
         self._options = options
         self._earlier = earlier
         port = None if options.dry_run else options.metrics_port
+        if port is not None:
+            require("prometheus", "--metrics-port")
         self._exporter = None if port is None else Exporter(port)
 
     def announce(self) -> None:

@@ -39,7 +39,9 @@ def command(run: str | None) -> int | None:
     from gpulaunch.cli.damage import tell
     from gpulaunch.cli.lookup import directory
     from gpulaunch.errors import UsageError
+    from gpulaunch.extras import require
 
+    require("top", "gpulaunch top")
     _refuse_other_terminals()
     # What a journal adds up to is no garbage: to look through it again and again, as it grows,
     # would take a third of the time in which 100,000 jobs are read.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.extras import missing
 from gpulaunch.jobfile.commands import first_program
 from gpulaunch.jobfile.notify_spec import Target, secret_in
 from gpulaunch.notify.delivery import end, start
@@ -41,13 +42,14 @@ class Looking:
         self._targets = targets
         self._environ = environ
         self._base = base
+        self._lack = missing("notify") if targets else ""
         self._addresses = {
             number: address
             for number, target in enumerate(targets)
             if (address := self._address(target))
         }
         self._process: subprocess.Popen[bytes] | None = None
-        if self._addresses:
+        if self._addresses and not self._lack:
             with suppress(OSError):  # processes are scarce: not the file's mistake
                 self._process = start({"look": list(self._addresses.values())}, SECONDS)
 
@@ -83,6 +85,8 @@ class Looking:
         if target.run is not None:
             if lack := self._lacks(target.run):
                 yield Concern(target, "run", lack)
+        elif self._lack:
+            yield Concern(target, "to", f"telling an address needs {self._lack}", wrong=True)
         elif target.variable:
             if target.variable not in self._environ:
                 text = f"{target.variable} is not set in this environment: nobody is told"
