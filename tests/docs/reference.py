@@ -194,7 +194,8 @@ def events() -> Iterator[str]:
         `events.jsonl` in a run's directory holds one event a line, and `gpulaunch run --json`
         prints them. Every line has `n`, its number from 1 without a gap; `t`, when, in UTC; `m`,
         the same on the machine's monotonic clock in seconds; `e`, the event; the event's own
-        members; and `c`, a CRC-32 of the line without this member.
+        members; and `c`, a CRC-32 of the line without this member. [The
+        journal](../design/journal.md) says how it is written and read.
     """)
     yield flow("""
         Times within events are objects of `mono` and `utc`, in seconds; sizes are bytes; cards are

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -63,6 +65,15 @@ def test_every_document_is_a_page(built: Path) -> None:
     for document in (ROOT / "docs").rglob("*.md"):
         name = document.relative_to(ROOT / "docs").with_suffix(".html")
         assert (built / name).is_file(), name
+
+
+def test_what_the_glossary_names_is_in_the_code() -> None:
+    text = (ROOT / "docs" / "design" / "glossary.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| .* \| `(gpulaunch\.\S+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 15
+    for name, where in rows:
+        module = import_module(where)
+        assert not name.startswith("`") or hasattr(module, name.strip("`")), f"{where}: {name}"
 
 
 def test_links_within_the_documents_lead_somewhere(read: dict[Path, Page]) -> None:

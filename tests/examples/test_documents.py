@@ -22,6 +22,7 @@ from gpulaunch.jobfile import load_text
 from gpulaunch.jobfile.commands import commands_in
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED
+from gpulaunch.journal import codec
 from gpulaunch.lint.absent import looking
 from tests.examples.documents import DOCUMENTS, Block, blocks, commands
 from tests.examples.helpers import ROOT
@@ -70,6 +71,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_example(block: Block) -> bool:
+    if block.kind == "text":  # a picture, or what is printed
+        return False
     return not any(block.first.startswith(start) for start in NO_EXAMPLE)
 
 
@@ -90,7 +93,12 @@ def all_text() -> str:
 
 
 def test_every_block_is_of_a_kind_that_is_tried() -> None:
-    assert {block.kind for block in BLOCKS if is_example(block)} == {"yaml", "shell", "python"}
+    assert {block.kind for block in BLOCKS if is_example(block)} == {
+        "yaml",
+        "shell",
+        "python",
+        "json",
+    }
     firsts = [block.first for block in BLOCKS]
     for start in (*NOT_RUN, *NO_EXAMPLE):
         assert any(first.startswith(start) for first in firsts), f"no such block any more: {start}"
@@ -265,6 +273,15 @@ def anchors(path: Path) -> set[str]:
 
 def test_the_readme_is_read_in_five_minutes() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+# ── The journal ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("block", of_kind("json"), ids=place)
+def test_a_line_of_a_journal_is_one(block: Block) -> None:
+    line = codec.decode(block.text.strip().encode())
+    assert codec.encode(line.number, line.fact, line.at) == block.text.encode()
 
 
 # ── Python ──────────────────────────────────────────────────────────────────────────────────────
