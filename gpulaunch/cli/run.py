@@ -59,7 +59,7 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     opts = RunOptions.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
-    if go_on and (last := _last(jobs, opts)) is not None and last.holds_run:
+    if go_on and (last := _last(jobs, opts)) is not None:
         return resuming.resume(last, opts)
     look = looking_for(opts.engine)
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
@@ -73,11 +73,12 @@ def _last(jobs: Path, options: RunOptions) -> RunDir | None:
     """The run that `--continue` goes on with: cron and Makefiles start elsewhere than people do,
     so it is looked for where `resume JOBS` would find it; one that is not begun here is named."""
     from gpulaunch.cli.output import say, typed
-    from gpulaunch.journal.finding import newest_around, newest_of, working_directory
+    from gpulaunch.journal.finding import counts, newest_around, newest_of, working_directory
     from gpulaunch.journal.rundir import RunDir
 
     if options.run_dir:
-        return RunDir(options.run_dir)
+        named = RunDir(options.run_dir)
+        return named if named.holds_run and counts(named) else None
     cwd = working_directory()
     if last := newest_of(jobs, cwd):
         return last

@@ -44,6 +44,7 @@ from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
 from gpulaunch.errors import NoCardsError, NotRecordedError, UnfinishedRunError, UsageError
+from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan
 from gpulaunch.jobfile.overrides import as_chosen
 from gpulaunch.journal import manifest as manifests
@@ -55,6 +56,7 @@ from gpulaunch.journal.finding import newest_of, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
+from gpulaunch.journal.unstarted import make_way
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, held_signals, supervise
 from gpulaunch.views.choose import choose_view
@@ -96,6 +98,8 @@ def start(
         return errors.OK
     require_programs(pool)
     with Served(options, earlier) as served, held_signals():
+        if options.run_dir is not None:
+            make_way(RunDir(options.run_dir))
         run = RunDir.create(working_directory(), plan.name, when, options.run_dir)
         for text in filter(None, beside):
             say(text, options)
@@ -126,7 +130,7 @@ def start(
 
 def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choices) -> None:
     """The job file as it was read, and the manifest."""
-    session.run.jobs_file(1).write_bytes(plan.text)
+    replace_file(session.run.next_jobs_file(), plan.text)
     manifest = manifests.collect(
         session.run_id,
         plan.name,

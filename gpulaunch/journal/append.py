@@ -234,7 +234,7 @@ def require_unwritten(rundir: RunDir) -> None:
     except OSError as error:
         raise UsageError(f"{rundir.events} cannot be opened: {error.strerror}") from None
     try:
-        if not _lock(fd):
+        if not lock(fd):
             why = "lies on a file system without locks: nothing tells whether its launcher is dead"
             raise BusyJournalError(f"{rundir.events} {why}")
     except BlockingIOError:
@@ -247,15 +247,18 @@ def _claim(path: Path, fd: int) -> None:
     """Beside the control socket, which excludes within one network namespace only, and has to do
     where the file system has no locks. Raises BusyJournalError."""
     try:
-        _lock(fd)
+        lock(fd)
     except BlockingIOError:
         raise BusyJournalError(
             f"{path} is being written by another gpulaunch, which gpulaunch ps shows"
         ) from None
 
 
-def _lock(fd: int) -> bool:
-    """False: the file system has no locks. Raises BlockingIOError where somebody has it."""
+def lock(fd: int) -> bool:
+    """Keep every other launcher from writing the journal. False: the file system has no locks.
+
+    Raises BlockingIOError where somebody has it.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -124,14 +124,18 @@ def is_of(run: RunDir, job_file: str) -> bool:
 
 
 def before(run: RunDir) -> RunDir | None:
-    """The newest run of the same job file that was begun before this one, where it was begun."""
+    """The newest run of the same job file that was begun before this one, where it was begun.
+
+    One that counts as none is passed over: nothing is to be learnt from it.
+    """
     this = manifest_of(run)
     if this is None or not this.job_file:
         return None
     wanted = os.path.realpath(this.job_file)
     for other in runs(Path(this.cwd)):
         manifest = manifest_of(other)
-        if manifest and manifest.started < this.started and is_of(other, wanted):
+        older = manifest is not None and manifest.started < this.started
+        if older and is_of(other, wanted) and counts(other):
             return other
     return None
 

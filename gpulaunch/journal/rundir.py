@@ -126,14 +126,17 @@ class RunDir:
 
     def newest_jobs_file(self) -> Path:
         """The job file as it was read last."""
-        return self.jobs_file(self._read_so_often())
+        return self.jobs_file(max(1, self._read_so_often()))
 
     def next_jobs_file(self) -> Path:
-        """Where the job file goes when it is read once more."""
+        """Where the job file goes when it is read, be it for the first time.
+
+        A run that counted as none may have left earlier ones.
+        """
         return self.jobs_file(self._read_so_often() + 1)
 
     def _read_so_often(self) -> int:
-        number = 1
+        number = 0
         while os.path.lexists(self.jobs_file(number + 1)):
             number += 1
         return number

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.cli.habits import HABITS, instead_of
+from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
 
@@ -257,6 +258,56 @@ def test_a_run_that_was_stopped_before_its_first_start_blocks_no_later_one(
             waiting.send_signal(signal.SIGINT)
             assert waiting.wait(60) == 130
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "jobs.yaml"),
+        ("run", "jobs.yaml", "--detach"),
+        ("run", "jobs.yaml", "--continue"),
+        ("map", "true", ":::", "quick"),
+    ],
+    ids=["run", "detach", "continue", "map"],
+)
+def test_a_run_takes_the_directory_of_one_in_which_nothing_was_started(
+    launcher: Launcher, words: tuple[str, ...]
+) -> None:
+    launcher.environ["GPULAUNCH_SIM_POOL"] = f"pool-{launcher.path}"
+    holder = at(launcher, "holder")
+    holder.file("long.yaml", LONG)
+    launcher.file("jobs.yaml", "jobs: [{name: other, run: 'true'}]")
+    kept = launcher.file("D/kept.txt", "the user's")
+    waits, where = ("--simulate", "1", "--wait", "0.2s"), launcher.path / "D"
+    with holder.begun("run", "long.yaml", "--simulate", "1"):
+        begun(holder)
+        for _ in range(2):
+            assert launcher("run", "jobs.yaml", *waits, "--run-dir", "D").status == 3
+        assert launcher("resume", "D", "--wait", "0.2s").status == 3
+    launcher.file("jobs.yaml", QUICK)
+    done = launcher(words[0], "--simulate", "1", "--run-dir", "D", *words[1:])
+    assert done.status == 0, done.err
+    assert launcher("wait", "D").status == 0
+    assert launcher.states(where) == {"quick": "succeeded"}
+    assert "quick" in RunDir(where).newest_jobs_file().read_text()
+    assert kept.exists()
+    taken = launcher(words[0], "--simulate", "1", "--run-dir", "D", *words[1:])
+    assert taken.status == (0 if "--continue" in words else 2), taken.err
+
+
+def test_a_run_that_waits_for_its_first_card_keeps_its_directory(launcher: Launcher) -> None:
+    launcher.environ["GPULAUNCH_SIM_POOL"] = f"pool-{launcher.path}"
+    holder = at(launcher, "holder")
+    holder.file("long.yaml", LONG)
+    launcher.file("jobs.yaml", QUICK)
+    words = ("run", "jobs.yaml", "--simulate", "1", "--run-dir", "D")
+    with holder.begun("run", "long.yaml", "--simulate", "1"):
+        begun(holder)
+        with launcher.begun(*words):
+            launcher.wait_for("job_added", run=launcher.path / "D")
+            refused = launcher(*words)
+            assert (refused.status, "already holds a run" in refused.err) == (2, True)
+            assert launcher.events("job_added", run=launcher.path / "D")
 
 
 # ── Which cards ─────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from gpulaunch.core.facts import RunClosed
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import Journal
-from gpulaunch.journal.finding import Here, find, here, make_latest, newest_of, runs
+from gpulaunch.journal.finding import Here, before, find, here, make_latest, newest_of, runs
 from gpulaunch.journal.rundir import RUNS, RunDir
 from tests.journal.facts import opened
 from tests.journal.made import NOTHING_STARTED, STARTED, WHEN, made
@@ -225,6 +225,15 @@ def test_a_run_in_which_nothing_was_started_counts_as_none(tmp_path: Path) -> No
     assert newest_of(tmp_path / "jobs.yaml", tmp_path) == started
     assert find(nothing.path.name, tmp_path) == nothing
     assert find(str(nothing.path), tmp_path) == nothing
+
+
+def test_a_run_in_which_nothing_was_started_is_before_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started = made(tmp_path)
+    made(tmp_path, seconds=1, facts=NOTHING_STARTED)
+    assert before(made(tmp_path, seconds=2)) == started
 
 
 def test_a_run_that_only_waited_in_its_last_turn_counts(tmp_path: Path) -> None:
