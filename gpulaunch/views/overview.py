@@ -6,6 +6,7 @@ line is wider than it is, elsewhere none is cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ NAMES = 3
 """Jobs of a group that are named."""
 MIN_LINES = 6
 """Lines for the jobs, however low the screen is."""
+_BEGINNING = re.compile(r"(?<![\w…./~-])(?:/[^\s/'\"]+)+(?=/[^\s/'\"]+/[^\s/'\"])")
+"""Of a whole path, what stands before its last directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,14 @@ def print_sections(console: Console, sections: Sequence[Section], room: int) -> 
 
 
 def put(console: Console, text: Text) -> None:
-    """One line, cut where a terminal ends; its width elsewhere is no limit."""
+    """One line, cut where a terminal ends; its width elsewhere is no limit.
+
+    Paths give up their beginnings first: what a line says is in their ends, and behind them.
+    """
+    from rich.text import Text
+
+    while text.cell_len > console.width and (found := _BEGINNING.search(text.plain)):
+        text = text[: found.start()] + Text("…") + text[found.end() :]
     text.truncate(console.width, overflow="ellipsis")
     console.print(text, soft_wrap=True)
 

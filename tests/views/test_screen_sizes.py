@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Exited, Failure, Outcome, Signaled
+from gpulaunch.core.model import AttemptId, Exited, Failure, MissingOutput, Outcome, Signaled
 from gpulaunch.core.retry import reason
 from gpulaunch.views.ending import print_summary
 from gpulaunch.views.groups import failures, reasons
@@ -62,6 +62,20 @@ def on_screen(show: Callable[[Console], None], columns: int, rows: int) -> list[
     show(console)
     screen.feed(stream.getvalue())
     return [*screen.lines, "$"]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_of_a_path_too_long_for_the_screen_its_end_is_seen(columns: int) -> None:
+    run = History(1).open().jobs("e", "f").start("e", 0).start("f", 0).pass_(3)
+    home = f"/home/somebody/{'projects/' * 9}gpulaunch-runs/nanobodies-20261120-074215/out"
+    fails(run, "e", MissingOutput((f"{home}/e.1/x (empty)",)), "missing_output", "")
+    shown = f"FileNotFoundError: {home}/inputs/model 1.pt, not {home}/f.1/chain.cif"
+    fails(run, "f", Exited(1), "exit", shown)
+    for show in (ending(run), status(run, "failed")):
+        text = "\n".join(on_screen(show, columns, 40))
+        assert "left no good output: …/e.1/x (empty)" in text
+        assert "FileNotFoundError: …/inputs/model" in text
+    assert "…/f.1/chain.cif" in text or columns < 80
 
 
 def status(run: History, state: str = "running") -> Callable[[Console], None]:
