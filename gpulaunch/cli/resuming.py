@@ -118,7 +118,8 @@ def _go_on(
             lambda: refuse_absent(plan, chosen.to_do, options),
             lambda: warn_of_telling(plan, looking, options),
         )
-    say(str(chosen), options)
+    cards = f"{pool.echo}; " if chosen.to_do and not options.dry_run else ""
+    say(f"{cards}{chosen}", options)
     if lost := [job.name for job in chosen.to_do if job.name in endless]:
         say(f"again because no end of theirs can be read, be it a success: {listing(lost, 10)}")
     if options.dry_run:

@@ -77,13 +77,20 @@ def choose(selection: Selection, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 
 def describe(selection: Selection, gpus: Sequence[Gpu]) -> str:
-    """Return the selection in words: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8 cards`."""
-    kind = "simulated cards" if any(gpu.simulated for gpu in gpus) else "cards"
+    """Return the selection in words: `all 4 cards`, `1 of 8 cards, any`, `GPUs 0, 2 of 8 cards`.
+
+    Cards that are only some of a machine's are told by number: `GPU 3 of cards 2, 3`.
+    """
+    kind = "simulated card" if any(gpu.simulated for gpu in gpus) else "card"
+    kind += "s" * (len(gpus) != 1)
     if selection.which is not None:
         names = [str(gpu.index) for gpu in choose(selection, gpus)]
-        return f"GPU{'s' * (len(names) > 1)} {', '.join(names)} of {len(gpus)} {kind}"
+        here = f"{len(gpus)} {kind}"
+        if any(gpu.index >= len(gpus) for gpu in gpus):
+            here = f"{kind} {', '.join(str(gpu.index) for gpu in gpus)}"
+        return f"GPU{'s' * (len(names) > 1)} {', '.join(names)} of {here}"
     if selection.count is None or selection.count == len(gpus):
-        return f"all {len(gpus)} {kind}" if len(gpus) != 1 else f"1 {kind[:-1]}"
+        return f"all {len(gpus)} {kind}" if len(gpus) != 1 else f"1 {kind}"
     return f"{selection.count} of {len(gpus)} {kind}, any"
 
 

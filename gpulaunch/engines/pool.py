@@ -98,7 +98,8 @@ def open_pool(
         raise SelectionError(str(error)) from None
     limit = selection.count
     if limit is not None and limit > len(here):
-        raise NoCardsError(f"{limit} cards were asked for, {_none_or(len(here), notes)}")
+        asked = "1 card was" if limit == 1 else f"{limit} cards were"
+        raise NoCardsError(f"{asked} asked for, {_none_or(len(here), notes)}")
     return CardPool(
         gpus=chosen,
         limit=limit,

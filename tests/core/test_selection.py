@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.core.selection import ALL, Selection, choose, describe_taken, parse_selection
+from gpulaunch.core.selection import (
+    ALL,
+    Selection,
+    choose,
+    describe,
+    describe_taken,
+    parse_selection,
+)
 
 CARDS = [Gpu(f"SIM-{i}", i, f"sim/{i}", "card", 1 << 30, simulated=True) for i in range(12)]
 
@@ -81,3 +90,19 @@ def test_what_a_command_takes_is_said_as_it_was_understood(
     count: int, spec: str, text: str
 ) -> None:
     assert describe_taken(count, parse_selection(spec), CARDS[:4]) == text
+
+
+@pytest.mark.parametrize(
+    ("here", "spec", "text"),
+    [
+        (CARDS[2:4], "3,", "GPU 3 of simulated cards 2, 3"),
+        (CARDS[2:4], "2,3", "GPUs 2, 3 of simulated cards 2, 3"),
+        (CARDS[3:4], "3,", "GPU 3 of simulated card 3"),
+        (CARDS[:1], "0,", "GPU 0 of 1 simulated card"),
+        (CARDS[2:4], "1", "1 of 2 simulated cards, any"),
+    ],
+)
+def test_of_some_cards_of_a_machine_the_numbers_are_said(
+    here: Sequence[Gpu], spec: str, text: str
+) -> None:
+    assert describe(parse_selection(spec), here) == text
