@@ -22,7 +22,9 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
     from gpulaunch.views.words import visible_lines
 
     shown = visible_lines(text)
-    click.echo(f"gpulaunch: {shown}" if "\n" not in shown else shown, err=True)
+    # A job file's mistakes have lines of their own, each of which begins with its place.
+    listed = found and "\n" in shown
+    click.echo(shown if listed else f"gpulaunch: {shown}", err=True)
     if as_json:
         count = f"{len(found)} mistake{'s' if len(found) > 1 else ''} in the job file"
         error = count if found else text

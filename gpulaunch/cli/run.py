@@ -65,7 +65,7 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
     beside = []
     if not (new or opts.dry_run or opts.run_dir):
-        beside = [running.refuse_unfinished(jobs), running.alive_elsewhere(jobs)]
+        beside = [running.refuse_unfinished(jobs, opts), running.alive_elsewhere(jobs)]
     return running.start(plan, jobs, opts, beside)
 
 

@@ -55,7 +55,7 @@ from gpulaunch.journal.earlier import durations_of
 from gpulaunch.journal.finding import newest_of, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.read import replay
-from gpulaunch.journal.rundir import RunDir, new_run_id
+from gpulaunch.journal.rundir import RUNS, RunDir, new_run_id
 from gpulaunch.journal.unstarted import make_way
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session, held_signals, supervise
@@ -146,7 +146,7 @@ def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choi
     manifests.write(session.run.manifest, manifest)
 
 
-def refuse_unfinished(job_file: Path) -> str:
+def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
     """Raise UnfinishedRunError where the newest run of this file has more to do.
 
     What stands in the newest one, to be said, where it is over and some jobs failed.
@@ -158,6 +158,7 @@ def refuse_unfinished(job_file: Path) -> str:
     if state in ("succeeded", "failed"):
         return _what_stands(newest, job_file) if state == "failed" else ""
     where, again = short(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
+    again += _typed(options.choices, options.engine, options.slurm)
     if state == "running":
         text = f"a run of this file is alive: {where}\n  watch it:     gpulaunch status {where}"
     else:
@@ -277,9 +278,26 @@ def _what_now(session: Session, journal: Journal) -> str:
     where = shlex.quote(short(session.run.path))
     if not journal.gone:
         return f"make room there (df -h {where}), then: gpulaunch resume {where}"
-    again = f": gpulaunch run {shlex.quote(short(session.filed.file))}" if session.filed else ""
+    again = f": {_start_again(session, session.filed)}" if session.filed else ""
     gone = "" if session.run.path.is_dir() else f"its directory {where} is gone, and "
     return f"{gone}nothing of it can be resumed; start again{again}"
+
+
+def _start_again(session: Session, filed: Filed) -> str:
+    """The command line that starts such a run anew, in its own directory where that can be."""
+    command = f"gpulaunch run {shlex.quote(short(filed.file))}"
+    command += _typed(filed.choices, session.engine, session.slurm)
+    if session.run.path.parent.name == RUNS or os.path.lexists(session.run.events):
+        return command
+    return f"{command} --run-dir {shlex.quote(short(session.run.path))}"
+
+
+def _typed(choices: Choices, engine: str | None, slurm: Sequence[str]) -> str:
+    """What was chosen for a run, as the end of a command line."""
+    words = [*choices.words()]
+    if engine == "slurm":
+        words += ["--engine slurm", *(f"--slurm {shlex.quote(word)}" for word in slurm)]
+    return "".join(f" {word}" for word in words)
 
 
 def _watched(options: RunOptions) -> bool:

@@ -125,7 +125,9 @@ def test_what_is_gone_is_not_advised_to_be_resumed(launcher: Launcher) -> None:
         assert run.stderr is not None
         told = run.stderr.read()
         assert run.wait(90) == 4
-    assert "nothing of it can be resumed; start again: gpulaunch run jobs.yaml" in told
+    assert (
+        "nothing of it can be resumed; start again: gpulaunch run jobs.yaml --simulate 1\n" in told
+    )
     assert "gpulaunch resume" not in told
     assert "gpulaunch retry" not in told
 

@@ -255,6 +255,8 @@ def test_a_run_that_was_stopped_before_its_first_start_blocks_no_later_one(
             assert (seen.status, str(events[0].parent.name) in seen.out) == (0, True)
             refused = launcher("run", "jobs.yaml", "--simulate", "1")
             assert refused.status == 5, "it is alive"
+            assert refused.err.startswith("gpulaunch: a run of this file is alive")
+            assert "start afresh: gpulaunch run --new jobs.yaml --simulate 1\n" in refused.err
             waiting.send_signal(signal.SIGINT)
             assert waiting.wait(60) == 130
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 0

@@ -45,7 +45,9 @@ def test_a_log_that_cannot_be_read_is_one_line_and_the_others_are_shown(launcher
     assert launcher("report").status == 0
 
 
-@pytest.mark.parametrize("how", ["mkfifo {}", "cp jobs.yaml copy; ln -s $PWD/copy {}"])
+@pytest.mark.parametrize(
+    "how", ["mkfifo {}", "cp jobs.yaml copy; ln -s $PWD/copy {}", "test ! -e {}"]
+)
 def test_a_journal_that_is_replaced_ends_the_run_with_status_4(
     launcher: Launcher, how: str
 ) -> None:
@@ -55,11 +57,15 @@ def test_a_journal_that_is_replaced_ends_the_run_with_status_4(
     launcher.file(
         "jobs.yaml", f"jobs: [{{name: a, run: {run!r}}}, {{name: b, needs: [a], run: 'true'}}]"
     )
-    done = launcher("run", "jobs.yaml", "--simulate", "1", "--quiet")
+    done = launcher(
+        *("run", "jobs.yaml", "--simulate", "2", "--gpus", "1,", "--run-dir", "D", "--quiet")
+    )
     assert done.status == 4
     (told,) = done.err.splitlines()[-1:]
     assert "events.jsonl was deleted or replaced) and was stopped" in told
     assert "nothing of it can be resumed; start again: gpulaunch run jobs.yaml" in told
+    assert " gpulaunch run jobs.yaml --gpus 1, --simulate 2" in told
+    assert told.endswith(" --run-dir D") or "!" not in how
     assert "Traceback" not in done.err
 
 
