@@ -1,16 +1,17 @@
-"""Runs a program that lies beside it as Python would, but compiles it once for all of its starts.
+"""Runs a program beside this file as Python would, but compiles it once for all of its starts.
 
     python -I -S cached.py NAME.py ARGUMENTS...
 
-What it owns: `compiled/` beside it, with a file for each program and each kind of Python that has
-run it there. A node starts a program for every attempt; compiling costs more than the attempt does.
+What it owns: `compiled/` beside it, with a file for each program and each version of Python that
+has run it there. A node starts a program for every attempt; compiling costs more than the rest.
 
-INVARIANT: what is in a file is run only if it is one's own, whole, and was made of this very text
-by this very version of Python. Whatever else is found there, and whatever cannot be read or
-written, the program is compiled, and runs. Several may make a file at once: each is renamed whole.
+INVARIANT: code from a file runs only if the file is the user's own, whole, and was made of this
+very text by this very version of Python. In any other case, also if a file cannot be read or
+written, the program is compiled, and runs. Several processes may write a file at once: each renames
+a whole one.
 
-It runs alone, on Python 3.8 and newer, standard library only, without an import that is not there
-already in every interpreter or takes no time.
+It runs alone, on Python 3.8 and newer, with only those modules of the standard library that every
+interpreter has loaded or that load in no time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ VERSION = f"{sys.implementation.cache_tag}-{sys.hexversion:x}-{sys.flags.optimiz
 
 
 def main() -> None:
-    """Become the program: its `__main__`, and its arguments."""
+    """Run the program that the first argument names as `__main__`, with the other arguments."""
     folder = os.path.dirname(os.path.abspath(sys.argv[0]))
     del sys.argv[0]
     path = sys.argv[0] = os.path.join(folder, sys.argv[0])
@@ -41,8 +42,7 @@ def main() -> None:
 
 
 def code_of(path: str) -> CodeType:
-    """The program's code, from its file or made anew. Raises OSError where there is no program,
-    SyntaxError where it is none."""
+    """Return the program's code, from its file or compiled. Raises OSError and SyntaxError."""
     with open(path, "rb") as file:
         source = file.read()
     folder, name = os.path.split(path)
@@ -56,14 +56,14 @@ def code_of(path: str) -> CodeType:
 
 
 def mark_of(source: bytes, path: str) -> bytes:
-    """What tells of which text, in which place, and by which Python the code was made."""
+    """Return a file's first line: which source, in which place, which Python compiled."""
     return f"{VERSION} {len(source)} {binascii.crc32(source):08x} {path}\n".encode(
         "utf-8", "surrogateescape"
     )
 
 
 def read(place: str, source: bytes) -> CodeType | None:
-    """The code in that file; None where it is not to be trusted, or not to be had."""
+    """Return the code in that file; None if it cannot be read or trusted."""
     try:
         fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
@@ -85,7 +85,7 @@ def read(place: str, source: bytes) -> CodeType | None:
 
 
 def write(place: str, source: bytes, code: CodeType) -> None:
-    """Keep the code there, whole or not at all. Where that cannot be, nothing is said."""
+    """Store the code in that file, whole or not at all. A failure is silent."""
     folder = os.path.dirname(place)
     draft = os.path.join(folder, f".new-{binascii.hexlify(os.urandom(8)).decode()}")
     body = marshal.dumps(code)

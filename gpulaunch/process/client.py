@@ -30,7 +30,7 @@ from gpulaunch.process.ends import End, end_from, read_end
 
 KEEPER = Path(__file__).with_name("keeper.py")
 SERVE = Path(__file__).with_name("serve.py")
-"""A worker's own side: what a command with a task starts."""
+"""A worker's own side: the program of a command with a task."""
 
 _MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 
@@ -67,12 +67,12 @@ class AttemptOver:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReaped:
-    """Nothing is left of the worker that was to retire (or there was none)."""
+    """No process is left of the worker that was to retire (or there was none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unkillable:
-    """SIGKILL has not ended these processes for 8 s; the pair tries on, and keeps its leases."""
+    """Processes that SIGKILL has not ended for 8 s; the pair tries on and keeps its leases."""
 
     attempt: str
     pids: tuple[int, ...]
@@ -80,17 +80,17 @@ class Unkillable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Both keepers are gone, and nothing of what they ran is left. `attempt`: its end is lost."""
+    """Both keepers are gone, and all processes below them. `attempt`: one whose end is lost."""
 
     attempt: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class PairLeft:
-    """The pair takes nothing in any more, and gives its leases back; then it is Gone.
+    """The pair reads no more messages and gives its leases back; then it is Gone.
 
-    It had nothing to run while this process was stopped, or was never forked: the leases were not
-    to be had. `attempt`: what was launched on it, and never begun.
+    It was idle while this process was stopped, or was never forked because its leases did not
+    come. `attempt`: the one that was launched on it, and never begun.
     """
 
     attempt: str | None
@@ -98,16 +98,16 @@ class PairLeft:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Copies of the leases that the pair holds: the receiver's to close."""
+    """Copies of the leases that the pair holds; the receiver closes them."""
 
     descriptors: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StartedCold:
-    """It was to go on in its server's interpreter, and is executed instead; `why` in words.
+    """The attempt is executed instead of going on in its server's interpreter; `why` in words.
 
-    `for_good`: so would be every other job of a server that has imported the same.
+    `for_good`: so would be every job of a server that has imported the same.
     """
 
     attempt: str
@@ -129,7 +129,7 @@ class Spawner:
         self._said: IO[bytes] = _memory_file("keepers")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # Where our own standard streams are closed, the socket has the number of one.
+            # If our own standard streams are closed, the socket has the number of one of them.
             control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
             self._process = subprocess.Popen(
@@ -151,7 +151,7 @@ class Spawner:
             os.close(control)
 
     def fileno(self) -> int:
-        """Readable when, and only when, the spawner is gone."""
+        """Return a descriptor that is readable only when the spawner is gone."""
         return self._socket.fileno()
 
     @property
@@ -159,7 +159,7 @@ class Spawner:
         return self._process.pid
 
     def said(self) -> str:
-        """What spawner and keepers wrote to standard error: nothing, unless one has crashed."""
+        """Return what spawner and keepers wrote to standard error: nothing unless one crashed."""
         return os.pread(self._said.fileno(), 65536, 0).decode("utf-8", "replace")
 
     def pair(
@@ -169,11 +169,11 @@ class Spawner:
         link: int | None = None,
         gives_back: bool = False,
     ) -> Pair:
-        """A new keeper pair that holds (copies of) these descriptors.
+        """Return a new keeper pair that holds (copies of) these descriptors.
 
-        `link`: a socket through which more of them come, in one message that begins with a byte
-        that says how many; where they do not come, the pair has Left. `gives_back`: it leaves, and
-        lets all of them go, when nothing runs on it and this process is stopped.
+        `link`: a socket through which more leases come, in one message whose first byte says how
+        many; if they do not come, the pair reports PairLeft. `gives_back`: an idle pair leaves, and
+        closes its leases, when this process is stopped.
 
         Raises SpawnerGoneError. A pair that could not be forked reports Gone.
         """
@@ -198,7 +198,7 @@ class Spawner:
         return Pair(ours)
 
     def close(self) -> None:
-        """Let it go: it ends by itself when its pairs have ended; waited for at most a second."""
+        """Close the socket, and wait a second at most; the spawner exits once its pairs have."""
         if self._said.closed:
             return
         with contextlib.suppress(OSError):
@@ -208,12 +208,12 @@ class Spawner:
         try:
             self._process.wait(0.1)
         except subprocess.TimeoutExpired:
-            # It has pairs to outlive. It is our child until we end, and then init's.
+            # The spawner outlives its pairs. It is our child until we exit, and then init's.
             self._process.returncode = 0
         self._said.close()
 
     def close_in_child(self) -> None:
-        """In a forked child, to which the spawner is no child: give up the copy of its socket."""
+        """Close a forked child's copies of the spawner's descriptors: it is not the child's own."""
         self._socket.close()
         self._said.close()
         self._process.returncode = 0
@@ -236,14 +236,14 @@ class Pair:
 
     @property
     def attempt(self) -> str | None:
-        """The attempt that it runs: launched, and not reported as ended."""
+        """The attempt that runs on the pair: launched, and not reported as over."""
         return self._attempt
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def launch(self, command: Command) -> None:
-        """Start the attempt; answered by Started and Ended, or Ended alone, or Gone."""
+        """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file = command.attempt, command.end
@@ -253,7 +253,7 @@ class Pair:
             self._tell(for_the_keeper(command), [file.fileno()])
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
-        """TERM, the command's grace, KILL; `now`: KILL at once. Nothing, where nothing runs.
+        """Stop the attempt, if one runs: TERM, the command's grace, KILL; `now`: KILL at once.
 
         The first reason decides the outcome's kind, unless the main process has ended by itself.
         """
@@ -262,29 +262,29 @@ class Pair:
             self._tell({**message, "now": now})
 
     def retire(self, now: bool = False) -> None:
-        """End the worker that stayed: end of its input, TERM, KILL; answered by WorkerReaped."""
+        """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
         self._tell({"do": "retire", "now": now})
 
     def lend(self) -> None:
-        """Ask for copies of the leases that it holds; answered by Lent, or by Left or Gone."""
+        """Ask for copies of the pair's leases; reported by Lent, or by PairLeft or Gone."""
         self._tell({"do": "lend"})
 
     def end(self) -> None:
-        """An idle pair finishes and gives its leases back; answered by Gone."""
+        """End an idle pair, which gives its leases back; reported by Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: it cannot be ended as idle")
         self._tell({"do": "end"})
 
     def on_readable(self) -> list[Report]:
-        """What has come, without waiting. Gone is the last one, and comes once."""
+        """Return the reports that have come, without waiting. Gone is the last, and comes once."""
         return [
             report for message, fds in self._messages() for report in self._reports(message, fds)
         ]
 
     def close(self) -> None:
-        """To the keepers this is the supervisor's death: what runs is ended."""
+        """Close the socket. Keepers take that for the supervisor's death and stop the attempt."""
         self._socket.close()
 
     def _messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
@@ -294,7 +294,7 @@ class Pair:
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it left a message of ours unread; its last ones to us still come
+                continue  # the pair left a message of ours unread; its last ones still come
             self._gone = not data
             yield (json.loads(data) if data else None), fds
 
@@ -304,7 +304,7 @@ class Pair:
         elif message["is"] == "started":
             yield ProgramStarted(message["attempt"], message["pid"])
         elif message["is"] == "unkillable":
-            # The guardian, which sweeps when the monitor one was killed, knows no attempt.
+            # A guardian that sweeps because its monitor was killed does not know the attempt.
             if attempt := message["attempt"] or self._attempt:
                 yield Unkillable(attempt, tuple(message["pids"]))
         elif message["is"] == "worker_gone":
@@ -334,7 +334,7 @@ class Pair:
         )
 
     def _last_words(self) -> Iterator[Report]:
-        """A keeper may have been killed between writing the end and telling it."""
+        """Yield the end from its file, if the keeper died before it reported it; then Gone."""
         if self._attempt is not None:
             with contextlib.suppress(OSError):
                 if (end := read_end(self._end_file)) is not None:
@@ -343,7 +343,7 @@ class Pair:
         yield Gone(attempt)
 
     def _tell(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
-        # A pair that is gone says so by its end of file; a full queue holds a stop already.
+        # A pair that is gone shows by its end of file; a full queue holds a stop already.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             _send(self._socket, message, fds)
 
@@ -354,7 +354,7 @@ def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) 
 
 
 def for_the_keeper(command: Command) -> dict[str, object]:
-    """What it goes by while the attempt runs; short, whatever the command is."""
+    """Return the keeper's part of a command; short, however long the command is."""
     return {
         "do": "launch",
         "attempt": command.attempt,
@@ -369,7 +369,7 @@ def for_the_keeper(command: Command) -> dict[str, object]:
 
 
 def for_the_child(command: Command) -> dict[str, object]:
-    """The rest, which the process reads that becomes the job."""
+    """Return the rest of a command, which the process reads that becomes the job."""
     return {
         "attempt": command.attempt,
         "argv": _coded(command.argv),
@@ -385,7 +385,7 @@ def for_the_child(command: Command) -> dict[str, object]:
 
 
 def _task(command: Command, task: Task) -> dict[str, object]:
-    """As the worker's own side reads it, which decodes names of files as we do."""
+    """Return a worker's item as `serve.py` reads it, which decodes names of files as we do."""
     return {
         "key": task.key,
         "values": dict(task.values),
@@ -408,7 +408,7 @@ def _main(main: Main) -> dict[str, object]:
 
 
 def code(text: str) -> str:
-    """The bytes that the kernel is to see, a character each: any name survives JSON."""
+    """Return the text's bytes for the kernel, a character each, so that any name survives JSON."""
     return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
@@ -417,7 +417,7 @@ def _coded(texts: Sequence[str]) -> list[str]:
 
 
 def _inherited() -> dict[str, str]:
-    """Our environment, less what the interpreter itself put there in a C locale (PEP 538)."""
+    """Return our environment without what the interpreter added in a C locale (PEP 538)."""
     environment = dict(os.environ)
     try:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -429,7 +429,7 @@ def _inherited() -> dict[str, str]:
 
 
 def _memory_file(name: str) -> IO[bytes]:
-    """A file without a name that is never on a disk."""
+    """Open a file without a name that is never on a disk."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create(f"gpulaunch-{name}"), "w+b")
     return tempfile.TemporaryFile(dir="/dev/shm")  # built for an old glibc

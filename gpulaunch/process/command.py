@@ -1,4 +1,4 @@
-"""What to execute, as a plain value. It is data only: nothing here touches the system."""
+"""What to execute, as plain values. Nothing here touches the system."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from gpulaunch.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An item for a worker. One that stayed after an item of the same `key` takes it; else the
-    command's program is started, which is a worker's own side (`serve.py`).
+    """An item for a worker.
 
-    `env` and `values` are what differs from item to item: variables set, and what the item is. The
-    worker is replaced after `items` of them, or when it holds more than `memory` bytes.
-    `load_timeout`: seconds until it is ready for its first item; None: as long as an item may take.
+    A worker that stayed after an item of the same `key` takes it; else the command's program is
+    started, which is a worker's own side (`serve.py`).
+
+    `env` and `values` differ from item to item: its variables, and the item itself. The worker is
+    replaced after `items` items, or when it holds more than `memory` bytes. `load_timeout`: seconds
+    until the worker is ready for its first item; None: as long as an item may take.
     """
 
     key: str
@@ -29,7 +31,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class NodeSlots:
-    """Marks that stand in a command for what only the node it will run on can tell.
+    """Marks in a command for values that only its node will know.
 
     They may be anywhere in `argv`, the values of `env_set` and `outputs`. `gpu_index` and
     `gpu_uuid` stand for the cards' numbers and identities, comma-separated, `card` for both in a
@@ -47,7 +49,7 @@ class NodeSlots:
 
     @classmethod
     def fresh(cls, gpus: int) -> NodeSlots:
-        """Marks that no text holds by chance, and that need no quotes anywhere."""
+        """Return marks that no text holds by chance, and that need no quotes anywhere."""
         token = secrets.token_hex(8)
 
         def mark(name: str) -> str:
@@ -59,10 +61,10 @@ class NodeSlots:
 
 @dataclass(frozen=True, slots=True)
 class Main:
-    """How a program of Python shows and finds itself that goes on in a server's interpreter.
+    """What makes a job of a preload server look, to others and to itself, as if it was executed.
 
-    `argv` is its whole command line, the interpreter first; `args` are what of it comes behind the
-    script. `name` is the process's. `env`: what the shell that is left out would have set.
+    `argv` is its whole command line, the interpreter first; `args` is the part after the script.
+    `name` is the process's name. `env`: the variables that the skipped shell would have set.
     """
 
     argv: tuple[str, ...]
@@ -78,11 +80,11 @@ class Command:
     The environment is the spawner's, less `env_unset`, plus `env_set`; it is never shown. `log`
     and `end` are absolute paths of files that do not exist yet. `timeout` (from the start),
     `idle_timeout` (silence of the log) and `grace` are seconds. `outputs` are absolute paths or
-    glob patterns, looked at after an exit with one of `success_codes`; a path that exists is
-    itself, whatever characters are in it, so values put into a pattern want `glob.escape`.
-    `hidden` are paths below /dev that are absent for it, in namespaces of its own; None: neither.
-    `task`: the program is a worker, and this is its item.
-    `main` counts on a pair of a preload server alone: there it takes the place of executing `argv`.
+    glob patterns, looked at after an exit with one of `success_codes`; a path that exists stands
+    for itself, whatever characters it has, so values put into a pattern want `glob.escape`.
+    `hidden` are paths below /dev that the job does not see, in namespaces of its own; None: no
+    namespaces. `task`: the program is a worker, and this is its item. `main`: on a pair of a
+    preload server the job goes on in the server's interpreter instead of executing `argv`.
     """
 
     attempt: str

@@ -1,8 +1,8 @@
-"""How an attempt ended, as its keeper wrote it down: read here, written by `keeper.py` alone.
+"""Reads the record of an attempt's end, which `keeper.py` alone writes.
 
-    <crc32, 8 hex digits> <one JSON object>\\n<NULs up to the size laid out at launch>
+    <crc32, 8 hex digits> <one JSON object>\\n<NULs up to the size allocated at launch>
 
-The file is laid out, with its blocks, before the job starts; a full disk cannot lose an end.
+The file's blocks are allocated before the job starts, so that a full disk cannot lose an end.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def read_end(path: str | os.PathLike[str]) -> End | None:
         return None
     try:
         return end_from(record_of(record))
-    except (ValueError, LookupError):  # by whoever wrote it in the keeper's place
+    except (ValueError, LookupError):  # not the keeper's: a job may have written the file
         return None
 
 
 def end_from(record: Mapping[str, Any]) -> End:
-    """The same from the record itself, which the keeper also sends to the supervisor.
+    """Return the end from a record, which the keeper also sends to the supervisor.
 
-    Raises ValueError and KeyError where it is none.
+    Raises ValueError and KeyError if it is not such a record.
     """
     pid, started = record["pid"], record["started"]
     return End(
@@ -107,7 +107,7 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
 
 
 def _status(raw: int) -> Status:
-    """From the number that waitpid gives."""
+    """Return the status from waitpid's number."""
     if os.WIFSIGNALED(raw):
         return Signaled(count(os.WTERMSIG(raw), signal.NSIG - 1))
     return Exited(os.WEXITSTATUS(raw))

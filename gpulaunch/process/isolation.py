@@ -1,7 +1,7 @@
-"""Whether strict isolation can be had here, found out by doing it, in a process of its own.
+"""Finds out whether strict isolation is possible here, by trying it in a process of its own.
 
-No setting says it reliably: sysctls, AppArmor and containers' seccomp filters each have a say. It
-owns the question; the answer's words, and the isolation itself, are the keeper's.
+No setting tells it reliably: sysctls, AppArmor and containers' seccomp filters all matter. The
+keeper's program makes the isolation and the answer's words.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import sys
 from gpulaunch.process.client import KEEPER
 
 ISOLATION_CHECK_TIMEOUT = 20.0
+"""Seconds that the trial may take."""
 
 
 def why_no_isolation(python: str = sys.executable) -> str | None:
-    """What forbids strict isolation to the jobs of this process, one line; None: nothing."""
+    """Return what forbids strict isolation to this process's jobs, in one line; else None."""
     try:
         tried = subprocess.run(
             [python, "-I", "-S", str(KEEPER), "try-isolation"],

@@ -2,32 +2,33 @@
 
     supervisor ──exec once──▶ spawner ──fork──▶ guardian ──fork──▶ monitor ──fork, exec──▶ job
 
-What it owns: starting a job, its signals, timeouts and end, and the proof that nothing of it is
-left; and, between the items that it takes, a worker (`serve.py` is that one's own side). What it
+What it owns: starting a job, its signals, timeouts and end, and the proof that no process of it is
+left; also a worker, between the items that it takes (`serve.py` is the worker's own side). What it
 never does: decide what runs, touch a card, write an environment's value anywhere.
 It runs alone, as `python -I -S keeper.py FD`, on Python 3.8 and newer, standard library only;
 hence one file, and no import from the package. With `try-isolation` in the descriptor's place it
-says on standard error what keeps jobs from strict isolation here, if anything, and does no more.
-`preload/server.py` loads it into the jobs' own interpreter, where some of them need no exec.
+prints on standard error why strict isolation is not possible here, if so, and exits.
+`preload/server.py` loads it into the jobs' own interpreter, where some jobs need no exec.
 
-Who catches whom. All three are subreapers, so an orphan goes to the nearest one that lives:
+Who adopts whom. All three are subreapers, so an orphan goes to the nearest one that lives:
 
     dies                 then
     supervisor             the monitor sees the end of file: TERM, grace, KILL, sweep, end written
     monitor                the guardian adopts the job's processes, kills them, exits
-    guardian               the monitor goes on with its job, adopted by the spawner; then it leaves
+    guardian               the spawner adopts the monitor, which finishes its job and leaves
     monitor and guardian   the spawner kills what it adopts; until then it holds socket and leases
     spawner                pairs go on; the supervisor starts another spawner
 
-Of a supervisor that is stopped (Ctrl-Z, SIGSTOP) a pair with nothing to run leaves, so that others
-have its cards; what runs goes on.
+When the supervisor is stopped (Ctrl-Z, SIGSTOP), a pair without a job leaves, so that others have
+its cards; pairs with a job go on.
 
-INVARIANT: the supervisor sees the end of file of a pair's socket only when nothing of its job is
-left. Spawner, guardian and monitor each hold the socket, and each lets go only after its own sweep.
+INVARIANT: the supervisor sees the end of file of a pair's socket only when no process of its job is
+left. Spawner, guardian and monitor each hold the socket, and each closes it only after its own
+sweep.
 
-A sweep kills direct children alone, again and again until waitpid says ECHILD: their numbers
-cannot be recycled, since nobody else reaps them, and a dead child's children are ours before we
-can reap it, so ECHILD proves that no descendant is left.
+A sweep kills direct children alone, again and again until waitpid says ECHILD: their process ids
+cannot be recycled, since nobody else reaps them, and the kernel gives us a dead child's children
+before we can reap it, so ECHILD proves that no descendant is left.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ NO_SPACE = "no_space"  # the kind of an error, as in ends.py
 LEASES_FROM = 100
 UNKILLABLE_AFTER = 8.0
 OUTPUT_CHECK_LIMIT = 60.0
-TERM_COMES = 0.05  # seconds after which a TERM that was sent to all processes has come to all
-SPARE_AFTER = 0.015  # seconds of rest: whoever starts the next attempt comes first
-LOOK = 2.0  # seconds between a resting pair's looks at the supervisor
-LOOKS = 2  # so many in a row find it stopped: the pair gives its leases back
+TERM_COMES = 0.05  # seconds within which a TERM that is sent to many processes reaches them all
+SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first
+LOOK = 2.0  # seconds between an idle pair's looks at whether the supervisor is stopped
+LOOKS = 2  # looks in a row that find the supervisor stopped before the pair returns its leases
 SUPERVISOR_GONE = "the supervisor is gone"
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -76,8 +77,8 @@ MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = (
     1 << 14,
     1 << 19,
 )
-# Keepers block all signals but these. The rest is blocked rather than ignored, so that a job has
-# its defaults by one call, and a TERM that comes between fork and exec waits instead of being lost.
+# Keepers block all signals but these. They block rather than ignore them, so that one call gives a
+# job its defaults, and a TERM that comes between fork and exec stays pending instead of being lost.
 HEARD_SIGNALS = {
     signal.SIGCHLD, signal.SIGCONT,
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP,
@@ -88,23 +89,24 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ContinueInChild(BaseException):
-    """A job that goes on in this interpreter, without an exec, is on its way out of our frames."""
+    """Unwinds the keepers' frames in a forked child that goes on as the job, without an exec."""
 
 
-# For preload/server.py, whose interpreter is the jobs' own: what jobs keep open because imports
-# opened it, and what makes a forked child its job (raises ContinueInChild; or returns: it is to
-# exec).
+# For preload/server.py, whose interpreter is the jobs' own: the descriptors that imports opened and
+# jobs keep; and the function that turns a forked child into its job (it raises ContinueInChild, or
+# returns if the child is to exec).
 opened: set[int] = set()
 go_on_as_job: Callable[[dict[str, object], Monitor, dict[bytes, bytes]], None] | None = None
-# What imports have called in a forked child: in the one that becomes a job, which may be held up by
-# it for so many seconds. READY comes through its pipe after it; a job without that starts cold.
+# Calls the hooks that imports registered for forked children, in the child that becomes a job. They
+# may take `at_fork_limit` seconds. Then READY comes through the child's pipe; else the job starts
+# cold.
 at_fork: Callable[[], None] | None = None
 at_fork_limit = 0.0
 AT_FORK = "what is called at forks (os.register_at_fork, pthread_atfork)"
 READY = b"\0"
-# The keepers' own forks: there, one for which nothing of that is called, as none of it may hold up
-# a keeper. Such a job has a forker, a forked child that forks it by os.fork, where all is called,
-# says its number in a line before READY, and ends.
+# Forks a keeper. In a preload server it calls no hooks, since none of them may hold up a keeper.
+# There a job has a forker: a child that forks the job by os.fork, which calls all hooks, writes the
+# job's process id as a line before READY, and exits.
 fork: Callable[[], int] = os.fork
 
 
@@ -117,8 +119,11 @@ def prctl(option: int, value: int) -> None:
 
 
 def rename(title: str) -> None:
-    """Another name in `ps`, and another command line: the one of the exec holds the package's
-    path, and `pkill -f gpulaunch` must not take supervisor and keepers together."""
+    """Change this process's name and command line in `ps`.
+
+    The original command line holds the package's path, and `pkill -f gpulaunch` must not kill
+    supervisor and keepers together.
+    """
     name = title.encode()
     libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
     start, end = (int(number) for number in stat_fields("self")[45:47])
@@ -128,13 +133,16 @@ def rename(title: str) -> None:
 
 
 def stat_fields(pid: int | str) -> list[bytes]:
-    """/proc/PID/stat from the state on (the third field), which is after the last parenthesis."""
+    """Return the fields of /proc/PID/stat from the state on, the third, after the last `)`."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def started_at(pid: int) -> int:
-    """The process's start, in clock ticks since boot: with the number, its identity. -1: gone."""
+    """Return the process's start in clock ticks since boot, which with its id identifies it; or -1.
+
+    -1: there is no such process.
+    """
     try:
         return int(stat_fields(pid)[19])
     except OSError:
@@ -158,7 +166,7 @@ def _parent(name: str) -> int:
 
 
 def has_ended(pid: int | None) -> bool:
-    """Whether a direct child has, be it reaped or not."""
+    """Whether a direct child has ended, reaped or not."""
     assert pid is not None
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -167,9 +175,10 @@ def has_ended(pid: int | None) -> bool:
 
 
 def send_signal(pid: int, number: int) -> bool:
-    """To a direct child, or (negative) to the group of one that is not reaped yet.
+    """Signal a direct child, or (negative) the group of one that is not reaped yet.
 
-    False where nobody got it: no such group yet, or it is all another user's by now (setuid).
+    Returns False if no process got it: there is no such group yet, or it belongs to another user
+    by now (setuid).
     """
     try:
         os.kill(pid, number)
@@ -194,7 +203,7 @@ def close_all_but(kept: set[int]) -> None:
 
 
 class Waker:
-    """Makes the end of a child something that `poll` can wait for."""
+    """A descriptor that becomes readable when a child ends, for `poll`."""
 
     def __init__(self) -> None:
         self.fd, write = os.pipe()
@@ -219,7 +228,7 @@ class KeeperChannel:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
 
     def receive(self) -> tuple[dict[str, object] | None, list[int]]:
-        """The next message and its descriptors; None when the supervisor is gone.
+        """Return the next message and its descriptors; None when the supervisor is gone.
 
         A peer that died with unread messages of ours shows as ECONNRESET, not as an end of file.
         """
@@ -232,12 +241,12 @@ class KeeperChannel:
     def send(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
         rights = struct.pack(f"{len(fds)}i", *fds)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
-        with contextlib.suppress(OSError):  # nobody listens any more; the end is in its file
+        with contextlib.suppress(OSError):  # the supervisor is gone; the end is in its file
             data = json.dumps(message).encode()
             self.socket.sendmsg([data], ancillary, socket.MSG_DONTWAIT)
 
     def supervisor(self) -> int:
-        """The process that made this pair of sockets."""
+        """Return the process id of the supervisor, which made this pair of sockets."""
         size = struct.calcsize("iII")
         credentials = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         pid: int = struct.unpack("iII", credentials)[0]
@@ -245,7 +254,7 @@ class KeeperChannel:
 
 
 def receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
-    """One message, and the descriptors that came with it."""
+    """Return one message and the descriptors that came with it."""
     flags = socket.MSG_CMSG_CLOEXEC
     data, ancillary, _, _ = link.recvmsg(65536, socket.CMSG_SPACE(4 * 253), flags)
     fds: list[int] = []
@@ -259,7 +268,7 @@ def receive_fds(link: socket.socket) -> tuple[bytes, list[int]]:
 
 
 class PairHandle:
-    """What the spawner remembers of a pair, and holds until nothing of it is left."""
+    """A pair as the spawner knows it, with the descriptors held until no process of it is left."""
 
     def __init__(self, monitor: int, fds: list[int]) -> None:
         self.monitor = monitor
@@ -267,13 +276,13 @@ class PairHandle:
         self.fds = fds
 
     def close(self) -> None:
-        """The socket last: the leases are free when the supervisor hears of the end."""
+        """Close the descriptors, the socket last: leases are free when the supervisor sees that."""
         for fd in reversed(self.fds):
             os.close(fd)
 
 
 class AwaitedPair:
-    """A pair whose leases are still to come, through a link, from whoever keeps them."""
+    """A pair to be forked once its leases have come through a link."""
 
     def __init__(self, fds: list[int], alive: bool, gives_back: bool) -> None:
         self.link = socket.socket(fileno=fds.pop())
@@ -282,7 +291,7 @@ class AwaitedPair:
         self.gives_back = gives_back
 
     def take(self) -> bool:
-        """Whether all of them have come."""
+        """Receive the leases; return True if all of them have come."""
         try:
             said, fds = receive_fds(self.link)
         except OSError:
@@ -292,7 +301,7 @@ class AwaitedPair:
         return bool(said) and len(fds) == said[0]
 
     def decline(self) -> None:
-        """Say that no pair is forked: nothing was begun, and nothing is held."""
+        """Tell the supervisor that no pair is forked, and close its descriptors."""
         channel = KeeperChannel(self.fds[0])
         channel.send({"is": "left"})
         channel.socket.close()
@@ -311,7 +320,7 @@ class SpawnServer:
         self.nap: float | None = None
 
     def serve(self) -> None:
-        """Until the supervisor is gone and every pair with it."""
+        """Fork pairs and reap them until the supervisor and every pair are gone."""
         while self.control or self.pairs or self.broken or self.awaited:
             poller = select.poll()
             poller.register(self.waker.fd, select.POLLIN)
@@ -334,7 +343,7 @@ class SpawnServer:
             self.control = None
             return
         try:
-            if len(fds) != message["fds"]:  # no room for them here
+            if len(fds) != message["fds"]:  # the kernel dropped some: too many open files here
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             alive, gives_back = bool(message["alive"]), bool(message.get("gives_back"))
             if message.get("link"):
@@ -343,13 +352,14 @@ class SpawnServer:
             else:
                 self.fork_pair(fds, alive, gives_back)
         except OSError:
-            # Scarce. The pair's end of file is the answer, and the supervisor asks anew.
+            # Out of descriptors or processes. The supervisor sees the pair's end of file and asks
+            # again.
             sys.excepthook(*sys.exc_info())
             for fd in fds:
                 os.close(fd)
 
     def fork_awaited(self, awaited: AwaitedPair) -> None:
-        """Fork a pair whose leases have come; or say that they have not."""
+        """Fork a pair whose leases have come; else tell the supervisor that they have not."""
         try:
             if awaited.take():
                 self.fork_pair(awaited.fds, awaited.alive, awaited.gives_back)
@@ -359,7 +369,7 @@ class SpawnServer:
         awaited.decline()
 
     def fork_pair(self, fds: list[int], alive: bool, gives_back: bool) -> None:
-        """Fork a pair. Raises OSError where there is none."""
+        """Fork a pair. Raises OSError if it cannot be forked."""
         forked, write = os.pipe()
         try:
             pid = fork_patiently()
@@ -385,7 +395,7 @@ class SpawnServer:
         self.pairs[pid] = PairHandle(monitor, fds)
 
     def reap(self) -> None:
-        """Reap the dead, wake the stopped, kill whatever was adopted and is no keeper."""
+        """Reap dead children, continue stopped ones, kill adopted ones that are no keepers."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -396,23 +406,23 @@ class SpawnServer:
             if os.WIFSTOPPED(status):
                 send_signal(pid, signal.SIGCONT)
             elif pid in self.pairs:
-                seat = self.pairs.pop(pid)
+                pair = self.pairs.pop(pid)
                 if status == 0:  # the guardian proved that nothing is left
-                    seat.close()
+                    pair.close()
                 else:
-                    self.broken.append(seat)
+                    self.broken.append(pair)
         if self.broken:
             self.sweep()
 
     def sweep(self) -> None:
         mine = [pid for pid in children() if pid not in self.pairs]
         monitors = {
-            seat.monitor
-            for seat in self.broken
-            if seat.monitor in mine and started_at(seat.monitor) == seat.monitor_start
+            pair.monitor
+            for pair in self.broken
+            if pair.monitor in mine and started_at(pair.monitor) == pair.monitor_start
         }
         for pid in monitors:
-            # Stopped, and its guardian died before it could do this.
+            # It may be stopped, and its guardian, which would have continued it, is dead.
             send_signal(pid, signal.SIGCONT)
         strangers = [pid for pid in mine if pid not in monitors]
         for pid in strangers:
@@ -420,15 +430,15 @@ class SpawnServer:
         if strangers:
             self.nap = min((self.nap or 0.0005) * 2, 1.0)
             return
-        for seat in self.broken:
-            if seat.monitor not in monitors:
-                seat.close()
-        self.broken = [seat for seat in self.broken if seat.monitor in monitors]
+        for pair in self.broken:
+            if pair.monitor not in monitors:
+                pair.close()
+        self.broken = [pair for pair in self.broken if pair.monitor in monitors]
         self.nap = None
 
 
 def fork_patiently(by: Callable[[], int] | None = None) -> int:
-    """Fork; while processes are scarce, again for two seconds. Raises OSError after that."""
+    """Fork, retrying for two seconds while processes are scarce. Raises OSError after that."""
     by, pause = by or fork, 0.01
     while True:
         try:
@@ -441,7 +451,10 @@ def fork_patiently(by: Callable[[], int] | None = None) -> int:
 
 
 def own_environment() -> dict[bytes, bytes]:
-    """As the supervisor gave it: an interpreter in the C locale adds LC_CTYPE to its own."""
+    """Return the environment as the supervisor gave it, without an interpreter's own LC_CTYPE.
+
+    An interpreter in the C locale adds that variable to its `os.environ`.
+    """
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -456,7 +469,7 @@ def own_environment() -> dict[bytes, bytes]:
 def guardian(
     fds: list[int], alive: bool, gives_back: bool, forked: int, environment: dict[bytes, bytes]
 ) -> None:
-    """Holds everything the monitor holds, and waits for its end. Never returns."""
+    """Run the guardian: fork the monitor, hold its descriptors, wait for its end. Never returns."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     close_all_but({0, 1, 2, forked, *fds} | opened)
@@ -491,14 +504,14 @@ def guardian(
 
 
 def lift(fd: int) -> int:
-    """The same open file at a number that programs do not use for their own."""
+    """Move an open file to a descriptor number that programs do not use themselves; return it."""
     high = copy_high(fd)
     os.close(fd)
     return high
 
 
 def copy_high(fd: int) -> int:
-    """A copy at such a number; where few descriptors are allowed, in the upper half of them."""
+    """Copy a descriptor to LEASES_FROM or above; with a low limit, to the upper half of it."""
     allowed = os.sysconf("SC_OPEN_MAX")  # the soft limit (getconf(3)); -1: there is none
     least = min(LEASES_FROM, allowed // 2) if allowed >= 0 else LEASES_FROM
     copy: int = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
@@ -509,13 +522,16 @@ def wait_for(monitor: int) -> None:
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED)
         if os.WIFSTOPPED(status):
-            send_signal(pid, signal.SIGCONT)  # a stopped keeper would keep no promise
+            send_signal(pid, signal.SIGCONT)  # a stopped monitor would keep no time limit
         elif pid == monitor:
             return
 
 
 class Sweep:
-    """Ends every descendant: `kill` for one blow, `to_the_end` where nothing else is to be done."""
+    """Kills all descendants.
+
+    `kill` sends one round of SIGKILL; `to_the_end` blocks until waitpid reports ECHILD.
+    """
 
     def __init__(self, channel: KeeperChannel, attempt: str | None = None) -> None:
         self.channel = channel
@@ -530,7 +546,7 @@ class Sweep:
             send_signal(pid, signal.SIGKILL)
         self.nap = min(self.nap * 2, 1.0)
         late = time.monotonic() - self.since > UNKILLABLE_AFTER
-        # At most so often: the socket must have room for the end, even if nobody reads meanwhile.
+        # A bounded number of messages: the socket must keep room for the end, read or not.
         if late and len(self.said) < 100 and not self.said.issuperset(pids):
             self.said.update(pids)
             self.channel.send({"is": "unkillable", "attempt": self.attempt, "pids": pids[:200]})
@@ -550,11 +566,11 @@ class Sweep:
 
 
 class Monitor:
-    """Runs attempts, one at a time. One loop, which waits for everything at once.
+    """Runs attempts, one at a time, in one loop that waits for everything at once.
 
-    `gives_back`: where nothing is to be run and the supervisor is found stopped, it leaves, so that
-    others have the cards. It says so before, and takes nothing in afterwards: whether a command was
-    begun is decided here alone.
+    `gives_back`: an idle monitor leaves when it finds the supervisor stopped, so that others have
+    the cards. It tells the supervisor first and reads nothing afterwards, so that it alone decides
+    whether a command was begun.
     """
 
     def __init__(
@@ -580,7 +596,7 @@ class Monitor:
         self.supervisor = channel.supervisor() if gives_back else 0
         self.look_at: float | None = None
         self.found_stopped = 0
-        self.exec_only = False  # of an interpreter that jobs could go on in: none does
+        self.exec_only = False  # True: jobs exec although this interpreter could run them
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
         self.waker = Waker()
@@ -590,14 +606,14 @@ class Monitor:
         while self.attempt or self.worker or self.pending or not self.leaving:
             ready = self.wait()
             self.waker.clear()
-            if self.attempt:  # first: an end that came before a stop is the job's own
+            if self.attempt:  # before the messages: an end that came before a stop is the job's own
                 self.attempt.look(ready)
             elif self.spare and self.spare.is_dead():
                 self.spare = None
             if self.channel.fd in ready:
                 self.listen(ready[self.channel.fd])
             if self.watch in ready:
-                self.watch = None  # the guardian is gone: the job goes on below the spawner's eyes
+                self.watch = None  # the guardian is gone: the spawner has adopted this monitor
                 self.leaving = True
             if self.attempt:
                 self.attempt.advance(time.monotonic())
@@ -615,7 +631,7 @@ class Monitor:
         return not (self.attempt or self.worker or self.retirement or self.pending)
 
     def look_at_supervisor(self, now: float) -> None:
-        """Leave one that does not go on, with the leases; only where nothing runs."""
+        """Leave, if idle, and free the leases once the supervisor has been stopped for long."""
         if self.attempt or self.retirement or self.pending or self.leaving:
             self.look_at, self.found_stopped = None, 0
         elif self.look_at is None:
@@ -627,7 +643,10 @@ class Monitor:
                 self.leave()
 
     def leave(self) -> None:
-        """INVARIANT: what the supervisor sends from here on is never read, and never begun."""
+        """Leave: tell the supervisor, read no more messages, retire the worker.
+
+        INVARIANT: what the supervisor sends from here on is never read, and never begun.
+        """
         self.channel.send({"is": "left"})
         self.channel.fd = -1
         self.leaving = True
@@ -636,13 +655,13 @@ class Monitor:
             self.retire(now=False)
 
     def fork_ahead(self) -> None:
-        """Fork ahead, while there is nothing else to do: no step of a start costs more.
+        """Fork the next attempt's child while idle: no step of a start costs more.
 
-        INVARIANT: there is none beside an attempt or a worker, or ECHILD would prove nothing.
+        INVARIANT: no such child beside an attempt or a worker, or ECHILD would prove nothing.
         """
         self.spare_at = None
         if not self.leaving:
-            with contextlib.suppress(OSError):  # scarce: the attempt forks for itself
+            with contextlib.suppress(OSError):  # processes are scarce: the attempt will fork then
                 self.spare = PreForked.fork(self)
 
     def wait(self) -> dict[int, int]:
@@ -687,7 +706,7 @@ class Monitor:
             self.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
 
     def stop(self, reason: str, by: str, now: bool) -> None:
-        """End what runs, or what is to begin once a worker is gone."""
+        """Stop the running attempt, or the one that waits for a worker to be gone."""
         if self.attempt:
             self.attempt.stop(reason, by, now)
         elif self.pending:
@@ -696,10 +715,10 @@ class Monitor:
     # ── Workers: a process that stays from one attempt to the next ──────────────────────────
 
     def begin(self) -> None:
-        """The attempt that was asked for; a worker that is not for it is ended before."""
+        """Start the pending attempt; first end a worker that cannot take it."""
         assert self.pending is not None
         if self.worker and not self.retirement:
-            died = self.worker.has_died()  # with no item: that is nobody's failure
+            died = self.worker.has_died()  # between items: no attempt has failed by that
             message, file = self.pending
             if died or not message["worker"] or not self.worker.suits(task_of(file)):
                 self.retire(now=died)
@@ -714,7 +733,7 @@ class Monitor:
             self.attempt = None
 
     def mind_worker(self) -> None:
-        """Between attempts: reap a worker that has died, end one, go on once it is gone."""
+        """Between attempts: reap or end the worker; start the pending attempt once it is gone."""
         if self.worker and not self.retirement:
             if self.leaving:
                 self.retire(now=False)
@@ -731,7 +750,7 @@ class Monitor:
             self.begin()
 
     def retire(self, now: bool, asked: bool = False) -> None:
-        """End the worker, which has no item. Where there is none, that is said at once."""
+        """End the idle worker; `asked`: report that it is gone, at once if there is none."""
         if self.attempt:
             return
         if self.retirement:
@@ -745,7 +764,7 @@ class Monitor:
             self.retirement.asked = self.retirement.asked or asked
 
     def reap_worker(self, pid: int) -> bool:
-        """True if it was the worker that was just reaped: its pipes are closed."""
+        """Forget the worker if it was the process just reaped, and close its pipes; True if so."""
         if self.worker is None or self.worker.pid != pid:
             return False
         self.worker.close()
@@ -754,7 +773,7 @@ class Monitor:
 
 
 def read_spec(fd: int) -> dict[str, object]:
-    """The whole of a command. The position is left alone: two processes read this file."""
+    """Return a whole command. Does not move the file's position: two processes read the file."""
     data, size = b"", os.fstat(fd).st_size
     while len(data) < size:
         data += os.pread(fd, size - len(data), len(data))
@@ -763,7 +782,7 @@ def read_spec(fd: int) -> dict[str, object]:
 
 
 def task_of(file: int) -> dict[str, object]:
-    """A worker's item, as it is handed on."""
+    """Return a worker's item, as it is handed to the worker."""
     task = read_spec(file)["worker"]
     assert isinstance(task, dict)
     return task
@@ -774,15 +793,15 @@ def task_of(file: int) -> dict[str, object]:
 #   running ──main ends──▶ sweeping ──nothing left──▶ (checking outputs) ──▶ over
 #      └─TERM, main ends──▶ ending ──kill_at, or nothing left──▲
 #
-# A worker's answer ends the attempt as its main process's end would. One that stays is not swept;
-# one that is to go has its input closed, and is "ending" until it is gone.
+# A worker's answer ends the attempt as its main process's end would. A worker that stays is not
+# swept; one that is to go has its input closed, and the attempt is "ending" until it is gone.
 RUNNING, ENDING, SWEEPING, CHECKING = "running", "ending", "sweeping", "checking"
 
 
 class KeeperAttempt:
-    """One start of a job, from the fork to the proof that nothing of it is left.
+    """One start of a job, from the fork to the proof that no process of it is left.
 
-    `spec` is what the keeper goes by; the rest of the command is in `file`, for its child.
+    `spec` is the keeper's part of the command; `file` holds the rest, for the child.
     """
 
     def __init__(self, keeper: Monitor, spec: dict[str, object], file: int) -> None:
@@ -815,7 +834,7 @@ class KeeperAttempt:
         self.fork_at: float | None = None
         self.fork_pause = 0.01
         self.ready_by: float | None = None
-        self.forker = False  # `pid` is that of the one who is to fork the job
+        self.forker = False  # True: `pid` is the forker's, which is to fork the job
         self.timeout = _seconds(spec["timeout"])
         self.idle_timeout = _seconds(spec["idle_timeout"])
         self.grace = _seconds(spec["grace"]) or 0.0
@@ -843,7 +862,7 @@ class KeeperAttempt:
         self.launch()
 
     def lay_out_end(self) -> None:
-        """The file that takes the end, its blocks now: a disk that is full later loses no end."""
+        """Create the end file and allocate its blocks, so that a full disk cannot lose the end."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOCTTY
         self.end = os.open(raw(self.spec["end"]), flags, 0o600)
         try:
@@ -855,13 +874,13 @@ class KeeperAttempt:
                 self.end = None
                 raise
             os.pwrite(self.end, bytes(END_SIZE), 0)
-        # The file server's clock, where it is behind ours, decides how old outputs are.
+        # Outputs are stamped by the file server's clock, which may be behind ours.
         self.since = min(self.since, os.fstat(self.end).st_mtime_ns)
 
     # ── Start ───────────────────────────────────────────────────────────────────────────────
 
     def launch(self) -> None:
-        """Fork. Where processes or descriptors are scarce, later: that is not the job's failure."""
+        """Fork the job; retry later while processes or descriptors are scarce."""
         self.fork_at = None
         if self.task and self.keeper.worker:
             self.take_over(self.keeper.worker)
@@ -899,9 +918,9 @@ class KeeperAttempt:
         self.hear_fork()
 
     def start_cold(self, what: str) -> None:
-        """Fork another child, which executes the job, once nothing of the first one is left.
+        """Kill the child that hooks held up, and fork another one, which executes the job.
 
-        The first has not come so far that it is the job: its log does not exist yet.
+        The first child was not the job yet: its log does not exist.
         """
         assert self.pid is not None
         send_signal(-self.pid, signal.SIGKILL)
@@ -918,7 +937,7 @@ class KeeperAttempt:
         self.launch()
 
     def take_over(self, worker: WorkerPipes) -> None:
-        """The worker that is there gets the item: nothing is forked."""
+        """Hand the item to the waiting worker; nothing is forked."""
         self.pid = worker.pid
         self.started = (time.monotonic(), time.time())
         self.start_clock()
@@ -928,7 +947,7 @@ class KeeperAttempt:
         self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
 
     def start_clock(self) -> None:
-        """From here on its time, and its silence, count; loading has a time of its own."""
+        """Start the timeout and the idle timeout; a worker's loading has a limit of its own."""
         self.clock = self.silent_since = self.looked_at = time.monotonic()
         if self.idle_timeout and not self.loading:
             self.idle_at = self.clock + self.idle_timeout
@@ -939,7 +958,10 @@ class KeeperAttempt:
         return self.timeout
 
     def read_exec_pipe(self) -> None:
-        """End of file: the program runs (or was killed before). Words before it: it does not."""
+        """Read the exec's result: words are an error; end of file without words is a start.
+
+        A child that was killed before its exec shows as a start too.
+        """
         if self.exec_pipe is None:
             return
         over = False
@@ -959,8 +981,10 @@ class KeeperAttempt:
             self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
 
     def hear_fork(self) -> None:
-        """What comes first in that pipe where something is called at forks: the number of who takes
-        a forker's place, its keeper's child once the forker has ended; and then READY."""
+        """Take the forker's line and READY from what came through the exec's pipe.
+
+        The line is the process id of the job, which is this keeper's child once the forker is gone.
+        """
         number, line, rest = self.exec_words.partition(b"\n")
         if self.forker and line and has_ended(self.pid):
             self.forker, self.pid, self.exec_words = False, int(number), rest
@@ -993,7 +1017,7 @@ class KeeperAttempt:
         return min((at for at in times if at is not None), default=None)
 
     def look(self, ready: dict[int, int]) -> None:
-        """Take in what has happened: the exec's result, dead children, a helper's answer."""
+        """Handle what has happened: the exec's result, dead children, a helper's answer."""
         unready = self.ready_by is not None and self.cause is None and self.main_ended()
         self.read_exec_pipe()
         if unready and self.ready_by is not None:
@@ -1008,8 +1032,8 @@ class KeeperAttempt:
         if self.pid is None:
             return
         if self.status is None and self.cause is None and self.main_ended():
-            # While the main process is unreaped, its group is surely the job's: one blow that no
-            # fork escapes.
+            # While the main process is unreaped, its group is certainly the job's: one signal that
+            # no fork escapes.
             send_signal(-self.pid, signal.SIGKILL)
         self.alone = False
         while True:
@@ -1049,14 +1073,14 @@ class KeeperAttempt:
             self.leftovers += os.WTERMSIG(status) == signal.SIGKILL
 
     def ask(self, function: Callable[..., object], *arguments: object) -> bool:
-        """Start a helper. False where processes are scarce: ask again later."""
+        """Start a helper that computes the function; False if processes are scarce: try later."""
         self.helper = ForkedHelper.start(function, *arguments)
         if self.helper:
             self.helper_pids.add(self.helper.pid)
         return self.helper is not None
 
     def take_answer(self, answer: dict[str, list[str]] | None) -> None:
-        """None: the helper failed (no memory, no file yet); it is asked again in a second."""
+        """Handle a helper's answer. None: it failed (no memory, no file yet); retry in a second."""
         again = time.monotonic() + 1.0
         if self.phase == CHECKING:
             if answer is None:
@@ -1081,7 +1105,7 @@ class KeeperAttempt:
     # ── A worker's item ─────────────────────────────────────────────────────────────────────
 
     def hear_worker(self) -> None:
-        """Its answers; one that makes no sense is the end of it."""
+        """Handle the worker's answers; kill a worker that gives an invalid one."""
         worker = self.keeper.worker if self.task else None
         if worker is None:
             return
@@ -1106,7 +1130,7 @@ class KeeperAttempt:
         self.keep = not self.cause and not word.get("spoiled") and worker.may_stay()
 
     def end_worker(self, worker: WorkerPipes, now: float) -> None:
-        """The item is over and its worker is not to stay: end of input, half the grace, TERM."""
+        """End the worker after its item: close its input, TERM after half the grace, then KILL."""
         self.phase = ENDING
         worker.close_input()
         if self.kill_at is None:
@@ -1116,7 +1140,7 @@ class KeeperAttempt:
     # ── What follows from it ────────────────────────────────────────────────────────────────
 
     def stop(self, reason: str, by: str, now: bool) -> None:
-        """TERM, if it does not come too late; the rest is `advance`'s."""
+        """Send TERM unless the attempt is over already; `advance` does the rest."""
         at = time.monotonic() + (0.0 if now else self.grace)
         if self.phase == CHECKING:
             self.cut = self.cut or (reason, by)
@@ -1128,16 +1152,16 @@ class KeeperAttempt:
             self.cause, self.by, self.kill_at = reason, by, at
             self.idle_at = None
             if self.pid is not None and not now:
-                self.main_ended()  # a forker? Then the TERM is for its child.
+                self.main_ended()  # if a forker has ended, the TERM is for its child
                 self.terminate(self.pid)
         elif now:
             self.kill_at = at
 
     def terminate(self, pid: int) -> None:
-        """Once to each: to many programs a second TERM means "at once".
+        """Send TERM to the process group, once: to many programs a second TERM means "at once".
 
-        CONT follows, or a stopped process would not see it. A child that has not come to its
-        setsid has no group yet.
+        CONT follows, or a stopped process would not see the TERM. A child that has not called
+        setsid yet has no group.
         """
         for number in (signal.SIGTERM, signal.SIGCONT):
             if not send_signal(-pid, number):
@@ -1191,9 +1215,10 @@ class KeeperAttempt:
             self.idle_at = None if self.ask(look_at_log, self.file) else now + 1.0
 
     def judge_silence(self, log: list[int]) -> None:
-        """Ended for silence, or a later look. `log` is its size and time of change (ns).
+        """Stop the attempt for its silence, or plan the next look at its log.
 
-        The time of change is believed only where it fits: a file server's clock may be wrong.
+        `log` is the log's size and time of change (ns). The time counts only where it is plausible:
+        a file server's clock may be wrong.
         """
         assert self.idle_timeout is not None
         now = time.monotonic()
@@ -1208,9 +1233,9 @@ class KeeperAttempt:
             self.idle_at = self.silent_since + self.idle_timeout
 
     def advance_ending(self, now: float) -> None:
-        """The main process is gone after a TERM: what it left has the rest of the grace.
+        """Give what the main process left the rest of the grace, then sweep it.
 
-        What was in its group has had its TERM; a second one is "at once" to many programs.
+        Processes of its group have had their TERM; a second one means "at once" to many programs.
         """
         assert self.kill_at is not None
         self.drop_helper()
@@ -1256,7 +1281,7 @@ class KeeperAttempt:
         return bool(self.spec["outputs"]) and not self.checked and self.has_succeeded()
 
     def has_succeeded(self) -> bool:
-        """As far as its own status tells."""
+        """Whether the attempt's own status is a success; its outputs may still be missing."""
         codes = self.spec["success_codes"]
         assert isinstance(codes, list)
         if self.cause or self.error or self.status is None:
@@ -1277,7 +1302,10 @@ class KeeperAttempt:
             self.check_at = math.inf if asked else now + 1.0
 
     def drop_helper(self) -> None:
-        """INVARIANT: a helper in `helper_pids` is not reaped yet, so its number is its own."""
+        """Kill the helper and forget it.
+
+        INVARIANT: a helper in `helper_pids` is not reaped yet, so its process id is its own.
+        """
         if self.helper:
             os.close(self.helper.fd)
             if self.helper.pid in self.helper_pids:
@@ -1287,12 +1315,12 @@ class KeeperAttempt:
     # ── The end ─────────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> None:
-        """Nothing of it is left. Into the file first, then to the supervisor."""
+        """Record the end: first in the file, then to the supervisor. No process of it is left."""
         self.over = True
         os.close(self.file)
         by = self.spec.get("term_by")
-        # Who sends it sends it to all at once, one by one: the job may have heeded it, and be over,
-        # before it has come to us. A success waits for that; of a failure its sender tells more.
+        # Slurm sends TERM to all processes of a job, one by one: the job may have ended at it
+        # before it reached us. So a success waits for it a moment; a failure has Slurm's state.
         if by and self.has_succeeded() and signal.sigtimedwait({signal.SIGTERM}, TERM_COMES):
             self.cause, self.by = "interrupted", str(by)
         record = self.record()
@@ -1305,7 +1333,7 @@ class KeeperAttempt:
         self.keeper.channel.send({"is": "ended", "end": record, "kept": kept, "note": self.note})
 
     def record(self) -> dict[str, object]:
-        """What `ends.py` reads. It fits the file that was laid out, whatever the paths' length."""
+        """Return the record that `ends.py` reads; it fits the file, however long its paths are."""
         limits = {"timeout": self.limit(), "idle_timeout": self.idle_timeout}
         missing = [clip(path, 900) for path in self.missing[:40]]
         while len(json.dumps(missing)) > 2000:
@@ -1328,8 +1356,7 @@ class KeeperAttempt:
 
 
 def kills_counted(file: object) -> int:
-    """How many processes the kernel has killed for want of memory, by its own count in that file of
-    a cgroup; 0 where there is none, or none that can be read."""
+    """Return how many processes the kernel killed for memory, by a cgroup's file; else 0."""
     if file:
         with contextlib.suppress(OSError, ValueError), open(raw(file), "rb") as counter:
             for line in counter:
@@ -1340,7 +1367,7 @@ def kills_counted(file: object) -> int:
 
 
 def clip(text: str, limit: int) -> str:
-    """As much of `text` as JSON writes in `limit` characters."""
+    """Return as much of `text` as JSON writes in `limit` characters."""
     while len(json.dumps(text)) > limit:
         text = text[: len(text) * 4 // 5] + "…"
     return text
@@ -1371,7 +1398,7 @@ class WorkerPipes:
         os.set_blocking(answers, False)
 
     def suits(self, task: dict[str, object]) -> bool:
-        """Whether this attempt's item may be handed to it. Words nobody asked for: better not."""
+        """Whether the worker may take this item; not if it has written something unasked."""
         return task["key"] == self.key and not self.hear()
 
     def hand(self, task: dict[str, object], fresh: bool) -> None:
@@ -1386,14 +1413,14 @@ class WorkerPipes:
         except BlockingIOError:
             pass
         except OSError:
-            self.outbox = b""  # it reads no more: its end comes next
+            self.outbox = b""  # the worker closed its input: it is about to end
 
     def hear(self) -> list[dict[str, object] | None]:
-        """What it has said since; None for what is no answer."""
+        """Return the worker's answers since the last call; None for each that is invalid."""
         try:
             while len(self.words) < 65536:
                 data = os.read(self.answers, 65536)
-                if not data:  # it has closed them: nothing but its end can come
+                if not data:  # the worker closed its answers: it is about to end
                     self.silent = True
                     break
                 self.words += data
@@ -1405,13 +1432,13 @@ class WorkerPipes:
         return [_answer(line) for line in lines]
 
     def may_stay(self) -> bool:
-        """For another item: so many have not been, and it holds no more memory than allowed."""
+        """Whether the worker may take another item, by its limits of items and of memory."""
         if self.most is not None and self.count >= int(str(self.most)):
             return False
         return self.memory is None or tree_memory(self.pid) <= int(str(self.memory))
 
     def has_died(self) -> bool:
-        """Looked at between items; whatever else has ended is reaped meanwhile."""
+        """Whether the worker has died between items; reaps its dead descendants on the way."""
         for pid in children():
             if pid != self.pid:
                 with contextlib.suppress(ChildProcessError):
@@ -1429,7 +1456,7 @@ class WorkerPipes:
 
 
 class Retirement:
-    """The end of a worker without an item: of its input, half the grace, TERM, the rest, KILL."""
+    """The end of an idle worker: closed input, TERM after half the grace, KILL after all of it."""
 
     def __init__(self, keeper: Monitor, worker: WorkerPipes, now: bool) -> None:
         self.keeper = keeper
@@ -1466,7 +1493,7 @@ class Retirement:
                     send_signal(worker.pid, number)
 
     def reap(self) -> bool:
-        """True, and over, once nothing at all is left."""
+        """Reap; return True, and be over, once no process is left."""
         try:
             while True:
                 pid = os.waitpid(-1, os.WNOHANG)[0]
@@ -1488,7 +1515,7 @@ def _answer(line: bytes) -> dict[str, object] | None:
 
 
 def tree_memory(pid: int) -> int:
-    """Resident bytes of a process and all below it, as far as /proc tells them now."""
+    """Return the resident bytes of a process and its descendants, as far as /proc shows them."""
     page, total, todo = os.sysconf("SC_PAGE_SIZE"), 0, [pid]
     while todo:
         pid = todo.pop()
@@ -1499,7 +1526,7 @@ def tree_memory(pid: int) -> int:
                 with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                     todo.extend(int(number) for number in file.read().split())
         except OSError:
-            continue  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
+            continue  # the process has ended, or the kernel lacks CONFIG_PROC_CHILDREN
     return total
 
 
@@ -1507,9 +1534,9 @@ def tree_memory(pid: int) -> int:
 
 
 class PreForked:
-    """A forked child that waits to be told which job it is to become.
+    """A forked child that waits to hear which job it is to become.
 
-    It is killed with its keeper, and ends by itself where that closes its link.
+    The kernel kills it when its keeper dies; it exits when the keeper closes its link.
     """
 
     def __init__(self, pid: int, link: socket.socket, exec_pipe: int, forker: bool) -> None:
@@ -1521,7 +1548,7 @@ class PreForked:
 
     @classmethod
     def fork(cls, keeper: Monitor) -> PreForked:
-        """Raises OSError where processes or descriptors are scarce."""
+        """Fork a child. Raises OSError if processes or descriptors are scarce."""
         me = os.getpid()
         with contextlib.ExitStack() as stack:
             link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -1534,16 +1561,16 @@ class PreForked:
             pid = fork()
             if pid == 0:
                 on_failure.close()
-                stack.pop_all()  # a job that goes on here leaves by this way, its files its own
+                stack.pop_all()  # a job that goes on here unwinds this frame and keeps its files
                 become_job(keeper, me, theirs, write)
             os.set_blocking(read, False)
             on_failure.pop_all()
         return cls(pid, link, read, forker=at_fork is not None and not keeper.exec_only)
 
     def begin(self, file: int, pipes: Sequence[int] = ()) -> bool:
-        """Hand it the job; of a worker, also where its items come from and its answers go to.
+        """Hand the child its job, and for a worker the pipes of items and answers.
 
-        False: it is dead, and reaped.
+        Returns False if the child was dead; it is reaped then.
         """
         fds = struct.pack(f"{1 + len(pipes)}i", file, *pipes)
         try:
@@ -1563,7 +1590,7 @@ class PreForked:
         return True
 
     def meet_child(self) -> bool:
-        """Whether a forker, which has ended, left a child; it takes the forker's place."""
+        """Put an ended forker's child in its place; return True if there is one."""
         if not self.forker:
             return False
         with contextlib.suppress(BlockingIOError):
@@ -1583,7 +1610,7 @@ class PreForked:
 
 
 def become_job(keeper: Monitor, parent: int, link: socket.socket, pipe: int) -> None:
-    """In the forked child: never returns. What goes wrong goes in words into the pipe."""
+    """Turn the forked child into its job. Never returns; writes errors in words to the pipe."""
     continues = False
     try:
         settle_in(parent)
@@ -1626,7 +1653,7 @@ def become_job(keeper: Monitor, parent: int, link: socket.socket, pipe: int) -> 
 
 
 def go_on_in_child(parent: int, pipe: int) -> None:
-    """In a forker: return in a child, which is the keeper's own once the forker has ended."""
+    """Fork again, in a forker, which exits; return in the child once it is the keeper's own."""
     forker = os.getpid()
     pid = fork_patiently(os.fork)
     if pid:
@@ -1638,8 +1665,7 @@ def go_on_in_child(parent: int, pipe: int) -> None:
 
 
 def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]:
-    """What the keeper says is to be run, and a worker's pipes; where it lets go without a word, the
-    process ends."""
+    """Return the command and a worker's pipes; exit if the keeper closes the link instead."""
     flags = socket.MSG_CMSG_CLOEXEC
     said, ancillary, got, _ = link.recvmsg(1, socket.CMSG_SPACE(3 * 4), flags)
     if not said:
@@ -1652,7 +1678,7 @@ def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]
 
 
 class Refusal(Exception):
-    """Why the program could not be started, in words."""
+    """The program could not be started; the text says why."""
 
 
 def settle_in(parent: int) -> None:
@@ -1689,7 +1715,7 @@ def enter(cwd: bytes) -> None:
 
 
 def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
-    """Replace the process; the program is looked for in the job's own PATH. Raises Refusal."""
+    """Replace this process by the program, found in the job's own PATH. Raises Refusal."""
     name = argv[0]
     if b"/" in name:
         places = [name]
@@ -1753,8 +1779,8 @@ def missing_interpreter(place: bytes) -> str:
 
 # ── Strict isolation: a /dev of the job's own, in which the other cards have no nodes ───────────
 #
-# The process that is to become the job does this to itself, so that its number, its parent, its
-# signals and its status stay what they are. What keeps a job from undoing it:
+# The process that is to become the job isolates itself, so that its id, its parent, its signals and
+# its status stay what they are. What keeps a job from undoing it:
 #
 #   an ordinary user  The user namespace, without which he could not do it either. The exec takes
 #                     the capabilities away that it gave; the kernel locks these mounts in any
@@ -1768,10 +1794,10 @@ def missing_interpreter(place: bytes) -> str:
 
 
 def isolate(hidden: list[bytes]) -> None:
-    """From here on, /dev has everything but these paths below it. Raises Refusal."""
+    """Hide these paths below /dev from this process and its descendants. Raises Refusal."""
     try:
         enter_namespaces(os.geteuid(), os.getegid())
-        # Before anything is mounted: on most systems it would appear in everybody's /dev.
+        # First of all: on most systems our mounts would otherwise appear in everybody's /dev.
         mount(None, b"/", None, MS_SLAVE | MS_REC)
         remake_dev(frozenset(hidden))
     except OSError as problem:
@@ -1784,8 +1810,8 @@ def enter_namespaces(uid: int, gid: int) -> None:
         unshare(CLONE_NEWNS)
         return
     unshare(CLONE_NEWNS | CLONE_NEWUSER)
-    # One's own ids, as themselves, are all that may be mapped. Other groups still count when files
-    # are opened; setgroups, which could drop one that a file denies access to, has to be given up.
+    # A user may map only his own ids, to themselves. Other groups still count when files are
+    # opened; setgroups has to be given up, as it could drop a group that a file denies access to.
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -1796,7 +1822,7 @@ def enter_namespaces(uid: int, gid: int) -> None:
 
 
 def remake_dev(hidden: frozenset[bytes]) -> None:
-    """Over /dev, a directory of links, and of mounts of every single node that is to be seen."""
+    """Mount a new /dev of links and of single mounts for each node that is not hidden."""
     old = os.open(b"/dev", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         mount(b"tmpfs", b"/dev", b"tmpfs", MS_NOSUID, b"mode=755")
@@ -1805,7 +1831,7 @@ def remake_dev(hidden: frozenset[bytes]) -> None:
     finally:
         os.close(old)
     null = os.open(b"/dev/null", os.O_RDWR)
-    os.dup2(null, 0)  # instead of the one that was opened outside
+    os.dup2(null, 0)  # instead of the /dev/null that was opened outside
     os.close(null)
 
 
@@ -1833,16 +1859,16 @@ def show_node(source: bytes, place: bytes) -> None:
     os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         mount(source, place, None, MS_BIND)
-    except FileNotFoundError:  # it went meanwhile
+    except FileNotFoundError:  # the node vanished meanwhile
         os.unlink(place)
 
 
 def show_directory(source: bytes, place: bytes) -> None:
-    """With what is mounted below it (/dev/shm, /dev/mqueue, /dev/hugepages).
+    """Mount a directory with what is mounted below it (/dev/shm, /dev/mqueue, /dev/hugepages).
 
-    Pseudo-terminals are the exception: a ptmx that is a node looks for them beside itself in the
-    file system where it was made, and finds none from a mount of it alone. So it becomes a link,
-    as containers have it, and what it leads to is an instance of the job's own.
+    Pseudo-terminals are the exception: a ptmx node looks for them beside itself in the file system
+    where it was made, and finds none if it is mounted alone. So ptmx becomes a link, as in
+    containers, to an instance of devpts of the job's own.
     """
     os.mkdir(place)
     if place == b"/dev/pts" and not os.path.islink(os.path.dirname(source) + b"/ptmx"):
@@ -1866,8 +1892,10 @@ def mount(
 
 
 def why_no_isolation(problem: OSError) -> str:
-    """In words, what forbids it and what to do. Sources: user_namespaces(7), the kernel's and
-    Ubuntu's documentation of these settings."""
+    """Return what forbids isolation here and what to do, in words.
+
+    Sources: user_namespaces(7), the kernel's and Ubuntu's documentation of these settings.
+    """
     code, uid = problem.errno, os.geteuid()
     if code in (errno.ENOSPC, errno.EUSERS) and problem.filename == "unshare":
         limits = {name: setting(f"user/max_{name}_namespaces") for name in ("user", "mnt")}
@@ -1904,7 +1932,7 @@ def why_no_isolation(problem: OSError) -> str:
 
 
 def setting(name: str) -> str:
-    """A kernel setting's value; empty where there is no such setting."""
+    """Return a kernel setting's value; empty if there is no such setting."""
     try:
         with open(f"/proc/sys/{name}") as file:
             return file.read().strip()
@@ -1918,7 +1946,7 @@ def filtered() -> bool:
 
 
 def try_isolation() -> str | None:
-    """What keeps a job from it; None: nothing. For a process that serves this question alone."""
+    """Return why jobs cannot be isolated here; None if they can. Changes this process's /dev."""
     try:
         isolate([])
     except Refusal as problem:
@@ -1926,11 +1954,11 @@ def try_isolation() -> str | None:
     return None
 
 
-# ── Looks at the file system, by a process of their own: it may hang, the keeper may not ────────
+# ── Helpers that look at the file system: they may hang, the keeper may not ─────────────────────
 
 
 class ForkedHelper:
-    """A forked child that computes one JSON value. Its silence holds nobody up."""
+    """A forked child that computes one JSON value, while the keeper goes on."""
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid = pid
@@ -1940,7 +1968,7 @@ class ForkedHelper:
 
     @classmethod
     def start(cls, function: Callable[..., object], *arguments: object) -> ForkedHelper | None:
-        """None where processes or descriptors are scarce."""
+        """Fork a helper that computes the function; None if processes or descriptors are scarce."""
         me = os.getpid()
         pipe: tuple[int, ...] = ()
         try:
@@ -1961,7 +1989,7 @@ class ForkedHelper:
         return cls(pid, pipe[0])
 
     def read(self) -> bool:
-        """Whether the answer is complete."""
+        """Read what has come; return True once the answer is complete."""
         try:
             while True:
                 data = os.read(self.fd, 65536)
@@ -1981,7 +2009,7 @@ def look_at_log(file: int) -> dict[str, list[int]]:
 
 
 def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
-    """What is missing, in words where the path alone would mislead."""
+    """Return the outputs that are missing, each with what is wrong with it."""
     missing = []
     for path in raws(read_spec(file)["outputs"]):
         fault = fault_of_pattern(path, since)
@@ -1991,7 +2019,7 @@ def look_for_outputs(file: int, since: int) -> dict[str, list[str]]:
 
 
 def fault_of_pattern(pattern: bytes, since: int) -> str | None:
-    """None for a good output; of a pattern, one good match is enough."""
+    """Return what is wrong with an output; None if it, or one match of its pattern, is good."""
     import glob  # in the helper alone
 
     fault = " (absent)"
@@ -2050,11 +2078,11 @@ def main() -> None:
     control = int(sys.argv[1])
     close_all_but({0, 1, 2, control})
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)  # what a job is to have, whatever we inherited
+        signal.signal(number, signal.SIG_DFL)  # a job's defaults, whatever we inherited
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     spawner = SpawnServer(control)
     gc.collect()
-    gc.freeze()  # what is there now is shared with every keeper, and no collection unshares it
+    gc.freeze()  # forked keepers share these objects, and no collection copies their pages
     spawner.serve()
 
 

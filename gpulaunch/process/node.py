@@ -1,23 +1,22 @@
-"""On a node of a Slurm cluster, in the job's place until the job is over: the shim.
+"""The shim: runs on a node of a Slurm cluster, in the job's place, until the job is over.
 
     slurmd ──batch script, exec──▶ node.py ──exec──▶ keeper.py ──fork──▶ ... ──▶ job
               said/ ◀──problems──┘ │  ▲                  └─ends/ logs/
        starts/ ◀──claim, and where─┘  └─tickets/ stops/ (looked at again and again)
 
-What it owns: that an attempt is run once, the check of what Slurm granted, what only the node can
-tell (which cards, which ports), and the exit status that Slurm is to see. What it never does:
-start, signal or end the job itself, which is the keepers' business; choose a card, or change the
-mask that Slurm set.
+What it owns: that an attempt runs only once, the check of what Slurm granted, the values that only
+the node knows (cards, ports), and the exit status that Slurm is to see. What it never does: start,
+signal or end the job itself, which keepers do; choose a card, or change the mask that Slurm set.
 
 It runs alone, as `python -I -S cached.py node.py RUN_DIR BATCH [SECONDS]`, on Python 3.8 and newer,
-standard library only; hence one file, and no import from the package. `cached.py` beside it keeps
-what it and the keepers are compiled to. `nodeside.py` writes what it reads.
+standard library only; hence one file, and no import from the package. `cached.py` beside it caches
+the compiled code of it and of the keepers. `nodeside.py` writes what it reads.
 SECONDS is how long a shared file system may take to show a file that was written elsewhere.
 
-Its exit status: 0 for a success as the job file means it, and for that alone. Else the job's own
-status (128 + N for signal N), 124 for a timeout, 1 where that would be 0; and where no job was run:
-75 it was started before, or withdrawn by its client; 78 it could not be started; or 70: nobody saw
-how it ended.
+Its exit status: 0 for a success as the job file defines it, and for nothing else. For a failure the
+job's own status (128 + N for signal N; 1 if that would be 0), 124 for a timeout. Without a job: 75
+if the attempt was started before, or withdrawn by its client; 78 if it could not be started; 73 if
+the run's disk was full before it began; 70 if nobody saw how it ended.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO, Any
 
-NFS_VISIBILITY_TIMEOUT = 60.0  # seconds: NFS clients believe what they last saw for up to 60
-LOOK_AGAIN = 0.5
-LOOK = 5.0  # seconds between two looks at whether the client wants an attempt stopped
+NFS_VISIBILITY_TIMEOUT = 60.0  # seconds: NFS clients cache what they last saw for up to 60
+LOOK_AGAIN = 0.5  # seconds between two looks for a file that NFS does not show yet
+LOOK = 5.0  # seconds between two looks whether the client wants an attempt stopped
 BEAT = 15.0  # seconds between two signs of life
-DRIVER_PATIENCE = 5.0
-LEAVING_PATIENCE = 10.0
+DRIVER_PATIENCE = 5.0  # seconds for nvidia-smi to list the cards
+LEAVING_PATIENCE = 10.0  # seconds for the keepers to exit before this process does
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 73, 75, 78, 124
 NO_SPACE = "no_space"  # the kind of an error, as in ends.py
 
@@ -58,7 +57,7 @@ UNEXPLAINED = ("interrupted", SLURM_ENDED_IT, False)
 
 
 class Problem(Exception):
-    """Why the attempt cannot be started here, in words."""
+    """The attempt cannot be started here; the text says why."""
 
 
 def main() -> int:
@@ -77,9 +76,9 @@ def main() -> int:
 def serve(
     attempt: NodeAttempt, environ: dict[bytes, bytes], asked: StopSignals, patience: float
 ) -> int:
-    """Claim the attempt, run it, and wait for its end. The exit status."""
+    """Claim the attempt, run it, wait for its end; return the exit status."""
     look_anew(os.path.dirname(attempt.start_file))
-    if os.path.lexists(attempt.start_file):  # then its ticket may be gone: not waited for
+    if os.path.lexists(attempt.start_file):  # its ticket may be gone: do not wait for it
         return not_again(attempt)
     attempt.ticket = await_json(attempt.ticket_file, asked, patience)
     grant = Grant(environ)
@@ -87,10 +86,10 @@ def serve(
         if not claim(attempt.start_file, grant.record(attempt.id)):
             return not_again(attempt)
         if grant.visible and not asked.stop:
-            grant.ask_driver()  # which may take its time: nobody else begins the attempt meanwhile
+            grant.ask_driver()  # slow, but the attempt is claimed: no other node starts it
             attempt.tell_cards(grant.gpus)
         stop = attempt.read_stop()
-        if asked.stop or stop:  # before it began: the client may have signalled nobody yet
+        if asked.stop or stop:  # before the job began: `stop` may be there without a signal
             cause, by, _ = stop or UNEXPLAINED
             attempt.write_end(cause, by)
             return 1
@@ -113,7 +112,7 @@ def not_again(attempt: NodeAttempt) -> int:
 
 
 def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: float) -> int:
-    """From the ticket to the end. Raises Problem and OSError where nothing was run."""
+    """Run the ticket and return the exit status. Raises Problem and OSError if no job was run."""
     ticket = attempt.ticket
     if ticket is None:
         raise Problem(
@@ -132,14 +131,14 @@ def run_it(attempt: NodeAttempt, grant: Grant, asked: StopSignals, patience: flo
     if end is not None:
         attempt.make_durable(end)
         return exit_status(end, ticket["keeper"]["success_codes"])
-    if not os.path.lexists(attempt.end_file):  # the first thing that a keeper makes
+    if not os.path.lexists(attempt.end_file):  # a keeper makes this file first of all
         raise Problem(f"its keepers did not start on node {grant.node}")
     say(f"{attempt.id}: its keepers were killed; how it ended nobody saw")
     return LOST
 
 
 def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
-    """What Slurm's `afterok` is to go by. `end` is as the keeper wrote it."""
+    """Return the exit status for Slurm, by which `afterok` goes. `end` is the keeper's record."""
     status, cause = end["status"], end["cause"]
     if cause in ("timeout", "idle_timeout"):
         return TIMED_OUT
@@ -159,11 +158,11 @@ def exit_status(end: Mapping[str, Any], success_codes: Sequence[int]) -> int:
 
 
 class StopSignals:
-    """TERM and USR1: stop, with the job's grace; a TERM after either, and USR2: now.
+    """The stops asked for: TERM and USR1 with the job's grace; USR2, or TERM after either, at once.
 
-    Slurm sends TERM, the client the others: Slurm has TERM for itself, and sends it to the job as
-    well. The client's wish is in its file as well, which is found without any signal: the two of
-    them are one. INT and HUP are meant for a terminal that is not here.
+    Slurm sends TERM, to the job as well; the client sends the others. The client's wish is also in
+    its file, which is read without any signal: both are the same wish. INT and HUP are ignored:
+    there is no terminal here.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -185,11 +184,11 @@ class StopSignals:
         self.stop = self.signalled = True
 
     def read(self, now: bool) -> None:
-        """The client left word that it is to stop."""
+        """Take in a stop that was read from the client's file."""
         self.stop, self.now = True, self.now or now
 
     def wait(self, seconds: float | None, *others: int) -> None:
-        """Until a signal, until one of the `others` can be read, or so long."""
+        """Wait for a signal, for one of the `others` to be readable, or for so many seconds."""
         poller = select.poll()
         for fd in (self.fd, *others):
             poller.register(fd, select.POLLIN)
@@ -204,7 +203,7 @@ class StopSignals:
 def name_of_ours(
     run: bytes, batch: bytes, environ: Mapping[bytes, bytes], asked: StopSignals, patience: float
 ) -> bytes:
-    """Which attempt of the batch this task of the array is. Raises Problem."""
+    """Return the name of the batch's attempt that this task of the array is. Raises Problem."""
     path = os.path.join(run, b"slurm", b"batches", batch + b".json")
     listed = await_json(path, asked, patience)
     if listed is None:
@@ -220,9 +219,9 @@ def name_of_ours(
 
 
 def await_json(path: bytes, asked: StopSignals, patience: float) -> dict[str, Any] | None:
-    """What is in the file; None where it does not show in time, or a stop is asked for.
+    """Return the file's value; None if it does not show in time, or a stop is asked for.
 
-    There is nothing to wait for but time: no file system tells of another machine's writes.
+    It is looked for again and again: no file system reports another machine's writes.
     """
     until = time.monotonic() + patience
     while True:
@@ -234,7 +233,7 @@ def await_json(path: bytes, asked: StopSignals, patience: float) -> dict[str, An
 
 
 def read_json(path: bytes) -> dict[str, Any] | None:
-    """What the file's first line is; None where it is absent, or not whole."""
+    """Return the value of the file's first line; None if it is absent or not whole."""
     look_anew(os.path.dirname(path))
     try:
         with open(path, "rb") as file:
@@ -245,7 +244,7 @@ def read_json(path: bytes) -> dict[str, Any] | None:
 
 
 def look_anew(folder: bytes) -> None:
-    """Opening a directory makes an NFS client ask its server what is there now."""
+    """Open a directory, which makes an NFS client ask its server for what is there now."""
     with contextlib.suppress(OSError):
         os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
@@ -262,7 +261,7 @@ def sync(path: bytes) -> None:
 
 
 class NodeAttempt:
-    """The attempt that is to be run, and its files. `name` is what they are called."""
+    """The attempt that is to be run, and its files, whose name is `name`."""
 
     def __init__(self, run: bytes, name: bytes) -> None:
         slurm = os.path.join(run, b"slurm")
@@ -283,8 +282,10 @@ class NodeAttempt:
         return str(self.ticket["keeper"]["attempt"])
 
     def link_results(self, after: Iterable[bytes]) -> None:
-        """What those attempts left is at `results/JOB`, as this one may look for it there: they
-        have succeeded, and Slurm may know that before a launcher does, or while there is none."""
+        """Link the outputs of those attempts to `results/JOB`, where this attempt looks for them.
+
+        They have succeeded, and Slurm may know that before a launcher does, or without one.
+        """
         for name in after:
             left = os.path.join(b"..", b"out", name)
             link = os.path.join(self.results, name.rpartition(b".")[0])
@@ -295,7 +296,7 @@ class NodeAttempt:
                     os.replace(draft, link)
 
     def read_stop(self) -> tuple[str, str, bool] | None:
-        """Why the client wants it stopped, for whom, whether now; None where it does not."""
+        """Return why the client wants a stop, for whom, whether at once; None if it does not."""
         stop = read_json(self.stop_file)
         if stop is None:
             return None
@@ -303,15 +304,17 @@ class NodeAttempt:
         return reason, str(stop.get("by", "")), bool(stop.get("now"))
 
     def tell_cards(self, gpus: Sequence[Mapping[str, Any]]) -> None:
-        """Add them to the claim as a line of its own, which readers take whole or not at all. What
-        a full disk keeps from being told, the claim tells by numbers."""
+        """Append the cards' names to the claim, as a line that readers take whole or not at all.
+
+        If a full disk prevents that, readers have the cards' numbers from the claim itself.
+        """
         with contextlib.suppress(OSError):
             fd = os.open(self.start_file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             with open(fd, "wb") as file:
                 file.write(json.dumps({"gpus": gpus}).encode() + b"\n")
 
     def beat(self) -> None:
-        """Say that somebody is at work on it, by the time of its claim's file, once in a while."""
+        """Touch the claim's file once in a while, as a sign of life."""
         now = time.monotonic()
         if now - self.beat_at >= BEAT:
             self.beat_at = now
@@ -319,7 +322,7 @@ class NodeAttempt:
                 os.utime(self.start_file)
 
     def new_stop(self) -> tuple[str, str, bool] | None:
-        """The same where it is not what was read last. One stat where nothing is new."""
+        """Return the client's stop if it is new since the last call; else None, after one stat."""
         try:
             file = os.stat(self.stop_file)
         except OSError:
@@ -341,7 +344,7 @@ class NodeAttempt:
         error: str | None = None,
         kind: str | None = None,
     ) -> None:
-        """The end of an attempt that no keeper has seen, as a keeper would have written it."""
+        """Record the end of an attempt that no keeper ran, in a keeper's format."""
         record: dict[str, Any] = {
             "attempt": self.id,
             "pid": None,
@@ -368,7 +371,7 @@ class NodeAttempt:
             say(f"{shown(self.end_file)} cannot be written: {problem.strerror}")
 
     def make_durable(self, end: Mapping[str, Any]) -> None:
-        """Before Slurm hears of the end it is where everybody sees it, power cut or not."""
+        """Flush the end record to the disk, before Slurm hears of the end."""
         try:
             sync(self.end_file)
             sync(os.path.dirname(self.end_file))
@@ -382,10 +385,10 @@ class NodeAttempt:
 def claim(
     path: bytes, record: Mapping[str, Any], link: Callable[[bytes, bytes], None] = os.link
 ) -> bool:
-    """Whether the attempt is ours to run. Raises OSError.
+    """Claim the attempt; return True if it is ours to run. Raises OSError.
 
-    INVARIANT: of all who claim it, on any node, one alone gets True, and the file is never seen
-    half written: link(2) either makes the name of a finished file or finds it taken.
+    INVARIANT: of all claimants, on any node, only one gets True, and no reader sees half a file:
+    link(2) either makes the name of a finished file or finds it taken.
     """
     folder = os.path.dirname(path)
     draft = os.path.join(folder, b".new-" + binascii.hexlify(os.urandom(12)))
@@ -421,7 +424,7 @@ def taken_before(path: bytes) -> str:
 
 
 class Grant:
-    """The cards that Slurm gave this job, as the job's environment tells. Never changes it."""
+    """The cards that Slurm gave this job, by the job's environment, which it never changes."""
 
     def __init__(self, environ: dict[bytes, bytes]) -> None:
         self.environ = environ
@@ -433,7 +436,7 @@ class Grant:
         self.gpus = self.named({})
 
     def check(self, gpus: int) -> None:
-        """Raises Problem where these are not so many. To a job of none they are hidden anyway."""
+        """Raise Problem if Slurm granted another number of cards; a job without cards sees none."""
         if gpus and len(self.visible) != gpus:
             mask = "not set" if self.mask is None else repr(self.mask)
             raise Problem(
@@ -442,13 +445,15 @@ class Grant:
             )
 
     def ask_driver(self) -> None:
-        """Take in what the node's driver calls them: a matter of seconds, where that is sick."""
+        """Set the cards' names from the node's driver, which may take seconds if it is faulty."""
         self.gpus = self.named(driver_says())
 
     def named(self, known: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
-        """Number, identity and name of each; the latter two as `known` tells them. Under device
-        cgroups every job's first card is 0 in the mask, and for the driver; the node's own numbers
-        are in SLURM_JOB_GPUS."""
+        """Return each card's number, identity and name; the latter two from `known`.
+
+        Under device cgroups every job's first card is 0 in the mask, and for the driver; the node's
+        own numbers are in SLURM_JOB_GPUS.
+        """
         numbers = spread(shown(self.environ.get(b"SLURM_JOB_GPUS", b"")))
         found = []
         for place, word in enumerate(self.visible):
@@ -463,8 +468,7 @@ class Grant:
         return found
 
     def record(self, attempt: str) -> dict[str, Any]:
-        """The start record. `pid` is the shim's own; `gpus` are to follow as the driver calls them,
-        where there are any."""
+        """Return the start record; `awaits_cards`: the driver's names of the cards will follow."""
         return {
             "attempt": attempt,
             "job": slurm_id(self.environ),
@@ -489,7 +493,7 @@ def node_name(environ: Mapping[bytes, bytes]) -> str:
 
 
 def slurm_id(environ: Mapping[bytes, bytes]) -> str:
-    """As squeue shows it: `12`, or `12_3` for a task of an array."""
+    """Return Slurm's job number as squeue shows it: `12`, or `12_3` for a task of an array."""
     task = environ.get(b"SLURM_ARRAY_TASK_ID")
     if task is None:
         return shown(environ.get(b"SLURM_JOB_ID", b""))
@@ -501,8 +505,10 @@ def memory_counter(
     own: bytes = b"/proc/self/cgroup",
     mounted: bytes = b"/sys/fs/cgroup",
 ) -> bytes | None:
-    """The file in which the kernel counts what it kills for want of memory in the cgroup of this
-    Slurm job alone; None where Slurm makes none. As in cgroups(7), of either version."""
+    """Return the file that counts the kernel's kills for memory in this Slurm job's own cgroup.
+
+    None if Slurm makes no such cgroup. As in cgroups(7), of either version.
+    """
     job = b"job_" + environ.get(b"SLURM_JOB_ID", b"")
     with contextlib.suppress(OSError), open(own, "rb") as file:
         for line in file:
@@ -527,7 +533,7 @@ def boot() -> str:
 
 
 def spread(text: str) -> list[int]:
-    """`0,2-3` as numbers; empty where it is anything else."""
+    """Return the numbers of a text like `0,2-3`; empty for any other text."""
     numbers: list[int] = []
     for word in filter(None, text.split(",")):
         match = re.match(r"([0-9]+)(?:-([0-9]+))?$", word.strip())
@@ -539,9 +545,9 @@ def spread(text: str) -> list[int]:
 
 
 def driver_says() -> dict[str, tuple[str, str]]:
-    """Identity and name of each card by its number, and by its identity; as `nvidia-smi -L` says.
+    """Return each card's identity and name by its number, and by its identity (`nvidia-smi -L`).
 
-    Empty where there is none, or it takes too long: a driver in trouble answers never.
+    Empty if there is no nvidia-smi, or it takes too long: a faulty driver never answers.
     """
     try:
         process = subprocess.Popen(
@@ -555,13 +561,13 @@ def driver_says() -> dict[str, tuple[str, str]]:
     try:
         said = process.communicate(timeout=DRIVER_PATIENCE)[0]
     except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: in the driver it may be deaf to that
+        process.kill()  # without waiting: inside the driver, SIGKILL may have no effect
         return {}
     return parsed_listing(said.decode("utf-8", "replace"))
 
 
 def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
-    """`GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c...)`, a line a card."""
+    """Parse `nvidia-smi -L`: `GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c...)`, a line a card."""
     known = {}
     for number, name, uuid in re.findall(r"^GPU (\d+): (.*) \(UUID: (\S+)\)", text, re.MULTILINE):
         known[number] = known[uuid] = (uuid, name)
@@ -572,7 +578,7 @@ def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
 
 
 def filled(ticket: Mapping[str, Any], grant: Grant, stack: contextlib.ExitStack) -> dict[str, Any]:
-    """What the keeper's child is to execute, with the node's own values, and the mask.
+    """Return the child's part of the command, with the node's values and the mask filled in.
 
     INVARIANT: the values are plain (`plain`): harmless in JSON, in any quotes of a shell, in a
     pattern of file names. Ports stay reserved until `stack` is closed.
@@ -588,7 +594,7 @@ def filled(ticket: Mapping[str, Any], grant: Grant, stack: contextlib.ExitStack)
     if ticket["node"]["gpus"]:
         changes[coded(ORDER)] = "PCI_BUS_ID"
     else:
-        changes[coded(MASK)] = ""  # Slurm leaves it unset, which shows every card there is
+        changes[coded(MASK)] = ""  # Slurm leaves the mask unset, which shows every card
     return child
 
 
@@ -607,7 +613,10 @@ def value_of(name: str, grant: Grant, stack: contextlib.ExitStack) -> str:
 
 
 def cpus_granted(environ: Mapping[bytes, bytes]) -> int:
-    """Without a plugin that binds processes, all the node's CPUs would seem to be allowed."""
+    """Return how many CPUs Slurm granted, by its variable.
+
+    Without a plugin that binds processes, the affinity mask would name all the node's CPUs.
+    """
     try:
         return max(1, int(environ[b"SLURM_CPUS_ON_NODE"]))
     except (KeyError, ValueError):
@@ -615,9 +624,9 @@ def cpus_granted(environ: Mapping[bytes, bytes]) -> int:
 
 
 def reserve_port(stack: contextlib.ExitStack) -> int:
-    """A port that nobody listens on, and that no launcher on this node has reserved.
+    """Reserve and return a port that nobody listens on and no launcher on this node has reserved.
 
-    As in the package's `gpus/port.py`: the same name in the kernel, so that all keep off it.
+    It binds the same abstract socket name as the package's `gpus/port.py`, so that all see it.
     """
     first, last = port_range()
     ports = list(range(first, last + 1))
@@ -638,7 +647,10 @@ def reserve_port(stack: contextlib.ExitStack) -> int:
 
 
 def port_range() -> tuple[int, int]:
-    """Ports the kernel does not hand out to outgoing connections, where it leaves any."""
+    """Return the first and last port to try: outside the kernel's range of outgoing connections.
+
+    Inside it too, if the kernel leaves too few.
+    """
     first, last = 20_000, 65_535
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
@@ -664,17 +676,19 @@ def is_unused(port: int) -> bool:
 
 
 class Keepers:
-    """A spawner with one pair, as the package's `client.py` has them. Its end is theirs: what
-    runs is then ended, with its grace."""
+    """A spawner with one pair, as in the package's `client.py`.
+
+    When this process dies, they stop the job, with its grace, and exit.
+    """
 
     def __init__(self, environ: dict[bytes, bytes]) -> None:
-        """`environ` is what the job starts from. Raises OSError."""
+        """Start the spawner and one pair; jobs start from `environ`. Raises OSError."""
         self.attempt = ""
         self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pair, pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pair.setblocking(False)
         with control, pair:
-            # Where a standard stream is closed, the socket has its number.
+            # If a standard stream is closed, the socket has its number.
             theirs = fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
             cached = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cached.py")
             try:
@@ -703,7 +717,7 @@ class Keepers:
         self.tell(stop)
 
     def await_end(self, attempt: NodeAttempt, asked: StopSignals) -> dict[str, Any] | None:
-        """The end, once nothing of the attempt is left; None where both keepers are gone."""
+        """Return the end, once no process of the attempt is left; None if both keepers are gone."""
         told: tuple[bool, bool] = (False, False)
         while True:
             stop = attempt.new_stop()
@@ -726,14 +740,14 @@ class Keepers:
                     say(f"{attempt.id}: process {pids} cannot be killed, and is waited for")
 
     def heard(self) -> Iterator[dict[str, Any] | None]:
-        """What has come; at the last None, when nothing is left of them and of what they ran."""
+        """Yield the messages that have come; None, the last, once keepers and job are gone."""
         while True:
             try:
                 data = self.pair.recv(65536)
             except BlockingIOError:
                 return
             except ConnectionResetError:
-                continue  # it left a message of ours unread; its last ones to us still come
+                continue  # the pair left a message of ours unread; its last ones still come
             yield json.loads(data) if data else None
             if not data:
                 return
@@ -745,12 +759,15 @@ class Keepers:
         to: socket.socket | None = None,
     ) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        # Those that are gone say so by their end of file; a full queue holds a stop already.
+        # Keepers that are gone show by their end of file; a full queue holds a stop already.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
             (to or self.pair).sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
-        """Let them go; they leave before us, or Slurm would kill them and say that it did."""
+        """Close the sockets and wait for the keepers to exit.
+
+        If this process exited first, Slurm would kill them and report that.
+        """
         self.pair.close()
         self.control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -758,7 +775,7 @@ class Keepers:
 
 
 def memory_file() -> IO[bytes]:
-    """A file without a name that is never on a disk."""
+    """Open a file without a name that is never on a disk."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("gpulaunch-launch"), "w+b")
     import tempfile  # built for an old glibc
@@ -768,8 +785,10 @@ def memory_file() -> IO[bytes]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What is started meanwhile has our signals blocked, until it has a mask of its own: Slurm
-    signals all processes of a job at once."""
+    """Block our signals, so that a process started inside inherits them blocked.
+
+    Slurm signals all processes of a job at once, and keepers set their own mask only later.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignals.SIGNALS)
     try:
         yield
@@ -781,7 +800,7 @@ def held_back() -> Iterator[None]:
 
 
 def own_environment() -> dict[bytes, bytes]:
-    """As Slurm gave it: an interpreter in the C locale adds LC_CTYPE to its own."""
+    """Return the environment as Slurm gave it, without an interpreter's own LC_CTYPE."""
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -791,7 +810,7 @@ def own_environment() -> dict[bytes, bytes]:
 
 
 def raw(value: object) -> bytes:
-    """Bytes that came through JSON as Latin-1, one character each."""
+    """Return the bytes that came through JSON as Latin-1, one character each."""
     return str(value).encode("latin-1")
 
 
@@ -804,7 +823,7 @@ def shown(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """Only what means nothing to JSON, to a shell, to a path's end and to a pattern."""
+    """Return the text with `_` for characters that JSON, shells, paths or patterns interpret."""
     return re.sub(r"[^A-Za-z0-9._:/-]", "_", text)
 
 

@@ -1,11 +1,11 @@
-"""The client's side of `node.py`: the files that they leave each other on the shared file system.
+"""The client's side of `node.py`: the files by which they talk on the shared file system.
 
     client ─tickets/ batches/ stops/─▶ node.py ─starts/─▶ client       (ends/: see `ends.py`)
        └──────withdraws─▶ starts/ ◀─claims──┘
 
-Whoever writes one writes it elsewhere in the same directory and renames it: a reader sees a whole
-file or none. Names of attempts are written as their bytes, a character each, as the keeper has
-all texts: what is a file's name here is the same one there, whatever either side's locale.
+Each side writes a file under another name in the same directory and renames it: a reader sees a
+whole file or none. Names of attempts are written as their bytes, one character each, so that a
+file has the same name on both sides, whatever their locales.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gpulaunch.process.client import KEEPER, code, for_the_child, for_the_keeper
 from gpulaunch.process.command import Command, NodeSlots
 
 NODE = Path(__file__).with_name("node.py")
-"""The shim; it looks for the others beside itself, so all are copied."""
+"""The shim. It looks for the other programs beside itself, so all are copied."""
 CACHED = Path(__file__).with_name("cached.py")
-"""What starts it and the keepers."""
+"""The program that starts the shim and the keepers."""
 
 PROGRAMS = (CACHED, KEEPER, NODE)
 
@@ -38,8 +38,11 @@ Reason: TypeAlias = Literal["cancelled", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class GrantedGpu:
-    """A card that Slurm granted. `index` is the node's own number for it; `uuid` what the node's
-    driver says, or `NODE/INDEX`; `name` is empty where the driver said nothing."""
+    """A card that Slurm granted.
+
+    `index` is its number on the node; `uuid` is the driver's, or `NODE/INDEX`; `name` is empty if
+    the driver did not answer.
+    """
 
     index: int
     uuid: str
@@ -48,13 +51,13 @@ class GrantedGpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """An attempt was claimed on a node: it is run there, and never again elsewhere.
+    """A node's claim of an attempt: the attempt runs there, and never again elsewhere.
 
-    `job` is Slurm's id (`12_3` for a task of an array), `pid` that of node.py, on `host` (which
-    may be called otherwise than Slurm's `node`). `restart` is how often Slurm had requeued the
-    job, `mask` what it had set, None where nothing; `boot` identifies the node's boot, whose clock
-    `started.mono` is of. With `awaits_cards` the cards are known by their numbers alone: what their
-    node's driver calls them follows, unless the node fails.
+    `job` is Slurm's id (`12_3` for a task of an array), `pid` is node.py's, on `host` (whose name
+    may differ from Slurm's `node`). `restart` is how often Slurm had requeued the job, `mask` the
+    mask that Slurm set, None for none; `boot` identifies the node's boot, to which the clock of
+    `started.mono` belongs. `awaits_cards`: only the cards' numbers are known; their driver's names
+    follow, unless the node fails.
     """
 
     attempt: str
@@ -72,16 +75,16 @@ class NodeStart:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A client claimed the attempt before any node did: it is run nowhere. Why, and for whom."""
+    """A client's claim of an attempt before any node's: it never runs. Why, and for whom."""
 
     reason: Reason
     by: str
 
 
 def read_start(path: str | os.PathLike[str]) -> NodeStart | Withdrawn | None:
-    """Who claimed the attempt, and where; None where nobody did, as far as is to be seen here.
+    """Return who claimed the attempt, and where; None if no claim is visible here.
 
-    Raises OSError where it is there and cannot be read.
+    Raises OSError if the file exists and cannot be read.
     """
     look_anew(os.path.dirname(path))
     try:
@@ -97,7 +100,7 @@ def read_start(path: str | os.PathLike[str]) -> NodeStart | Withdrawn | None:
 
 
 def _claim(record: Mapping[str, Any]) -> NodeStart | Withdrawn:
-    """Raises ValueError, LookupError or TypeError where it is none."""
+    """Return the claim from its record. Raises ValueError, LookupError or TypeError if invalid."""
     if "withdrawn" in record:
         return Withdrawn(_reason(record["withdrawn"]), text(record["by"]))
     mask = record["mask"]
@@ -123,10 +126,10 @@ def _granted(record: Mapping[str, Any]) -> tuple[GrantedGpu, ...]:
 
 
 def last_beat(path: str | os.PathLike[str]) -> float | None:
-    """When the node's side last said that it is at work on the attempt whose start this file tells
-    of: a time of the file server's clock, only good for being compared with another one of these.
+    """Return the time of the node's last sign of life on an attempt, by its start file; or None.
 
-    Opening the file makes an NFS client ask its server. None where it cannot be read.
+    The file server's clock sets it: compare it only with another such time. Opening the file makes
+    an NFS client ask its server. None if the file cannot be read.
     """
     look_anew(os.path.dirname(path))
     try:
@@ -142,9 +145,9 @@ def withdraw(
     by: str,
     link: Callable[[str, str | os.PathLike[str]], None] = os.link,
 ) -> list[bool]:
-    """Claim attempts, by their files in `starts/`, so that no node begins them any more.
+    """Claim attempts, by their files in `starts/`, so that no node starts them any more.
 
-    Of each, whether that came before a node's claim. On the disk when this returns. Raises OSError;
+    Returns for each if that came before a node's claim. Durable when it returns. Raises OSError;
     some may be claimed then.
 
     INVARIANT: as in `claim` of node.py, which is the same for one attempt: link(2) decides.
@@ -172,7 +175,7 @@ def _links(
     names: int,
     link: Callable[[str, str | os.PathLike[str]], None],
 ) -> bool:
-    """Whether the file, which has so many names, is now there as well, and nobody else's was."""
+    """Link the draft, which has so many names, to `path`; return False if that is taken."""
     try:
         link(draft, path)
     except OSError as problem:
@@ -188,9 +191,9 @@ def _links(
 def write_ticket(
     path: str | os.PathLike[str], command: Command, slots: NodeSlots, after: Sequence[str] = ()
 ) -> None:
-    """What node.py is to run; `after`: attempts that have succeeded by then, though not yet.
+    """Write what node.py is to run; `after`: attempts that will have succeeded by then.
 
-    For its owner alone: it holds values of variables. Raises OSError.
+    Only its owner may read the file: it holds values of variables. Raises OSError.
     """
     marks = asdict(slots)
     gpus = marks.pop("gpus")
@@ -205,22 +208,22 @@ def write_ticket(
 def write_stop(
     path: str | os.PathLike[str], reason: Reason, by: str = "", now: bool = False
 ) -> None:
-    """Why the attempt is to stop, `now` without its grace. Raises OSError.
+    """Write why the attempt is to stop, `now`: without its grace. Raises OSError.
 
-    node.py finds it by itself, at once where it gets its signal after that. May be written again
-    with a stronger wish. An attempt that node.py has not begun by then is not begun.
+    node.py reads the file by itself after a while, at once on its signal. A stronger wish may
+    replace it. node.py does not start an attempt that has such a file.
     """
     _write(path, {"reason": reason, "by": by, "now": now})
 
 
 def look_anew(folder: str | os.PathLike[str]) -> None:
-    """Opening a directory makes an NFS client ask its server what is there now."""
+    """Open a directory, which makes an NFS client ask its server for what is there now."""
     with suppress(OSError):
         os.close(os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def put(path: str | os.PathLike[str], data: bytes, durable: bool = False) -> None:
-    """The file, all of it or as it was before; mode 0600. Raises OSError."""
+    """Write the file whole, or leave it as it was; mode 0600. Raises OSError."""
     draft = os.path.join(os.path.dirname(path), f".new-{secrets.token_hex(8)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

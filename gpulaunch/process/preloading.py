@@ -1,8 +1,8 @@
-"""The supervisor's side of a preload server: how it is started, what it says, its pairs.
+"""The supervisor's side of a preload server: its start, its messages, its pairs.
 
-A server is a spawner that begins with importing: `on_readable` gives Ready, Refused or Vanished
-once; after Ready it bears pairs as any spawner does. Never blocks, never decides which jobs go
-where.
+A server is a spawner that imports first: `on_readable` returns PreloadReady, PreloadUnavailable or
+Vanished once; after PreloadReady it forks pairs as any spawner does. Never blocks, never decides
+which jobs go where.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ HOOK = str(FOLDER / "hook")
 IMPORT_TIMEOUT = 600.0
 """Seconds that importing may take."""
 AT_FORK = 20.0
-"""Seconds that what imports have called at forks may take, at one fork."""
+"""Seconds that the hooks that imports registered for forks may take, at one fork."""
 CARDS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
-"""A descriptor that begins so is a card in use."""
+"""The beginnings of device files; an open one means a card in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preload:
-    """What a server is made for.
+    """The interpreter, script and environment that a preload server is made for.
 
     `python` is the interpreter's path, `start` its command line up to its last option, `target` the
     script, or `-m` and a module. `modules`: None finds them by the script. `env` is the whole
-    environment of its first job. Variables that begin with one of `early` libraries read before
-    Python code could; `own` are those which every attempt has its own.
+    environment of the server's first job. Libraries may read variables that begin with one of
+    `early` before any Python code runs; `own` are variables that differ for every attempt. `limit`
+    and `at_fork` are seconds.
     """
 
     python: str
@@ -56,7 +57,11 @@ class Preload:
 
 @dataclass(frozen=True, slots=True)
 class PreloadReady:
-    """It serves. `reads` are the variables that imports read; `left_out` has the reasons."""
+    """The server serves, with these modules after so many seconds.
+
+    `left_out` has the modules that it lacks, with the reasons; `reads` the variables that imports
+    read.
+    """
 
     modules: tuple[str, ...]
     left_out: Mapping[str, str]
@@ -66,21 +71,21 @@ class PreloadReady:
 
 @dataclass(frozen=True, slots=True)
 class PreloadUnavailable:
-    """Jobs cannot be forked from it, in words; nothing of it is left."""
+    """No jobs can be forked from the server, `why` in words; no process of it is left."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
-    """It is gone; pairs forked before live on."""
+    """The server is gone; pairs forked before live on."""
 
 
 News: TypeAlias = PreloadReady | PreloadUnavailable | Vanished
 
 
 class PreloadServer(Spawner):
-    """One interpreter that imports once. `log` is a file that does not exist yet: what it says."""
+    """An interpreter that imports once and forks jobs. `log`, a new file, takes its output."""
 
     def __init__(
         self, preload: Preload, log: str, environ: Mapping[str, str] | None = None
@@ -111,7 +116,10 @@ class PreloadServer(Spawner):
                 os.close(fd)
 
     def on_readable(self) -> News:
-        """To be called when its descriptor is readable, and not again after Refused or Vanished."""
+        """Return what became of the server, once its descriptor is readable.
+
+        Not to be called again after PreloadUnavailable or Vanished.
+        """
         try:
             data = self._socket.recv(1 << 18)
         except ConnectionResetError:

@@ -10,9 +10,9 @@ One file, standard library only, Python 3.8 and newer, run by path.
     keeper ──{"item": 7, "log": ..., "env": ..., "values": {...}}──▶ descriptor 0
            ◀──{"loaded": 12.5}, {"item": 7, "exit": 0}────────────── descriptor 3
 
-Both are moved out of the way before anything else is imported: a function that reads standard
-input or closes it finds /dev/null. An answer with `spoiled` says that the process is not to be
-used again; one with `error`, that the item could not be begun.
+Both descriptors are moved to high numbers before anything else is imported: a function that reads
+standard input or closes it finds /dev/null. An answer with `spoiled` says that the process is not
+to be used again; one with `error`, that the item could not be begun.
 
 A program's items and answers look like this; what it prints goes into the item's log.
 
@@ -39,7 +39,7 @@ ANSWERS = 3
 HIGH = 64
 LONGEST_ANSWER = 65536
 READS = 64
-"""Of 64 KiB, at most in a row: more than a pipe holds, and no program can keep answers waiting."""
+"""Reads of 64 KiB in a row at most: more than a pipe holds, and output never delays answers."""
 
 # Errors after which a process is not trusted with another item: the device's context is gone, or
 # its memory is full of what the failed item left.
@@ -55,7 +55,7 @@ SPOILING_WORDS = (
 
 
 class Item(dict):  # type: ignore[type-arg]
-    """What a job was given: `item["stem"]`, and `item.stem` where no dict has that name."""
+    """A job's item: `item["stem"]`, or `item.stem` unless dict itself has an attribute so named."""
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -68,7 +68,7 @@ class Item(dict):  # type: ignore[type-arg]
 
 
 class ItemPipes:
-    """Items in, answers out, on descriptors that no program hits by accident."""
+    """The descriptors of items and answers, at numbers that no program uses by accident."""
 
     def __init__(self) -> None:
         allowed = os.sysconf("SC_OPEN_MAX")  # the soft limit; -1: there is none
@@ -83,7 +83,7 @@ class ItemPipes:
         self.rest = b""
 
     def next(self) -> dict[str, Any] | None:
-        """The next item; None when there is none any more."""
+        """Return the next item; None after the last."""
         while b"\n" not in self.rest:
             try:
                 data = os.read(self.fd, 1 << 16)
@@ -97,7 +97,7 @@ class ItemPipes:
         return item
 
     def answer(self, **what: object) -> None:
-        """To the keeper; without one there is nobody to work for."""
+        """Send an answer to the keeper; exit if the keeper is gone."""
         try:
             os.write(self.answers, json.dumps(what).encode() + b"\n")
         except OSError:
@@ -144,7 +144,7 @@ class Calls:
         return 0
 
     def begin(self, task: dict[str, Any]) -> None:
-        """This item's log, variables and directory."""
+        """Switch to the item's log, variables and directory."""
         if not task["fresh"]:
             flush()
             log = open_log(task["log"])
@@ -159,7 +159,7 @@ class Calls:
         code = self.guarded(self.load_all, {})
         if os.getpid() == self.pid:
             flush()
-            # Whatever went wrong here would go wrong, or have half happened, for the next item.
+            # The next item would fail the same way, or find the loading half done.
             if self.spoiled and not code:
                 print("worker: the loading ended the program", file=sys.stderr)
                 code = 1
@@ -186,7 +186,7 @@ class Calls:
         return 0
 
     def guarded(self, act: Callable[[dict[str, Any]], int], task: dict[str, Any]) -> int:
-        """Its exit code, whatever it does; a traceback is printed as the interpreter would."""
+        """Call `act` and return its exit code; print a traceback as the interpreter would."""
         try:
             return act(task)
         except SystemExit as error:
@@ -203,7 +203,7 @@ class Calls:
 
 
 def find(name: str) -> Callable[..., object]:
-    """`FILE.py:function` or `package.module:function`."""
+    """Return the function of `FILE.py:function` or `package.module:function`."""
     import importlib
 
     place, _, attribute = name.rpartition(":")
@@ -220,7 +220,7 @@ def find(name: str) -> Callable[..., object]:
 
 
 def load_file(path: str) -> Any:
-    """The file as a module of its own name, once: what it defines can be pickled by that name."""
+    """Import the file once, as a module of its own name, by which its objects can be pickled."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     name = os.path.basename(path)[: -len(".py")]
@@ -244,7 +244,7 @@ def load_file(path: str) -> Any:
 
 
 def spoils(error: BaseException | None) -> bool:
-    """Whether it, or what it came from, says that the process is no good any more."""
+    """Whether the error, or its cause, shows that the process must not take another item."""
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -260,7 +260,7 @@ def spoils(error: BaseException | None) -> bool:
 
 
 def tell(error: BaseException) -> None:
-    """The traceback, from the function's own file on, by the hook that the program may have set."""
+    """Print the traceback from the function's own file on, by the program's excepthook if set."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -272,7 +272,7 @@ def tell(error: BaseException) -> None:
 
 
 def exit_code(error: SystemExit) -> int:
-    """As the interpreter reads it: None is 0, a number itself, anything else is printed."""
+    """Return the status as the interpreter would: None is 0, a number itself, other text 1."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -282,7 +282,7 @@ def exit_code(error: SystemExit) -> int:
 
 
 def flush() -> None:
-    """Python's buffers, then those of C libraries: what an item printed is in its own log."""
+    """Flush Python's buffers, then C libraries', so that an item's output is in its own log."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
@@ -308,8 +308,10 @@ def call(channel: ItemPipes, function: str, load: str) -> int:
 
 
 class Lines:
-    """Between the keeper and a program: items to its standard input, its answers back, and what it
-    prints into the log of the item that it works on."""
+    """Passes items to a program's standard input, its answers to the keeper, its output to logs.
+
+    The output goes into the log of the item that the program works on.
+    """
 
     def __init__(self, channel: ItemPipes, argv: list[str]) -> None:
         self.channel = channel
@@ -328,7 +330,7 @@ class Lines:
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        # The program has its own TERM; it is heard to its end. No SIG_IGN: that would survive exec.
+        # The program gets its own TERM, and is read to its end. SIG_IGN would survive exec.
         signal.signal(signal.SIGTERM, lambda *_: None)
         if not self.start():
             return 127
@@ -349,7 +351,7 @@ class Lines:
                 self.take()
 
     def start(self) -> bool:
-        """The program, with pipes for all it says; False, and words in the log, without one."""
+        """Start the program with pipes for its output; return False, and log why, if that fails."""
         theirs_in, self.stdin = os.pipe()
         self.output, theirs_out = os.pipe()
         self.heard, theirs_answers = os.pipe()
@@ -371,13 +373,13 @@ class Lines:
         return True
 
     def take(self) -> None:
-        """The next item; at the end of them, the end of the program's input."""
+        """Pass the next item to the program; after the last, close the program's input."""
         task = self.channel.next()
         if task is None:
             if self.stdin >= 0:
                 os.close(self.stdin)
                 self.stdin = -1
-            self.item = -1  # nothing more is asked for
+            self.item = -1  # no more items
             return
         self.item = task["item"]
         if task["fresh"]:
@@ -396,7 +398,7 @@ class Lines:
         self.send(line)
 
     def send(self, line: bytes) -> None:
-        """Written while what the program prints is read: it may print before it reads on."""
+        """Write the line while reading the program's output: it may print before it reads on."""
         import select
 
         os.set_blocking(self.stdin, False)
@@ -410,10 +412,10 @@ class Lines:
                 poller.poll(1000)
                 self.pump()
             except OSError:
-                return  # it reads no more: its end, or its answer, comes next
+                return  # the program closed its input: its end, or its answer, comes next
 
     def pump(self) -> None:
-        """What it has printed, into the item's log; a full disk loses it, as for any program."""
+        """Copy the program's output into the item's log; a full disk loses it, as always."""
         for _ in range(READS):
             data = read(self.output) if self.output >= 0 else None
             if data is None:
@@ -463,12 +465,12 @@ class Lines:
         if self.item is None or self.item < 0:
             self.refuse(line, "no item was being worked on")
         self.pump()
-        # With more words after it, it would be out of step with its items: another one goes on.
+        # With more words after its answer, a program is out of step with its items: replace it.
         self.channel.answer(item=self.item, exit=code, spoiled=bool(self.words))
         self.item = None
 
     def refuse(self, line: bytes, why: str = "") -> None:
-        """End at once: a program that answers like this cannot be told which item it is at."""
+        """Log why, kill the program and exit: after such an answer its item is uncertain."""
         self.pump()
         shown = line[:200].decode("utf-8", "backslashreplace")
         why = why or 'expected an exit code or {"exit": 0}'
@@ -481,7 +483,7 @@ class Lines:
         return status if pid else None
 
     def last_words(self, status: int) -> int:
-        """As the program ended, so does this; with an item unanswered, never as a success."""
+        """Die by the program's signal, or return its status, but 1 for 0 without an answer."""
         self.pump()
         self.listen()
         if os.WIFSIGNALED(status):
@@ -489,7 +491,7 @@ class Lines:
             try:
                 import resource
 
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it has dumped its own
+                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has dumped its own
             except (ImportError, OSError, ValueError):
                 pass
             if number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -507,7 +509,7 @@ class Lines:
 
 
 def read(fd: int) -> bytes | None:
-    """None: nothing now. Empty: nothing any more."""
+    """Return what can be read now: None for nothing yet, empty at the end."""
     try:
         return os.read(fd, 1 << 16)
     except BlockingIOError:

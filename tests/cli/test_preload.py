@@ -227,7 +227,7 @@ def servers(launcher: Launcher) -> list[int]:
             guarded = Path(f"/proc/{parent}/comm").read_text() == "keeper-preload\n"
             own = Path(f"/proc/{name}/comm").read_text()
             whole = Path(f"/proc/{name}/environ").read_bytes()
-            if guarded and own != "keeper-outer\n" and mark in whole:
+            if guarded and own != "keeper-guardian\n" and mark in whole:
                 found.append(int(name))
         except OSError:  # it ended meanwhile, or is no process
             continue

@@ -1,4 +1,4 @@
-"""A forked child's last steps: what else than its script a job differs in from its server.
+"""A forked child's last steps: changes what a job has of its own beside its script.
 
 Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
 """
@@ -15,7 +15,7 @@ PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
 
 
 def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
-    """Have /proc show this memory as the command line and the environment. False: it cannot.
+    """Make /proc show this command line and environment; return False if the kernel cannot.
 
     PR_SET_MM_MAP (prctl(2)) wants every bound of the address space at once, and no privilege.
     """
@@ -39,9 +39,10 @@ def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
 
 
 def overwrite(keeper: Any, room: bytes, line: bytes, environment: dict[bytes, bytes]) -> None:
-    """For kernels that cannot show other memory: what fits, into the room made at the start.
+    """Write what fits of command line and environment into the space reserved at the start.
 
-    `room` is the variable that makes it. Of the environment, what tells whose process this is.
+    For kernels that cannot show other memory. `room` is the variable that reserves the space. Of
+    the environment only GPULAUNCH_ variables are written, which tell whose process this is.
     """
     import ctypes
 
@@ -61,7 +62,7 @@ def overwrite(keeper: Any, room: bytes, line: bytes, environment: dict[bytes, by
 def show(
     keeper: Any, room: bytes, name: bytes, argv: list[bytes], environment: dict[bytes, bytes]
 ) -> None:
-    """What /proc shows of the process: the job's name, command line and environment."""
+    """Make /proc show the job's name, command line and environment for this process."""
     import ctypes
 
     keeper.libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
@@ -72,16 +73,16 @@ def show(
 
 
 def seeds() -> Any:
-    """The state of `random`, to be compared and to be set again."""
+    """Return the state of `random`, to be compared and to be set again."""
     import random
 
     return random.getstate()
 
 
 def reseed(seeded: Any) -> None:
-    """Two jobs draw different numbers, as after cold starts, unless an import has seeded.
+    """Seed the random generators, so that two jobs draw different numbers, as after cold starts.
 
-    `seeded`: the state of `random` where one has; a fork draws it anew.
+    A generator that an import seeded keeps its state. `seeded`: that of `random`, else None.
     """
     if seeded is not None:
         sys.modules["random"].setstate(seeded)
@@ -109,7 +110,7 @@ def seeded_by_number(state: Any) -> bool:
 
 
 def refresh_multiprocessing() -> None:
-    """What it took down of the process when it was imported."""
+    """Set what multiprocessing recorded of the process when it was imported to this process's."""
     process: Any = sys.modules.get("multiprocessing.process")
     if process is None:
         return

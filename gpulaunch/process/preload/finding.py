@@ -1,10 +1,10 @@
-"""What a script imports, told from its syntax tree by the interpreter that is to run it.
+"""Finds what a script imports, from its syntax tree, in the interpreter that is to run it.
 
     script ─▶ imports of its top level ─▶ third-party: to be preloaded
-                                     └──▶ files beside it: looked at likewise
+                                     └──▶ files beside it: read likewise
 
 Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer. Reads
-files and imports none of them. Imports inside functions are the script's own choice of a moment.
+files and imports none of them. Leaves imports inside functions to the script.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STANDARD = tuple(
 
 
 class ModulesFound:
-    """Modules to import, in the script's order; those left out, with the reason."""
+    """The modules to import, in the script's order, and those left out, with the reason."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -49,7 +49,7 @@ class ModulesFound:
 
 
 def find(target: list[str]) -> ModulesFound:
-    """`target` is what stands behind the interpreter's options: a script, or `-m` and a module."""
+    """Return the modules that the target imports: a script, or `-m` and a module."""
     found = ModulesFound(os.path.basename(target[0]) if target[0] != "-m" else target[1])
     for path, tree, package in files(target):
         main = path == first_file(target)
@@ -61,7 +61,7 @@ def find(target: list[str]) -> ModulesFound:
 
 
 def sets(target: list[str]) -> set[str]:
-    """The variables of os.environ that its top level sets before, or beside, its imports."""
+    """Return the variables of os.environ that the target's top level sets."""
     return {
         name
         for path, tree, _ in files(target)
@@ -71,7 +71,7 @@ def sets(target: list[str]) -> set[str]:
 
 
 def beside_script(target: list[str]) -> list[str]:
-    """What the interpreter will put first on sys.path for the script or `-m`; none where told."""
+    """Return what the interpreter will put first on sys.path for the target; [] with -I or -P."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return []
     if target[0] == "-m":
@@ -97,7 +97,7 @@ def first_file(target: list[str]) -> str | None:
 
 
 def files(target: list[str]) -> Iterator[tuple[str, ast.Module, str]]:
-    """The script, then the files beside it that it imports; each with its package's name."""
+    """Yield the script, then the files of the user's that it imports, each with its package."""
     first = first_file(target)
     if first is None:
         return
@@ -130,13 +130,13 @@ def parsed(path: str) -> ast.Module | None:
 
 
 def local_file(name: str) -> str | None:
-    """A module's file, where it is the people's own: not installed, not Python's."""
+    """Return a module's file if it is the user's own: not installed, not Python's; else None."""
     path = file_of(name)
     return None if path is None or installed(path) else path
 
 
 def file_of(name: str, main: bool = False) -> str | None:
-    """Without importing its packages, as importlib's `find_spec` would."""
+    """Return a module's file, or None; imports no package, unlike importlib's `find_spec`."""
     top, *rest = name.split(".")
     path = base = None
     try:
@@ -186,7 +186,7 @@ def of_python(path: str) -> bool:
 
 
 def top_level(body: list[ast.stmt], main: bool) -> Iterator[ast.stmt]:
-    """What runs when the file is run (`main`) or imported: not what is in functions and classes."""
+    """Yield the statements that run when the file is run (`main`) or imported."""
     for statement in body:
         if isinstance(statement, ast.If):
             if "TYPE_CHECKING" in ast.dump(statement.test):
@@ -223,7 +223,10 @@ def names_from(statement: ast.stmt) -> list[str]:
 
 
 def environment_names(statement: ast.stmt) -> Iterator[str]:
-    """`os.environ["A"] = ...`, `.setdefault("A", ...)`, `.update(A=...)`, `os.putenv("A", ...)`."""
+    """Yield the variables that a statement sets or removes.
+
+    By `os.environ["A"] = ...`, `.setdefault("A", ...)`, `.update(A=...)`, `os.putenv("A", ...)`.
+    """
     for node in ast.walk(statement):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
             if is_environ(node.value):
@@ -255,7 +258,7 @@ def texts(nodes: list[ast.AST] | list[ast.expr]) -> Iterator[str]:
 
 
 def main() -> None:
-    """For `gpulaunch check`: what would be imported, as JSON."""
+    """Print, for `gpulaunch check`, what would be imported, as JSON."""
     import json
 
     target = sys.argv[1:]

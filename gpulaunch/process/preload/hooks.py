@@ -1,11 +1,11 @@
-"""What imports ask to have called at forks (os.register_at_fork), kept from the keepers' forks.
+"""Keeps the hooks that imports register for forks (os.register_at_fork) from the keepers' forks.
 
     imports register ─▶ before: once, in the server ─▶ after_in_child: once, in each job's process
                                                    └─▶ the job's own forks call all, as after exec
 
-Nothing of an import runs in a server that serves, or in keepers: none of it can hold them up. To
-the server there is one fork, which every job comes from; it does not come back from it, so
-`after_in_parent` is for the job's own forks alone.
+No hook runs in a server that serves, or in keepers, so that none can hold them up. For the hooks
+the server forks once, for all jobs, and does not return from that fork, so `after_in_parent` is for
+the job's own forks alone.
 
 Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
 """
@@ -22,7 +22,7 @@ if False:  # For the type checker: the job's interpreter imports as little as it
 
 
 class Hooks:
-    """Stands for os.register_at_fork from `take` to `give_back`."""
+    """Replaces os.register_at_fork from `take` to `give_back`."""
 
     def __init__(self) -> None:
         self.real: Any = os.register_at_fork
@@ -30,12 +30,12 @@ class Hooks:
         self.taken = False
 
     def take(self) -> None:
-        """Keep what is registered from here on."""
+        """Keep the hooks that are registered from here on."""
         self.taken = True
         os.register_at_fork = self.register_at_fork  # type: ignore[assignment]
 
     def give_back(self) -> None:
-        """In a job: have the interpreter call what was kept, at the job's own forks."""
+        """Register the kept hooks with the interpreter, in a job, for the job's own forks."""
         self.taken = False
         if os.register_at_fork == self.register_at_fork:
             os.register_at_fork = self.real
@@ -51,11 +51,11 @@ class Hooks:
             self.kept.append(hooks)
 
     def before(self) -> None:
-        """Call what is for the parent before a fork, the last registered first."""
+        """Call the hooks for the parent before a fork, the last registered first."""
         call_all([kept["before"] for kept in reversed(self.kept) if "before" in kept])
 
     def after_in_child(self) -> None:
-        """Call what is for a forked child."""
+        """Call the hooks for a forked child."""
         call_all([kept["after_in_child"] for kept in self.kept if "after_in_child" in kept])
 
 
@@ -63,9 +63,9 @@ NAMES = {"before", "after_in_parent", "after_in_child"}
 
 
 def call_all(hooks: list[Callable[[], object]]) -> None:
-    """Call hooks; what one raises is shown and goes no further, as the interpreter has it.
+    """Call hooks and flush what they print; print what one raises, as the interpreter does.
 
-    Nothing that they print is left in memory, or it would come to be in a job's log.
+    Output that stayed in a buffer would come to be in a job's log.
     """
     for hook in hooks:
         try:

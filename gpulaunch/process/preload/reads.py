@@ -1,4 +1,4 @@
-"""Which variables of the environment imports read, and which they set.
+"""Records which variables of the environment imports read, and which they set.
 
 Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
 """
@@ -12,10 +12,10 @@ if False:  # For the type checker: the job's interpreter imports as little as it
 
 
 class Reads:
-    """Which variables Python code reads meanwhile, by name; and what it sets.
+    """Records the variables that Python code reads and sets inside the `with` block.
 
-    A copy of the whole environment (for a child process) reads none; a loop that takes some of it
-    reads those.
+    A copy of the whole environment (for a child process) counts as reading none; a loop that takes
+    some variables reads those.
     """
 
     def __enter__(self) -> Reads:

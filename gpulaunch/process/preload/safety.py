@@ -1,4 +1,4 @@
-"""Whether a fork of this interpreter is what a cold start is: threads, cards, descriptors, tools.
+"""Checks that a fork of this interpreter equals a cold start: threads, cards, descriptors, tools.
 
 Looks, and changes nothing. Runs in the jobs' interpreter, loaded by path: standard library only,
 Python 3.8 and newer.
@@ -22,10 +22,10 @@ def why_not(
     in_child: Callable[[], None],
     at_fork: str,
 ) -> str:
-    """What speaks against forking, in words; empty: nothing.
+    """Return why jobs must not be forked from this interpreter, in words; else "".
 
     `opened` are the descriptors that imports opened, `watched` the tools as they were before;
-    `in_child` is what a forked child begins with, `at_fork` what handlers at forks are called.
+    `in_child` is called first in a forked child; `at_fork` is a name for hooks at forks.
     """
     debug = sys.flags.dev_mode or os.environ.get("PYTHONMALLOC", "").endswith("debug")
     if sys.version_info < (3, 9) and debug:  # a bug of its own: the child's memory is corrupt
@@ -33,7 +33,7 @@ def why_not(
     for name, tool in tools().items():
         if tool is not watched[name]:
             return f"an import replaces {name}"
-    # What has begun CUDA leaves threads and descriptors as well: the reason first.
+    # A library that initialised CUDA leaves threads and descriptors too: name CUDA, the cause.
     for why in (
         after_a_fork(in_child, at_fork),
         driver_in_use(),
@@ -48,9 +48,9 @@ def why_not(
 
 
 def shadowed(path: list[str], early: frozenset[str]) -> str:
-    """A file beside the script that has the name of a module of Python's own which only we needed.
+    """Return words about a file beside the script that shadows a module that we imported; else "".
 
-    A cold start would import that file.
+    A cold start would import that file instead of Python's own module.
     """
     ours = {name for name in sys.modules if "." not in name} - early
     for place in path:
@@ -62,7 +62,7 @@ def shadowed(path: list[str], early: frozenset[str]) -> str:
 
 
 def tools() -> dict[str, Any]:
-    """What the keepers stand on. Libraries that replace it (gevent, eventlet) are not for them."""
+    """Return the functions that keepers need, which some libraries replace (gevent, eventlet)."""
     import json
     import select
     import signal
@@ -87,7 +87,7 @@ def descriptors() -> list[int]:
     for name in os.listdir("/proc/self/fd"):
         try:
             os.fstat(int(name))
-        except OSError:  # that of the listing
+        except OSError:  # the listing's own descriptor
             continue
         found.append(int(name))
     return found
@@ -109,9 +109,10 @@ def why_not_shared(fd: int, cards: tuple[str, ...]) -> str:
 
 
 def after_a_fork(in_child: Callable[[], None], what: str) -> str:
-    """What torch says of itself in a forked child; handlers that stop threads at forks have run.
+    """Fork a child as a trial; return what is wrong there, such as a device in use; else "".
 
-    The child forks twice as well: a lock that a handler keeps, in either process, shows there.
+    Hooks that stop threads at forks have run by then. The child forks twice itself: a lock that a
+    hook keeps, in either process, shows there.
     """
     read, write = os.pipe()
     pid = os.fork()
@@ -142,7 +143,10 @@ def after_a_fork(in_child: Callable[[], None], what: str) -> str:
 
 
 def driver_in_use() -> str:
-    """libcuda is mapped by libraries that only link to it; the driver tells if it was begun."""
+    """Return words if CUDA's driver was initialised; else "".
+
+    Libraries that only link to libcuda map it as well, so the driver itself is asked.
+    """
     with open("/proc/self/maps", "rb") as file:
         if not any(b"libcuda.so" in line for line in file):
             return ""
@@ -168,7 +172,7 @@ def thread_names(tasks: list[str]) -> str:
 
 
 def local_files(installed: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
-    """The imported files that are people's own, who edit them while a run goes on."""
+    """Return the user's own imported files, each with its stamp: they may change during a run."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {file: stamp(file) for file in files if isinstance(file, str) and not installed(file)}
 

@@ -2,9 +2,9 @@
 
     supervisor ─exec─▶ guard ─fork, exec─▶ server ─fork─▶ guardian ─▶ monitor ─▶ job (no exec)
 
-What it owns: importing, saying whether jobs may be forked after it, and a forked child's last steps
-from keeper to job. What it never does: run the job's script. The server is an interpreter that was
-started with the jobs' own options and script, and has not come to the script yet (see
+What it owns: importing, the check whether jobs may be forked afterwards, and a forked child's last
+steps from keeper to job. What it never does: run the job's script. The server is an interpreter
+that was started with the jobs' own options and script, and has not opened the script yet (see
 `hook/sitecustomize.py`). Its forked jobs go on from there, so that `__main__`, tracebacks,
 `sys.path`, atexit, exit status and flushing are the interpreter's own work, as in a cold start.
 
@@ -12,15 +12,15 @@ The keepers are `keeper.py`, loaded by path, with all that it promises. Standard
 Python 3.8 and newer; no import from the package.
 
 The guard runs as `python -I -S server.py CONTROL SPEC` in gpulaunch's interpreter. It ends the
-server, and whatever imports have started, when they take too long or the supervisor goes away; once
-the server serves, it only waits for it.
+server, and all processes that imports have started, when they take too long or the supervisor goes
+away; once the server serves, the guard only waits for its end.
 
     before it serves                 then
     supervisor dies                  guard kills the server and sweeps
     guard dies                       the kernel kills the server (PR_SET_PDEATHSIG)
     server dies, hangs or refuses    guard says why and sweeps; the jobs start cold
-    hooks of imports at forks hang   likewise, and sooner; `hooks.py` and `quiet_fork` keep them
-                                     from its keepers
+    hooks of imports at forks hang   likewise, and sooner; `hooks.py` and `quiet_fork` keep such
+                                     hooks from its keepers
     afterwards                       as for any spawner: pairs go on, the supervisor starts another
 """
 
@@ -41,11 +41,11 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class PreloadRefused(Exception):
-    """Why jobs are not forked from here, in words."""
+    """Jobs cannot be forked from this interpreter; the text says why."""
 
 
 def load(path: str) -> Any:
-    """A module that is in nobody's sys.modules."""
+    """Load a module by its path, without an entry in sys.modules."""
     import types
 
     module = types.ModuleType("gpulaunch_" + os.path.basename(path)[:-3])
@@ -63,7 +63,7 @@ def read_spec(fd: int) -> dict[str, Any]:
 
 
 def raw(text: str) -> bytes:
-    """Bytes that came through JSON as Latin-1, one character each."""
+    """Return the bytes that came through JSON as Latin-1, one character each."""
     return text.encode("latin-1")
 
 
@@ -75,7 +75,7 @@ def raw_dict(texts: dict[str, str]) -> dict[bytes, bytes]:
 
 
 class Guard:
-    """Watches over a server until it serves."""
+    """The process that watches a server until it serves."""
 
     def __init__(self, control: int, spec: int) -> None:
         import signal
@@ -117,7 +117,7 @@ class Guard:
         os._exit(1)
 
     def watch(self) -> None:
-        """Until the server serves, or never will."""
+        """Watch until the server serves, or never will; then wait for its end."""
         import json
         import select
         import time
@@ -149,11 +149,11 @@ class Guard:
         if "refused" in answer:
             self.give_up(str(answer["refused"]))
         self.keeper.prctl(PR_SET_CHILD_SUBREAPER, 0)
-        # Not as keepers send: without this word, the supervisor would wait for ever.
+        # A blocking send, unlike keepers': without this message the supervisor would wait for ever.
         self.channel.socket.send(json.dumps({"is": "ready", **answer}).encode())
         self.channel.socket.close()
         os.close(self.report)
-        # What goes wrong from here on is the server's supervisor's to see, by its end of file.
+        # From here on the supervisor sees by the end of file if the server fails.
         os.waitpid(self.server, 0)
 
     def what_took_long(self) -> str:
@@ -162,7 +162,7 @@ class Guard:
         return f"importing took longer than {float(self.spec['limit']):g} s"
 
     def reap(self) -> None:
-        """What imports started and left behind; the server itself stays for `how_it_ended`."""
+        """Reap what imports started and left behind, but not the server: see `how_it_ended`."""
         for pid in self.keeper.children():
             if pid != self.server:
                 os.waitpid(pid, os.WNOHANG)
@@ -177,7 +177,7 @@ class Guard:
         return "it does not begin with what PYTHONPATH names (sitecustomize)"
 
     def give_up(self, why: str = "") -> None:
-        """Nothing is left of it when the supervisor hears."""
+        """Kill the server and all below it, then tell the supervisor why, and exit."""
         self.keeper.Sweep(self.channel).to_the_end()
         if why:
             self.channel.send({"is": "refused", "why": why})
@@ -194,10 +194,11 @@ def refuse(report: int, why: str) -> None:
 
 
 def enter(asked: str, import_own: Callable[[], None]) -> None:
-    """Returns in a forked job alone. `asked` is `STAGE:REPORT:CONTROL:SPEC`, the latter three fds.
+    """Become the server; return in a forked job alone.
 
-    The first stage runs `-c pass`: an interpreter that does not come here does nothing at all. Only
-    then is it started again with the job's script, which must never run in a server.
+    `asked` is `STAGE:REPORT:CONTROL:SPEC`, the latter three descriptors. The first stage runs with
+    `-c pass`, so that an interpreter that does not come here does nothing at all. Only then is it
+    started again with the job's script, which must never run in a server.
     """
     early = frozenset(sys.modules)
     stage, *fds = asked.split(":")
@@ -207,7 +208,7 @@ def enter(asked: str, import_own: Callable[[], None]) -> None:
         env = raw_dict(spec["env"])
         env[b"GPULAUNCH_PRELOAD"] = b"2:%d:%d:%d" % (report, control, spec_fd)
         env[ROOM.encode()] = b" " * ROOM_SIZE
-        # The last word makes room for the jobs' command lines, as `ps` shows them.
+        # The last argument reserves space for the jobs' command lines, as `ps` shows them.
         argv = [raw(word) for word in [*spec["start"], *spec["target"], " " * ROOM_SIZE]]
         os.execve(raw(spec["python"]), argv, env)
     os.close(spec_fd)
@@ -250,7 +251,10 @@ class Server:
     # ── Before it serves ────────────────────────────────────────────────────────────────────────
 
     def prepare(self, import_own: Callable[[], None]) -> None:
-        """Import, look whether it is safe to fork, and say so. Raises Refused, and what not."""
+        """Import, check that forking is safe, and report it.
+
+        Raises PreloadRefused, and any exception of an import.
+        """
         import time
 
         spec = self.spec
@@ -291,9 +295,9 @@ class Server:
         )
 
     def mend_environment(self) -> None:
-        """Take out what led here, so that imports see the job's environment."""
+        """Remove what started this server, so that imports see the job's environment."""
         given = raw_dict(self.spec["env"])
-        # As the interpreter itself sets it in a C locale (PEP 538).
+        # The interpreter itself sets LC_CTYPE in a C locale (PEP 538).
         if b"LC_CTYPE" not in given:
             self.coerced = os.environb.get(b"LC_CTYPE", b"")
         os.environ.pop(ROOM, None)
@@ -332,7 +336,7 @@ class Server:
         return modules, left_out
 
     def check(self, watched: dict[str, Any], before: set[int], reads: set[str]) -> None:
-        """Raises Refused where a fork of this process would not be what a cold start is."""
+        """Raise PreloadRefused if a fork of this process would differ from a cold start."""
         spec = self.spec
         own = sorted(reads & set(spec["own"]))
         if own:
@@ -355,7 +359,7 @@ class Server:
             raise PreloadRefused(why)
 
     def in_child(self, parent: int) -> Callable[[], None]:
-        """What a forked child of `parent` begins with before this process serves."""
+        """Return what a forked child of `parent` calls first, before this process serves."""
 
         def begin() -> None:
             self.keeper.settle_in(parent)
@@ -364,10 +368,10 @@ class Server:
         return begin
 
     def settle(self) -> None:
-        """From an interpreter to a spawner.
+        """Turn this interpreter into a spawner.
 
-        What is there now is frozen: no collection of a job copies its memory. Not so `__main__`,
-        or what the script leaves in it would not be finalised at the end.
+        Freezes all objects, so that no collection in a job copies their memory. Not `__main__`:
+        what the script leaves there would not be finalised at the end.
         """
         import gc
         import signal
@@ -393,7 +397,7 @@ class Server:
             gc.freeze()
 
     def tell(self, **words: object) -> None:
-        """It serves from here on; the guard need not watch any longer."""
+        """Report to the guard that the server serves, which ends its watch."""
         import json
 
         self.keeper.prctl(PR_SET_PDEATHSIG, 0)
@@ -401,7 +405,7 @@ class Server:
         os.close(self.report)
 
     def serve(self) -> None:
-        """Ends this process, or returns in a job."""
+        """Fork pairs until the supervisor is gone, then exit; return in a job alone."""
         continues = False
         try:
             self.spawner.serve()
@@ -418,9 +422,10 @@ class Server:
     def go_on_as_job(
         self, spec: dict[str, Any], monitor: Any, environment: dict[bytes, bytes]
     ) -> None:
-        """In the forked child, whose streams, directory and isolation are the job's already.
+        """Make the forked child the job: its command line, environment, handlers, descriptors.
 
-        Raises ContinueInChild. Returns where the job has to start cold after all, having said why.
+        Its streams, directory and isolation are the job's already. Raises ContinueInChild; returns,
+        after it has said why, if the job has to start cold after all.
         """
         import signal
 
@@ -472,7 +477,7 @@ class Server:
 
 
 class LeftOutOfCollection:
-    """The collector does not know these objects meanwhile, and so does not freeze them."""
+    """Hides objects from the garbage collector inside the `with` block, so that none is frozen."""
 
     def __init__(self, *objects: object) -> None:
         import ctypes
@@ -491,11 +496,11 @@ class LeftOutOfCollection:
 
 
 def quiet_fork() -> Callable[[], int]:
-    """A fork at which nothing is called that C libraries and Python modules asked to have called.
+    """Return a fork that calls no hooks of C libraries or Python modules.
 
     `_Fork` (glibc 2.34, musl 1.2.3, POSIX.1-2024) is fork without pthread_atfork's handlers, and
-    the interpreter hears nothing of it. What it would do in the child concerns other threads, which
-    a server does not have. Where the C library has none, it is os.fork.
+    the interpreter does not notice it. What the interpreter would do in the child concerns other
+    threads, which a server does not have. Without `_Fork` in the C library it is os.fork.
     """
     import ctypes
 

@@ -1,12 +1,13 @@
 """Turns an interpreter that is about to run a job's script into the server that forks such jobs.
 
-The server is started by the job's own command line, with this directory first on PYTHONPATH. The
-interpreter comes here when it has set itself up and before it looks at the script; `../server.py`
-imports what is to be preloaded, and forks. A forked job returns from here, and the interpreter
-goes on as it always does: it opens the script and runs it, in frames, with flags, with an end that
-are its own. It takes itself out (sys.path, sys.modules, the importer's cache) before anything else.
+The job's own command line starts the server, with this directory first on PYTHONPATH. The
+interpreter imports this module once it has set itself up and before it opens the script;
+`../server.py` imports what is to be preloaded, and forks. A forked job returns from here, and the
+interpreter goes on as it always does: it opens the script and runs it, in frames, with flags and
+with an end of its own. First of all this module removes itself from sys.path, sys.modules and the
+importer's cache.
 
-Without GPULAUNCH_PRELOAD in the environment it only steps aside. Any Python reads it, 2.7 too.
+Without GPULAUNCH_PRELOAD in the environment it does nothing else. Any Python can read it, 2.7 too.
 """
 
 import os
@@ -27,7 +28,7 @@ def step_aside():
 
 def import_own():
     # type: () -> None
-    """The program's own sitecustomize. An ImportError of that name says: there is none."""
+    """Import the program's own sitecustomize. An ImportError of that name: there is none."""
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
