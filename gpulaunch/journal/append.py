@@ -1,11 +1,13 @@
-"""The journal's one writer: whole lines appended to `events.jsonl`, or kept until they can be.
+"""The journal's one writer: appends whole lines to `events.jsonl`, or keeps them until it can.
 
 Owns the file's end. Never changes an acknowledged line, never decides when to give up: `append`
-and `retry` say whether everything is on file, `failure` why not, and the supervisor acts on that.
+and `retry` return whether everything is on file, `failure` says why not, and the supervisor acts
+on that.
 
 A line is acknowledged when `write` took all of it: a SIGKILL after that loses nothing (the page
-cache is the kernel's). `sync` guards against a power cut as well, and hears of what network file
-systems only say then (a full quota): such lines are kept until then, and written again.
+cache is the kernel's). `sync` guards against a power cut as well. Network file systems report some
+errors (a full quota) only then: so lines are kept until they are synced, and written again if that
+fails.
 
 INVARIANT: between calls the file ends with a whole line, unless `_torn`.
 """
@@ -66,7 +68,7 @@ class Journal:
 
     @classmethod
     def create(cls, rundir: RunDir) -> Journal:
-        """A new journal. Raises UsageError where the directory already holds a run."""
+        """Create and return a new journal. Raises UsageError where the directory holds a run."""
         try:
             fd = regular(rundir.events, _FLAGS | os.O_CREAT)
         except OSError as error:
@@ -83,7 +85,7 @@ class Journal:
 
     @classmethod
     def reopen(cls, rundir: RunDir) -> Journal:
-        """The journal of a run that goes on, a torn last line cut off.
+        """Open the journal of a run that goes on, cut a torn last line off, and return it.
 
         Raises BusyJournalError while another process writes it, DamagedJournalError where a line
         before the last is not what was written, UsageError where there is none.
@@ -123,15 +125,15 @@ class Journal:
 
     @property
     def gone(self) -> bool:
-        """The file was deleted, or its directory was deleted, moved or replaced."""
-        # Its inode number cannot be another file's as long as we have it open.
+        """True once the file was deleted, or its directory was deleted, moved or replaced."""
+        # No other file gets its inode number while this process has it open.
         ours = os.fstat(self._fd)
         try:
             named = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
-            return False  # it cannot be asked after: the next write will tell
+            return False  # not known: the next write reports the error
         return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino)
 
     def _what_is_gone(self) -> str:
@@ -140,19 +142,19 @@ class Journal:
         return f"{self.path.parent} was deleted or moved"
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
-        """Record the facts, in order. False: some lines wait in memory, see `failure`."""
+        """Record the facts, in order. False: some lines wait in memory; `failure` says why."""
         for fact, at in facts:
             self._pending.append(encode(self._next, fact, at))
             self._next += 1
             if len(self._pending) >= _BATCH_LINES and self.failure is None:
-                # All lines of a long list at once, and again until the sync, would be tens of
+                # The lines of a long job list, pending and not yet synced, would take tens of
                 # megabytes.
                 self.retry()
                 self.sync()
         return self.retry()
 
     def retry(self) -> bool:
-        """Write what is pending. True when every line so far is on file and the file is there."""
+        """Write pending lines; return whether all lines are on file and the file still exists."""
         try:
             if self.gone:
                 raise FileNotFoundError(errno.ENOENT, self._what_is_gone())
@@ -167,7 +169,7 @@ class Journal:
         return True
 
     def sync(self) -> bool:
-        """Whether the disk holds all that was written. What it refuses is pending again."""
+        """Sync to disk; return whether it holds all lines. Lines that it lacks are pending again."""
         if self._unsynced:
             try:
                 self._fdatasync(self._fd)
@@ -178,7 +180,7 @@ class Journal:
         return not self._taken_back
 
     def close(self) -> None:
-        """Sync and let go of the file. Lines still pending are lost: `retry` first."""
+        """Sync and close the file. Lines still pending are lost: call `retry` first."""
         if self._fd < 0:
             return
         self.sync()
@@ -191,7 +193,7 @@ class Journal:
         done = 0
         self._torn = True
         try:
-            # A short write is a disk that is filling up: the next one says what the matter is.
+            # A short write means that the disk is filling up: the next write raises the error.
             while done < len(data):
                 written = self._write(self._fd, data[done:])
                 if not written:
@@ -199,7 +201,7 @@ class Journal:
                 done += written
             self._torn = False
         finally:
-            # What came whole counts; the torn line goes, and waits with the rest.
+            # Whole lines count; a torn one is cut off, and stays pending with the rest.
             self._acknowledge(data[: data.rfind(b"\n", 0, done) + 1])
             self._mend()
 
@@ -212,13 +214,13 @@ class Journal:
             self._pending.popleft()
 
     def _mend(self) -> None:
-        # Also after an error: a write that failed may have left something behind all the same.
+        # Also after an error: a write that failed may have written something all the same.
         if self._torn:
             os.ftruncate(self._fd, self._size)
             self._torn = False
 
     def _take_back(self) -> None:
-        """The kernel reports a lost page once and then forgets it: write these lines again."""
+        """Make all unsynced lines pending again: the kernel reports a lost page only once."""
         data = b"".join(self._unsynced)
         self._pending.extendleft(reversed(data.splitlines(keepends=True)))
         self._size -= len(data)
@@ -226,8 +228,8 @@ class Journal:
 
 
 def require_unwritten(rundir: RunDir) -> None:
-    """Raises BusyJournalError where another process, on whatever machine, writes the journal, or
-    where the file system has no locks that would tell; UsageError where there is none.
+    """Raise BusyJournalError where another process, on any machine, writes the journal, or where
+    the file system has no locks to find out; UsageError where there is no journal.
     """
     try:
         fd = regular(rundir.events, _FLAGS)
@@ -244,8 +246,11 @@ def require_unwritten(rundir: RunDir) -> None:
 
 
 def _claim(path: Path, fd: int) -> None:
-    """Beside the control socket, which excludes within one network namespace only, and has to do
-    where the file system has no locks. Raises BusyJournalError."""
+    """Lock the journal. Raises BusyJournalError where another process has it.
+
+    The control socket excludes others only within one network namespace. On a file system without
+    locks, it has to do.
+    """
     try:
         lock(fd)
     except BlockingIOError:
@@ -255,9 +260,9 @@ def _claim(path: Path, fd: int) -> None:
 
 
 def lock(fd: int) -> bool:
-    """Keep every other launcher from writing the journal. False: the file system has no locks.
+    """Lock the journal, so that no other launcher writes it; False: the file system has no locks.
 
-    Raises BlockingIOError where somebody has it.
+    Raises BlockingIOError where another process has the lock.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

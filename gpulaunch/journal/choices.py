@@ -1,10 +1,10 @@
-"""What was chosen for a run on a command line, and holds until something else is chosen for it.
+"""Options of a run that were given on a command line, and hold until others are given.
 
     run --gpus 0,1 ─▶ Choices ─▶ manifest ─▶ resume --pin warn: Choices.over(those) ─▶ manifest
 
-In it: options that say which jobs run, where and how. Not in it: what one start alone is about
-(how long it waits for a first card, what it prints and where, whether it detaches). The engine and
-the options for sbatch are the manifest's own members.
+These say which jobs run, where and how. Options that hold for one start are not among them (how
+long it waits for a first card, what it prints and where, whether it detaches). The engine and the
+options for sbatch are the manifest's own members.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpulaunch.core.selection import parse_selection
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """None, and an empty `only`: nothing was said, and the default or the job file holds.
+    """A run's options. None, or an empty `only`: not given, the default or the job file holds.
 
     `simulate` 0 means the real cards, `max_failures` and `breaker` 0 mean no such limit; `only`
     are patterns of job names.
@@ -38,22 +38,22 @@ class Choices:
     preload: bool | None = None
 
     def over(self, before: Choices) -> Choices:
-        """These choices, and where they say nothing, those of `before`."""
+        """Return these choices, with those of `before` where these were not given."""
         if self.max_failures is not None and self.fail_fast is None:
-            before = replace(before, fail_fast=None)  # which would end the run before that number
-        return replace(before, **dict(self._said()))
+            before = replace(before, fail_fast=None)  # fail_fast would end the run too early
+        return replace(before, **dict(self._given()))
 
     def words(self) -> tuple[str, ...]:
-        """The options as somebody would type them: `--gpus 0,1`, `--no-preload`."""
-        return tuple(word for name, value in self._said() for word in _typed(name, value))
+        """Return the options as a person would type them: `--gpus 0,1`, `--no-preload`."""
+        return tuple(word for name, value in self._given() for word in _typed(name, value))
 
     def elsewhere(self) -> Choices:
-        """What is left of these choices where another engine has the cards."""
+        """Return the choices that hold where another engine than `local` has the cards."""
         local = replace(self, simulate=None, share_busy=None)
         named = self.gpus is not None and parse_selection(self.gpus).which is not None
         return replace(local, gpus=None) if named else local
 
-    def _said(self) -> Iterator[tuple[str, Any]]:
+    def _given(self) -> Iterator[tuple[str, Any]]:
         for field in fields(self):
             value = getattr(self, field.name)
             if value not in (None, ()):

@@ -1,4 +1,4 @@
-"""A fact and one line of `events.jsonl`. Owns the line's form; opens no file.
+"""Writes a fact as one line of `events.jsonl`, and reads it. Owns the line's form; opens no file.
 
     {"n":7,"t":"2026-11-20T07:42:15.123456Z","m":4242.000001,"e":"attempt_started",
      "job":"fold-a","attempt":1,"pid":4711,"c":"9c1185a5"}
@@ -34,12 +34,12 @@ _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
 
 
 class BadLineError(ValueError):
-    """A line that is not what was written: torn, changed, or never a journal's."""
+    """A line is not what was written: torn, changed, or never a journal's."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalLine:
-    """One line, read and checked."""
+    """One line that was read and checked: its number, its fact, and when that came true."""
 
     number: int
     fact: Fact
@@ -47,13 +47,13 @@ class JournalLine:
 
 
 def now() -> Instant:
-    """This moment, to the microsecond: such an Instant survives the journal exactly."""
+    """Return this moment, to the microsecond: such an Instant survives the journal exactly."""
     mono, utc = time.monotonic_ns() // 1000, time.time_ns() // 1000
     return Instant(mono / 1_000_000, utc / 1_000_000)
 
 
 def encode(number: int, fact: Fact, at: Instant) -> bytes:
-    """The fact's line, with its newline."""
+    """Return the fact's line, with its newline."""
     cls: type = type(fact)
     shape = shape_of(cls)
     head = f'{{"n":{number},"t":"{iso(at.utc)}","m":{at.mono:.6f},"e":"{shape.kind}"'
@@ -63,7 +63,7 @@ def encode(number: int, fact: Fact, at: Instant) -> bytes:
 
 
 def decode(line: bytes) -> JournalLine:
-    """The fact of a line without its newline.
+    """Return the fact, number and time of a line, which is given without its newline.
 
     Raises BadLineError where the checksum or the form is wrong, UnknownKindError for what another
     version of gpulaunch wrote.
@@ -86,7 +86,10 @@ def decode(line: bytes) -> JournalLine:
 
 
 def check(line: bytes) -> int:
-    """The number of a line whose checksum holds, its fact unread. Raises BadLineError."""
+    """Return the number of a line whose checksum holds, without reading its fact.
+
+    Raises BadLineError.
+    """
     body = _body(line)
     digits = body[5 : body.find(b",", 5)]
     if not body.startswith(b'{"n":') or not digits.isdigit():
@@ -95,7 +98,7 @@ def check(line: bytes) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON in UTF-8. Raises ValueError for inf and nan, which JSON cannot say."""
+    """Return compact JSON in UTF-8. Raises ValueError for inf and nan, which JSON cannot say."""
     try:
         return _READABLE(value).encode()
     except UnicodeEncodeError:
@@ -103,13 +106,13 @@ def to_json(value: Any) -> bytes:
 
 
 def iso(utc: float) -> str:
-    """`2026-11-20T07:42:15.123456Z` of seconds since 1970."""
+    """Return seconds since 1970 as `2026-11-20T07:42:15.123456Z`."""
     seconds, micros = divmod(round(utc * 1_000_000), 1_000_000)
     return f"{_date(seconds)}.{micros:06d}Z"
 
 
 def from_iso(text: str) -> float:
-    """Seconds since 1970 of what `iso` wrote. Raises ValueError for anything else."""
+    """Return the seconds since 1970 that `iso` wrote. Raises ValueError for any other text."""
     if len(text) != 27 or text[19] != "." or text[26] != "Z":
         raise ValueError(f"expected a UTC time like 2026-11-20T07:42:15.123456Z, found {text!r}")
     return (_seconds(text[:19]) * 1_000_000 + int(text[20:26])) / 1_000_000

@@ -14,18 +14,20 @@ from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
 
 MAX_JOURNAL_BYTES = 8 << 20
-"""Bytes of a journal: about a third of a second, and the events of some 20,000 jobs."""
+"""Bytes of a journal that is read: a third of a second, and the events of some 20,000 jobs."""
 
 
 RUNS = 3
-"""How many earlier runs are asked: the newest may have been stopped before it had begun."""
+"""Earlier runs that are read at most: the newest may have been stopped before it had begun."""
 
 
 def durations_of(
     runs: Iterable[RunDir], digests: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Seconds of each job's last success in any of these runs, the newest first; as many of them
-    as are small enough together. `digests` as for `durations`."""
+    """Return the seconds of each job's last success in these runs, which come newest first.
+
+    Reads as many of them as are small enough together. `digests` as for `durations`.
+    """
     found: dict[str, float] = {}
     room = MAX_JOURNAL_BYTES
     for run in islice(runs, RUNS):
@@ -37,10 +39,10 @@ def durations_of(
 def durations(
     run: RunDir | None, most: int | None = None, digests: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Seconds of each job's last success, by name; nothing where there is no run to be read.
+    """Return the seconds of each job's last success, by name; none where no run can be read.
 
-    `digests` are those of the jobs as they are now, by name: what they took under another
-    definition says nothing.
+    `most`: bytes of its journal at most. `digests`: those of the jobs as they are now, by name;
+    only successes under these definitions count.
     """
     try:
         if run is None or _size(run) > (MAX_JOURNAL_BYTES if most is None else most):
@@ -58,7 +60,10 @@ def durations(
 
 
 def durations_before(run: RunDir, digests: Mapping[str, str] | None = None) -> dict[str, float]:
-    """The same of the run of the same file before this one: what this one began with."""
+    """Return the seconds of each job in the run of the same file before this one, by name.
+
+    These were what this run's expectations began with.
+    """
     earlier = before(run)
     if earlier is None or _size(run) > MAX_JOURNAL_BYTES:
         return {}

@@ -1,11 +1,11 @@
-"""How a run is found: by directory, name, id or job file; left out, the newest one here.
+"""Finds a run by its directory, name, id or job file; where nothing is given, the newest here.
 
     working directory ─┐
     else a parent ─────┴─▶ the nearest that has a run ─▶ its runs, newest first
 
-A run in which nothing was started, and which is over, counts as none: it is found by its own
-directory, name or id alone. In a parent only this user's runs count: what somebody else may have
-laid into `/tmp` is not taken up from below. Asks no live run anything beyond whether it lives.
+A run that is over, and in which nothing was started, counts as none: it is found by its own
+directory, name or id alone. In a parent only this user's runs count: a run that somebody else put
+into `/tmp` is not found from a directory below. Asks a live run nothing but whether it lives.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gpulaunch.journal.rundir import LATEST, RUNS, RunDir
 
 _LAUNCHED = b'"e":"attempt_launched"'
 _MAX_CHARACTERS_REPEATED = 100
-"""So many letters of what was typed are repeated in an error."""
+"""Characters of what a person typed that an error repeats at most."""
 
 
 class NoSuchRunError(UsageError):
-    """Nothing that was typed for a run means one."""
+    """What a person typed for a run is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Here:
 
 
 def working_directory() -> Path:
-    """The working directory. Raises UsageError where it was deleted."""
+    """Return the working directory. Raises UsageError where it was deleted."""
     try:
         return Path.cwd()
     except OSError:
@@ -51,25 +51,25 @@ def working_directory() -> Path:
 
 
 def runs(directory: Path) -> list[RunDir]:
-    """The runs under `directory`/gpulaunch-runs, newest first; also those that count as none."""
+    """Return all runs under `directory`/gpulaunch-runs, newest first, also unstarted ones."""
     found = [run for run in _directories(directory / RUNS) if run.holds_run]
     return sorted(found, key=_age, reverse=True)
 
 
 def counts(run: RunDir) -> bool:
-    """Whether anything was started in the run, or may yet be since it lives."""
+    """Whether anything was started in the run, or may still be because it lives."""
     if _launched(run):
         return True
     try:
         return state_of(run) == "running"
     except UsageError:
-        return True  # what cannot be read is not called nothing
+        return True  # a run that cannot be read may have started something
 
 
 def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
-    """The runs of `cwd`, else of its nearest parent that has one.
+    """Return the runs of `cwd`, else of its nearest parent that has one.
 
-    `apart`: runs that lie in directories of their own; they belong where they were begun.
+    `apart`: runs outside of any gpulaunch-runs; they belong to the directory they were begun in.
     """
     for directory in (cwd, *cwd.parents):
         inside = RunDir(directory)
@@ -83,7 +83,7 @@ def here(cwd: Path, apart: Sequence[RunDir] = ()) -> Here | None:
 
 
 def find(run: str | None, cwd: Path) -> RunDir:
-    """The run that a directory, a name, an id or a job file means; None: the newest here.
+    """Return the run that a directory, a name, an id or a job file means; None: the newest here.
 
     Of several runs of one name or job file it is the newest. Raises UsageError (NoSuchRunError for
     what was typed), saying what was looked for and where.
@@ -105,12 +105,12 @@ def find(run: str | None, cwd: Path) -> RunDir:
 
 
 def newest_of(job_file: Path, cwd: Path) -> RunDir | None:
-    """The newest run of this job file under `cwd`, if there is one that counts."""
+    """Return the newest run of this job file under `cwd` that counts, None for none."""
     return next(runs_of(job_file, cwd), None)
 
 
 def runs_of(job_file: Path, cwd: Path) -> Iterator[RunDir]:
-    """The runs of this job file under `cwd` that count, newest first."""
+    """Yield the runs of this job file under `cwd` that count, newest first."""
     wanted = os.path.realpath(job_file)
     for run in runs(cwd):
         if is_of(run, wanted) and counts(run):
@@ -124,9 +124,9 @@ def is_of(run: RunDir, job_file: str) -> bool:
 
 
 def before(run: RunDir) -> RunDir | None:
-    """The newest run of the same job file that was begun before this one, where it was begun.
+    """Return the newest earlier run of the same job file, among those begun in the same place.
 
-    One that counts as none is passed over: nothing is to be learnt from it.
+    One that counts as none is passed over: nothing can be learnt from it.
     """
     this = manifest_of(run)
     if this is None or not this.job_file:
@@ -141,13 +141,13 @@ def before(run: RunDir) -> RunDir | None:
 
 
 def names_of(run: RunDir) -> tuple[str, ...]:
-    """What the run may be called: its directory's name, its own, its id."""
+    """Return the names by which the run may be called: its directory's, its own, its id."""
     manifest = manifest_of(run)
     return (run.path.name, manifest.name, manifest.run) if manifest else (run.path.name,)
 
 
 def manifest_of(run: RunDir) -> Manifest | None:
-    """The run's manifest, if it is there and whole."""
+    """Return the run's manifest, None where it is absent or damaged."""
     try:
         return run.read_manifest()
     except UsageError:
@@ -155,7 +155,7 @@ def manifest_of(run: RunDir) -> Manifest | None:
 
 
 def nothing_under(cwd: Path) -> str:
-    """Says that no run is here; and which ones are that count as none."""
+    """Return the words for no run under `cwd`, naming one in which nothing was started."""
     idle = next(iter(runs(cwd)), None)
     but = f" (nothing was started in {idle.path})" if idle else ""
     return f"there is no run under {cwd / RUNS}, nor under a parent's{but}"
@@ -175,10 +175,10 @@ def make_latest(run: RunDir) -> None:
 
 
 def _launched(run: RunDir) -> bool:
-    """Whether an attempt was launched in any turn: it left a log, or the journal has it.
+    """Whether an attempt was ever launched: it left a log, or the journal has it.
 
-    A power cut may take the newest events and leave the log. No string of a job's looks like the
-    head of an event.
+    A power cut may lose the newest events and keep the log. The journal's text is searched: no
+    string of a job's can look like the head of an event, as quotes in it are escaped.
     """
     if any(_entries(run.logs)):
         return True
@@ -203,13 +203,13 @@ def _directories(base: Path) -> Iterator[RunDir]:
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in a directory; nothing where it cannot be read."""
+    """Yield the entries of a directory; none where it cannot be read."""
     with suppress(OSError), os.scandir(directory) as entries:
         yield from entries
 
 
 def _allowed(found: Iterable[RunDir], in_cwd: bool) -> list[RunDir]:
-    """This user's; in the working directory itself anybody's, where this user has none there."""
+    """Return this user's runs; in the working directory, anybody's where this user has none."""
     every = list(found)
     ours = [run for run in every if _is_ours(run)]
     return ours or (every if in_cwd else [])
@@ -228,7 +228,7 @@ def _begun_in(run: RunDir, directory: Path) -> bool:
 
 
 def _path(run: str, cwd: Path) -> Path | None:
-    """What was typed as a real path; None where it can be none (too long, NUL)."""
+    """Return what was typed as a real path; None where it can be none (too long, NUL)."""
     try:
         path = Path(os.path.realpath(cwd / run))
         os.lstat(path)
@@ -240,7 +240,7 @@ def _path(run: str, cwd: Path) -> Path | None:
 
 
 def _named(name: str, cwd: Path) -> RunDir | None:
-    """The nearest directory's newest run of that name or id; of several one that counts."""
+    """Return the nearest directory's newest run of that name or id, if possible one that counts."""
     for directory in (cwd, *cwd.parents):
         have = _allowed(runs(directory), directory == cwd)
         if name == LATEST:
@@ -253,7 +253,7 @@ def _named(name: str, cwd: Path) -> RunDir | None:
 
 
 def newest_around(path: Path, cwd: Path) -> RunDir | None:
-    """The newest run of a job file (its real path), begun here, above, or where the file lies."""
+    """Return the newest run of a job file (a real path) under `cwd`, the file's folder, or above."""
     places = dict.fromkeys((cwd, *cwd.parents, *path.parents))
     found = [
         run
@@ -265,12 +265,12 @@ def newest_around(path: Path, cwd: Path) -> RunDir | None:
 
 
 def _around(path: Path) -> RunDir | None:
-    """The run in whose directory a file lies: its own copy of the job file, a log."""
+    """Return the run in whose directory a file lies: its own copy of the job file, a log."""
     return next((RunDir(up) for up in path.parents if RunDir(up).holds_run), None)
 
 
 def _age(run: RunDir) -> tuple[str, str]:
-    """Sorts by when the run was begun; one whose manifest is lost by its directory's name."""
+    """Return a sort key: when the run was begun, by its manifest or its directory's name."""
     manifest = manifest_of(run)
     if manifest is not None:
         return manifest.started, run.path.name
@@ -306,7 +306,7 @@ def _not_found(run: str, path: Path | None, cwd: Path) -> str:
 
 
 def _kind(path: Path | None) -> str:
-    """What lies there, in a word; empty for nothing."""
+    """Return what the path is, in a word; empty where nothing is there."""
     try:
         mode = os.stat(path).st_mode if path else 0
     except OSError:

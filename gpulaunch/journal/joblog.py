@@ -1,8 +1,8 @@
-"""`joblog.tsv`: GNU Parallel's joblog, a row per attempt, for the scripts that people have for it.
+"""Writes `joblog.tsv`: GNU Parallel's joblog, a row per attempt, for scripts that read those.
 
     Seq  Host  Starttime  JobRuntime  Send  Receive  Exitval  Signal  Command
 
-A convenience that repeats what the journal holds: a row that cannot be written is left out.
+The file only repeats what the journal holds: a row that cannot be written is left out.
 Exitval is -1 where gpulaunch counts a failure that the process's own status does not show (a
 timeout, a missing output), as GNU Parallel writes it for its own timeouts.
 """
@@ -27,8 +27,8 @@ _NEVER_STARTED = "0.000"
 class JobLog:
     """The rows of one run, appended. Close it. A torn last row is cut off when it is opened.
 
-    `command_of` gives a job's command line by its name (`command_line` makes one). The journal is
-    the truth: where no file can be had there are no rows, and nothing else is the worse for it.
+    `command_of` gives a job's command line by its name (`command_line` makes one). Where the file
+    cannot be opened, there are no rows, and no error.
     """
 
     def __init__(self, path: Path, command_of: Callable[[str], str]) -> None:
@@ -43,7 +43,7 @@ class JobLog:
             raise
 
     def ended(self, attempt: AttemptRecord, ledger: Ledger) -> bool:
-        """A row for an attempt that ended. False where it could not be written."""
+        """Append a row for an attempt that ended; return whether it was written."""
         command = self._command_of(attempt.id.job)
         rows = "" if self._size else HEADER
         rows += row(self._rows + 1, attempt.node or ledger.host, attempt, command)
@@ -77,7 +77,10 @@ class JobLog:
 
 
 def _opened(path: Path) -> int:
-    """The file, a new one where something else stands in its place; -1 where none can be had."""
+    """Open the file and return its descriptor, -1 for none.
+
+    Replaces what stands in its place and is no regular file.
+    """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
     with suppress(OSError):
         return regular(path, flags)
@@ -88,7 +91,7 @@ def _opened(path: Path) -> int:
 
 
 def row(number: int, host: str, attempt: AttemptRecord, command: str) -> str:
-    """One attempt's row. Times are seconds since 1970 and seconds, to the millisecond."""
+    """Return one attempt's row. Its start is in seconds since 1970, its runtime in seconds."""
     started = f"{attempt.started.utc:.3f}" if attempt.started else _NEVER_STARTED
     exit_value, signal = _status(attempt)
     cells = (
@@ -106,14 +109,14 @@ def row(number: int, host: str, attempt: AttemptRecord, command: str) -> str:
 
 
 def what_runs(job: Job) -> Text | tuple[Text, ...]:
-    """A job's command; of a worker's function, that."""
+    """Return a job's command, or, for a worker's function, `worker` and the function."""
     if job.worker is not None and job.worker.function:
         return ("worker", job.worker.function)
     return job.run
 
 
 def command_line(run: Text | tuple[Text, ...]) -> str:
-    """A job's `run` on one line; what is only known at its start stays `{{name}}`."""
+    """Return a job's `run` on one line; placeholders filled at its start stay `{{name}}`."""
     if isinstance(run, tuple):
         return shlex.join(_shown(part) for part in run)
     return _shown(run)

@@ -1,6 +1,6 @@
-"""The lines of a journal as its bytes come in: which are right, and what is missing between them.
+"""Splits a journal's bytes into lines, and finds which are damaged and which are missing.
 
-Knows no fact. INVARIANT: a line whose checksum is wrong is never believed, in no part of it.
+Knows no fact. INVARIANT: no part of a line whose checksum is wrong is ever used.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The file is not what was written: lines `first` to `last` are missing (`last` before
-    `first`: none). `byte` is where that begins, `why` what was found there.
+    """Lines `first` to `last` are missing or not what was written (`last` before `first`: none).
 
-    `torn`: it is the file's end, which may be a line that is just being written.
+    `byte` is where the damage begins, `why` what was found there. `torn`: it is the file's end,
+    which may be a line that is just being written.
     """
 
     first: int
@@ -37,7 +37,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A right line, written by another `version`, holds `what`, which this one does not know."""
+    """A line by another `version` of gpulaunch holds `what`, which this version does not know."""
 
     line: int
     byte: int
@@ -50,15 +50,15 @@ class Foreign:
 
 
 Fault: TypeAlias = Damage | Foreign
-"""What keeps a history from being whole."""
+"""A reason why facts of a journal are missing."""
 
 
 @dataclass(slots=True)
 class Splitter(Generic[T]):
-    """Cuts what comes in into lines; `parse` gives a line's number and value.
+    """Cuts bytes into lines as they come in; `parse` returns a line's number and value.
 
     `lines` is the number of the last line. INVARIANT: `end` is the offset behind the last line
-    that was dealt with; `rest` starts there.
+    that was handled; `rest`, the bytes of an unfinished line, starts there.
     """
 
     parse: Callable[[bytes], tuple[int, T]]
@@ -72,8 +72,10 @@ class Splitter(Generic[T]):
     _gap: bool = False
 
     def feed(self, data: bytes) -> list[tuple[T, bool]]:
-        """The values of the lines that `data` completes, but of a bad last one; True beside the
-        first after some that are missing."""
+        """Return the values of the lines that `data` completes, but of a bad last one.
+
+        True beside a value: lines before it are missing.
+        """
         data = self.rest + data
         values: list[tuple[T, bool]] = []
         start = 0
@@ -97,7 +99,7 @@ class Splitter(Generic[T]):
         return values
 
     def finish(self) -> None:
-        """The file ends here: what is left is damage where it is a line, else torn."""
+        """Note the end of the file: what is left is damage if it is a line, else a torn line."""
         if self.rest.endswith(b"\n"):
             self._note_bad("it does not match its checksum")
             self.end, self.rest = self.end + len(self.rest), b""
@@ -108,7 +110,7 @@ class Splitter(Generic[T]):
             self.faults.append(Damage(at, at, self.end, "it is cut off", torn=True))
 
     def _counts(self, number: int) -> bool:
-        """Whether a right line of this number goes on with those before it."""
+        """Note a right line of this number and any gap before it; return whether it is used."""
         if number <= self.lines:
             why = f"line {number:,} stands behind line {self.lines:,}"
             self.faults.append(Damage(self.lines + 1, self.lines, self.end, why))
@@ -124,7 +126,7 @@ class Splitter(Generic[T]):
         self._bad += 1
 
     def _note_lost(self, last: int) -> None:
-        """All up to this number are missing."""
+        """Note that the lines up to this number are missing."""
         byte, why = self._first_bad if self._bad else (self.end, "it is not there")
         found = Damage(self.lines + 1, last, byte, why)
         self.faults.append(found)

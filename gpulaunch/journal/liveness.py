@@ -1,7 +1,7 @@
-"""Whether a run lives. The journal says how it was closed; its control socket, whether it breathes.
+"""Whether a run lives: the journal says how it was closed, its control socket whether it is alive.
 
-The socket's name is bound as long as the supervisor lives, and not a moment longer. It means
-something on the machine of the run only: a run of another one is never taken up from here.
+The socket's name is bound exactly as long as the supervisor lives, on the run's machine only. A
+run of another machine is never taken up from this one, unless its launcher is known to be dead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TAIL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """Whose run it is: its id, and the machine of its newest supervisor."""
+    """Where a run comes from: its id, and the machine of its newest supervisor."""
 
     run: str
     host: str
@@ -37,36 +37,36 @@ class RunOrigin:
 
     @property
     def here(self) -> bool:
-        """It is this machine's. The name may have changed, or the machine may have restarted."""
+        """True where the run is this machine's, by host name or boot id: one may have changed."""
         return self.host == hostname() or (self.boot != "" and self.boot == boot_id())
 
 
 def control_name(run: str) -> str:
-    """The abstract name of a run's control socket, with its leading NUL."""
+    """Return the abstract name of a run's control socket, with its leading NUL."""
     return f"\0gpulaunch/1/run/{run}"
 
 
 def supervised(run: str, owner: int) -> bool:
     """Whether a supervisor of this run lives on this machine.
 
-    `owner` is the user id of whom the run's directory belongs to: any other user's process may have
-    taken the name when the run was gone.
+    `owner` is the user id to whom the run's directory belongs: another user's process may have
+    taken the name after the run was gone.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as link:
         try:
             link.connect(control_name(run))
         except BlockingIOError:
-            return True  # too many wait there already
+            return True  # somebody listens; the queue of connections is full
         except OSError:
             return False
         return peer(link)[1] in (owner, os.geteuid(), 0)
 
 
 def state_of(rundir: RunDir) -> RunState:
-    """The run's state now. Raises UsageError where the directory holds no readable run.
+    """Return the run's state now. Raises UsageError where the directory holds no readable run.
 
-    A run of another machine that is not closed counts as running: nothing here tells otherwise.
-    The supervisor of the run that this one is a copy of is not its own.
+    A run of another machine that is not closed counts as running: this machine cannot know
+    better. For a copied run, a supervisor of the original does not count.
     """
     last = _last_fact(rundir.events)
     if isinstance(last, RunClosed):
@@ -80,7 +80,7 @@ def state_of(rundir: RunDir) -> RunState:
 
 
 def origin_of(rundir: RunDir) -> RunOrigin:
-    """From the manifest, or from the journal's first line where the manifest was lost."""
+    """Return the run's origin by its manifest, or by the journal's first line without one."""
     try:
         manifest = rundir.read_manifest()
     except UsageError:
@@ -93,7 +93,7 @@ def origin_of(rundir: RunDir) -> RunOrigin:
 
 
 def original_of(rundir: RunDir) -> RunDir | None:
-    """The run that this one is a copy of, where that still lies where both were one."""
+    """Return the run of which this one is a copy, if that is still in its place; else None."""
     try:
         manifest = rundir.read_manifest()
         other = RunDir(Path(manifest.directory))
@@ -105,7 +105,7 @@ def original_of(rundir: RunDir) -> RunDir | None:
 
 
 def own_id(rundir: RunDir) -> str:
-    """The run's id; a new one for a copy, since its id is that of the run it is a copy of.
+    """Return the run's id; for a copy a new one, as the manifest's id is the original's.
 
     Raises UsageError for a copy whose attempts are still in the queue of the original.
     """
@@ -121,7 +121,7 @@ def own_id(rundir: RunDir) -> str:
 
 
 def refuse_elsewhere(rundir: RunDir) -> None:
-    """Raises UsageError, naming the host, where the run is another machine's."""
+    """Raise UsageError, naming the host, where the run is another machine's."""
     origin = origin_of(rundir)
     if not origin.here:
         todo = f"go on with it on {origin.host}"
@@ -131,10 +131,10 @@ def refuse_elsewhere(rundir: RunDir) -> None:
 
 
 def require_dead_elsewhere(rundir: RunDir) -> None:
-    """Raises UsageError unless a run of another machine can be gone on with on this one.
+    """Raise UsageError where a run of another machine cannot go on on this one.
 
-    Its jobs are Slurm's, and its launcher does not hold the journal's lock, which reaches as far as
-    the file system's locks do.
+    It can where its jobs are Slurm's and its launcher does not hold the journal's lock, as far as
+    the file system's locks reach.
     """
     origin = origin_of(rundir)
     if origin.here:
@@ -147,7 +147,7 @@ def require_dead_elsewhere(rundir: RunDir) -> None:
 
 
 def _is_known_here(rundir: RunDir) -> bool:
-    """What has become of its jobs is to be found out on any machine."""
+    """Whether the state of the run's jobs can be found out on any machine: they are Slurm's."""
     try:
         return rundir.read_manifest().engine != "local"
     except UsageError:
@@ -159,7 +159,7 @@ def _whose(rundir: RunDir, origin: RunOrigin) -> str:
 
 
 def _last_fact(path: Path) -> Fact | None:
-    """The newest fact that is whole; None where the end does not tell."""
+    """Return the journal's newest whole fact; None where its end holds none that is known."""
     try:
         fd = regular(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""`manifest.json`: where, by whom and from what a run was made. Facts of its jobs are elsewhere.
+"""`manifest.json`: where, by whom and from what a run was made. It holds no facts of jobs.
 
-Values of the environment never come here; a command line is what the user typed.
+Values of the environment are never written here; a command line is what the user typed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`job_file` is absolute; empty for a run without one (`map`). `epochs` are oldest first.
+    """What `manifest.json` holds. `epochs` are the run's supervisors, oldest first.
 
-    `engine` is what the newest of them runs on; `slurm` are the options that `--slurm` gave, and
-    `choices` the others that it runs with. `directory` is where the run lay when this was written;
-    empty where an older version wrote it.
+    `job_file` is absolute; empty for a run without one (`map`). `engine` is that of the newest
+    supervisor; `slurm` are its options by `--slurm`, `choices` its other ones. `directory` is where
+    the run lay when this was written; empty where an older version wrote it.
     """
 
     run: str
@@ -83,11 +83,11 @@ class Manifest:
 
     @property
     def latest(self) -> Epoch | None:
-        """The newest supervisor's turn."""
+        """The newest supervisor's turn, None where none is recorded."""
         return self.epochs[-1] if self.epochs else None
 
     def again(self, epoch: Epoch) -> Manifest:
-        """The manifest of the run taken up once more."""
+        """Return the manifest with one more supervisor's turn."""
         return replace(self, epochs=(*self.epochs, epoch))
 
 
@@ -104,7 +104,7 @@ def collect(
     slurm: Sequence[str] = (),
     choices: Choices = NOTHING_CHOSEN,
 ) -> Manifest:
-    """What this process is and where: the manifest of a run's first epoch.
+    """Return the manifest of a run that this process begins.
 
     Asks git about the job file's directory, for two seconds at most.
     """
@@ -134,7 +134,7 @@ def collect(
 
 
 def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
-    """This process's turn at a run."""
+    """Return this process's turn at a run."""
     return Epoch(
         epoch=number,
         started=started,
@@ -148,19 +148,20 @@ def this_epoch(number: int, started: str, command: Sequence[str]) -> Epoch:
 
 
 def write(path: Path, manifest: Manifest) -> None:
-    """Replace the file in one step; it says where it lies. Raises OSError (disk full, directory
-    gone)."""
+    """Replace the file in one step, with its own place in `directory`.
+
+    Raises OSError (disk full, directory gone).
+    """
     manifest = replace(manifest, directory=os.path.realpath(path.parent))
     text = json.dumps(shape_of(Manifest).encode(manifest), indent=2) + "\n"
     replace_file(path, text.encode())
 
 
 def read(path: Path) -> Manifest:
-    """The manifest; members that a newer version added are passed over.
+    """Return the manifest; members that a newer version added are ignored.
 
-    Where the folder that held run and job file was renamed or copied, its paths are where they are
-    since; `directory` stays where the run was. Raises UsageError where there is none, or none that
-    can be read.
+    Where the folder that holds run and job file was renamed or copied, its paths are the new ones;
+    `directory` stays the old one. Raises UsageError where the file is absent or damaged.
     """
     try:
         given = _known(json.loads(read_bytes(path)), Manifest)
@@ -176,7 +177,7 @@ def read(path: Path) -> Manifest:
 
 
 def _known(given: Any, cls: type) -> dict[str, Any]:
-    """The members that this version knows. Raises TypeError for what is no object."""
+    """Return the members that this version knows. Raises TypeError for what is no object."""
     return {field.name: given[field.name] for field in fields(cls) if field.name in given}
 
 
@@ -185,7 +186,7 @@ def hostname() -> str:
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot of this machine (the same in its containers); empty if none."""
+    """Return the kernel's id of this boot (the same in containers); empty where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -193,7 +194,7 @@ def boot_id() -> str:
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number where the user has none (containers)."""
+    """Return the user's name, or the number where the user has none (containers)."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -201,7 +202,7 @@ def user_name(uid: int) -> str:
 
 
 def git_state(directory: Path) -> Git | None:
-    """The commit checked out there; None where git, or a repository, or a quick answer is absent.
+    """Return the commit checked out there; None without git, a repository, or a quick answer.
 
     Only tracked files are looked at: finding untracked ones may mean walking a whole data set.
     """

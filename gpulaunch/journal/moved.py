@@ -1,4 +1,4 @@
-"""Where files are whose folder was renamed, moved or copied together with a run.
+"""Finds files whose folder was renamed, moved or copied together with a run.
 
 /data/proj/gpulaunch-runs/X      where the run was
 /home/ann/p2/gpulaunch-runs/X    where it is: /data/proj has become /home/ann/p2,
@@ -15,7 +15,7 @@ RUNS = "gpulaunch-runs"
 
 
 def follow(path: str, was: str, now: str) -> str:
-    """Where a file is since the run moved from `was` to `now`; as it was, if it is only there."""
+    """Return where a file is after its run moved from `was` to `now`; unchanged if only there."""
     if was == now or not path:
         return path
     old, new = _roots(Path(was), Path(now))
@@ -28,7 +28,7 @@ def follow(path: str, was: str, now: str) -> str:
 
 
 def usual_place(cwd: str, now: str) -> str:
-    """Where a run lay that was begun in `cwd`, of which nobody wrote it down."""
+    """Return where a run that was begun in `cwd` must have been, where no manifest says it."""
     runs, name = os.path.split(now)
     if os.path.basename(runs) != RUNS:
         return now
@@ -36,7 +36,7 @@ def usual_place(cwd: str, now: str) -> str:
 
 
 def _roots(was: Path, now: Path) -> tuple[Path, Path]:
-    """The folder by its old and its new name: both paths without the end they have in common."""
+    """Return the folder's old and new path: both paths without their common end."""
     while was.name and was.name == now.name:
         was, now = was.parent, now.parent
     return was, now

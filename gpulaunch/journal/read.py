@@ -1,9 +1,8 @@
 """Reading `events.jsonl`: whole, as a state, or as it grows. Never changes the file.
 
-What ends the file without being a whole, right line is the torn tail of a write that was cut
-short: it is left out (or waited for, while the run lives). Any other line that is not what was
-written is left out as well and told of (`Damage`, `Foreign`); what the facts after it imply of
-those that are lost is put in (`core.mending`).
+A last line that is not whole is the torn tail of a write that was cut short: it is left out (or
+waited for, while the run lives). Any other line that is not what was written is left out as well,
+and reported (`Damage`, `Foreign`); lost facts that later ones imply are added (`core.mending`).
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ class DamagedJournalError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The number of the last line, and where what is to be kept ends, in bytes."""
+    """The number of a journal's last line, and the offset where its whole lines end, in bytes."""
 
     lines: int
     end: int
 
 
 class _Facts(Splitter[codec.JournalLine]):
-    """The facts of the lines; remembers which version wrote them."""
+    """Reads facts from lines, and adds those that are missing and implied."""
 
     __slots__ = ("_mender", "_path")
 
@@ -50,7 +49,7 @@ class _Facts(Splitter[codec.JournalLine]):
         self._mender: Mender | None = None
 
     def take(self, data: bytes) -> list[codec.JournalLine]:
-        """The facts of the lines that `data` completes, and those that they imply of lost ones."""
+        """Return the facts of the lines that `data` completes, with lost ones that they imply."""
         lines: list[codec.JournalLine] = []
         for line, gap in self.feed(data):
             if gap and self._mender is None:
@@ -63,14 +62,14 @@ class _Facts(Splitter[codec.JournalLine]):
         return lines
 
     def last(self) -> list[codec.JournalLine]:
-        """What must have followed the last fact, the file having ended."""
+        """Return the facts that must have followed the last one; call this at the file's end."""
         self.finish()
         if self._mender is None or (at := self._mender.ledger.last) is None:
             return []
         return [codec.JournalLine(self.lines, fact, at) for fact in self._mender.end(at)]
 
     def _begin(self, at: Instant) -> list[codec.JournalLine]:
-        """Mend from here on; the facts that stand for the first one, where that is lost."""
+        """Add missing facts from here on; return those that stand for the first, if it is lost."""
         start = next(fault.byte for fault in self.faults if fault.lost)
         before = _Facts(self._path)
         ledger = Ledger()
@@ -90,7 +89,7 @@ class _Facts(Splitter[codec.JournalLine]):
 
 
 def read(path: Path, faults: list[Fault] | None = None) -> Iterator[tuple[Fact, Instant]]:
-    """Every fact of the file, in order. `faults` gets what keeps them from being all.
+    """Yield every fact of the file, in order. `faults` gets the reasons why some are missing.
 
     Raises UsageError where there is no such file.
     """
@@ -99,7 +98,7 @@ def read(path: Path, faults: list[Fault] | None = None) -> Iterator[tuple[Fact, 
 
 
 def replay(path: Path, faults: list[Fault] | None = None) -> Ledger:
-    """The state that the journal adds up to; `faults` as for `read`.
+    """Return the state that all facts of the journal make; `faults` as for `read`.
 
     Raises UsageError where there is no such file, DamagedJournalError where its facts do not fit
     each other although none is missing.
@@ -111,7 +110,7 @@ def replay(path: Path, faults: list[Fault] | None = None) -> Ledger:
 
 
 def fold(ledger: Ledger, fact: Fact, at: Instant, where: str) -> None:
-    """Apply a fact that was read. Raises DamagedJournalError where it fits nothing before it."""
+    """Apply a fact that was read. Raises DamagedJournalError where it does not fit the state."""
     try:
         ledger.apply(fact, at)
     except (KeyError, IndexError) as error:
@@ -121,7 +120,7 @@ def fold(ledger: Ledger, fact: Fact, at: Instant, where: str) -> None:
 
 
 def scan(path: Path) -> Scan:
-    """How far the file goes, by its lines' checksums and numbers alone. Raises as `read` does."""
+    """Return the file's last line and its end, by checksums and numbers. Raises as `read` does."""
     lines = Splitter(lambda line: (codec.check(line), None))
     for chunk in _chunks(path):
         lines.feed(chunk)
@@ -131,7 +130,7 @@ def scan(path: Path) -> Scan:
 
 @dataclass(slots=True)
 class Follower:
-    """The facts of a journal as they come, from the first one on. A context manager.
+    """Reads the facts of a journal as they come, from the first one on. A context manager.
 
     `wait` sleeps until there may be more, woken by inotify; see `journal.watch` for where that
     does not reach. A supervisor that was killed writes nothing: watch its control socket as well
@@ -150,24 +149,24 @@ class Follower:
         self._watch.add(self.path)
 
     def read(self, piece: bool = False) -> list[tuple[Fact, Instant]]:
-        """What was recorded since the last call; a `piece`: about 1 MiB of it at most."""
+        """Return the facts recorded since the last call; with `piece`, about 1 MiB at most."""
         facts: list[tuple[Fact, Instant]] = []
         while data := os.pread(self._fd, _CHUNK, self._lines.end + len(self._lines.rest)):
             facts += [(line.fact, line.at) for line in self._lines.take(data)]
             if len(data) < _CHUNK or (piece and facts):
                 break  # the end of the file, as it was
-        # What is held back is read again: a torn tail may be cut off and written anew.
+        # An unfinished line is read again: a torn tail may be cut off and written anew.
         self._lines.rest = b""
         return facts
 
     @property
     def faults(self) -> Sequence[Fault]:
-        """What was missing so far."""
+        """The reasons why facts are missing so far."""
         return self._lines.faults
 
     @property
     def share(self) -> float:
-        """How much of the file, as long as it is now, was read: 0 to 1."""
+        """The part of the file's present length that was read, from 0 to 1."""
         return min(1.0, self._lines.end / max(1, os.fstat(self._fd).st_size))
 
     def wait(self, timeout: float | None = None, also: Sequence[HasFileno] = ()) -> bool:
@@ -203,7 +202,7 @@ def _beginning(path: Path, size: int) -> bytes:
 
 
 def _opened_by_manifest(path: Path) -> RunOpened | None:
-    """What the first line said, as far as the manifest beside the journal says it as well."""
+    """Return the run's first fact as far as the manifest beside the journal has it, or None."""
     try:
         kept = manifests.read(path.with_name("manifest.json"))
     except UsageError:
@@ -235,8 +234,8 @@ def _open(path: Path) -> int:
 def _chunks(path: Path) -> Iterator[bytes]:
     fd = _open(path)
     try:
-        # A short read is the end. Asking once more could join a torn tail, as it was, to what
-        # replaced it a moment later.
+        # A short read is the end. Another read could join the start of a torn tail to what has
+        # replaced it since.
         while len(chunk := os.read(fd, _CHUNK)) == _CHUNK:
             yield chunk
         yield chunk

@@ -1,7 +1,7 @@
 """Keeps a run's directory true to its facts: the journal first, then what is derived from it.
 
-Derived: `results/JOB` links, `joblog.tsv`, and the ends that keepers laid down, which are deleted
-once the journal holds them for good. None of these is the truth; a resume makes them anew.
+Derived are `results/JOB` links and `joblog.tsv`; and the keepers' records of ends are deleted once
+the journal holds them for good. Only the journal is the truth.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from gpulaunch.journal.joblog import JobLog
 from gpulaunch.journal.rundir import RunDir
 
 ROOM = 256 << 10
+"""Bytes that the disk must have free for an attempt: its log, its `{{out}}`, its end record."""
 
 
 class Recorder:
-    """Writes facts down. `ledger` is the run's own, which has them applied already."""
+    """Records facts. `ledger` is the run's own, which has them applied already."""
 
     def __init__(self, run: RunDir, journal: Journal, joblog: JobLog, ledger: Ledger) -> None:
         self._run = run
@@ -39,17 +40,17 @@ class Recorder:
 
     @property
     def failure(self) -> str:
-        """Why not everything is written, or the next attempt could not be; empty when all is."""
+        """Why facts are not written, or the next attempt has no room; empty if all is well."""
         failure = self._journal.failure or self._scarcity
         return "" if failure is None else (failure.strerror or str(failure))
 
     @property
     def unrecoverable(self) -> bool:
-        """The directory is gone: no waiting will mend that."""
+        """True once the run's directory is gone: waiting does not help then."""
         return isinstance(self._journal.failure or self._scarcity, FileNotFoundError)
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
-        """Whether everything that was ever given is written."""
+        """Record the facts; return whether all facts so far are written, and there is room."""
         self._derive.extend(fact for fact, _ in facts if isinstance(fact, _DERIVED))
         whole = self._written(self._journal.append(facts))
         if any(isinstance(fact, AttemptLaunched) for fact, _ in facts):
@@ -62,9 +63,9 @@ class Recorder:
         return self._written(self._journal.retry()) and self._scarcity is None
 
     def sync(self) -> bool:
-        """Have the disk hold the journal; only then do the keepers' own records go.
+        """Sync the journal to disk, after which the keepers' records of its ends may be deleted.
 
-        False: it does not, and what it lacks is pending again.
+        False: the disk does not hold all lines; those that it lacks are pending again.
         """
         self.clear_ends()
         if not self._journal.sync():
@@ -74,10 +75,10 @@ class Recorder:
         return True
 
     def clear_ends(self) -> None:
-        """Delete the ends that the journal holds for good.
+        """Delete the keepers' records of ends that the journal holds for good.
 
-        Some time after the sync: until its transaction is over, a journalling file system makes
-        each removal wait.
+        Call this some time after the sync: until its transaction is over, a journalling file
+        system makes each removal wait.
         """
         ends, self._synced_ends = self._synced_ends, []
         for attempt in ends:
@@ -85,13 +86,13 @@ class Recorder:
                 os.unlink(self._run.end(attempt))
 
     def _begin(self) -> None:
-        """A run becomes `latest` once something is started in it."""
+        """Point `latest` to the run when the first attempt is launched in it."""
         if not self._begun:
             self._begun = True
             make_latest(self._run)
 
     def _look_for_room(self) -> None:
-        """An attempt needs more than its line: its log, its `{{out}}`, its keeper's record."""
+        """Set `_scarcity` where the disk has less room than an attempt needs."""
         try:
             disk = os.statvfs(self._run.path)
             full = disk.f_bavail * disk.f_frsize < ROOM
@@ -119,7 +120,7 @@ _DERIVED = (AttemptEnded, JobSettled)
 
 
 def link_result(run: RunDir, ledger: Ledger, job: str) -> None:
-    """Point `results/JOB` to what the job's successful attempt left, if it left anything."""
+    """Point `results/JOB` to the `{{out}}` of the job's last attempt, unless that is empty."""
     attempts = ledger.jobs[job].attempts
     if not attempts:
         return

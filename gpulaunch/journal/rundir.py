@@ -1,4 +1,4 @@
-"""A run's directory: the one speller of every path in it. `finding` finds runs.
+"""A run's directory. Only this module spells the paths in it; `journal.finding` finds runs.
 
     gpulaunch-runs/
       latest -> NAME-20261120-074215
@@ -39,13 +39,13 @@ _NAME_BYTES = 200
 
 
 def new_run_id(when: datetime) -> str:
-    """`20261120-074215-3fa9c1`: unique among the runs of a machine."""
+    """Return a new run's id, unique among the runs of a machine: `20261120-074215-3fa9c1`."""
     return f"{when.strftime(_STAMP)}-{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Every path of one run. `path` is absolute. Making one touches no file."""
+    """The paths of one run. `path` is absolute. Constructing one touches no file."""
 
     path: Path
 
@@ -54,7 +54,7 @@ class RunDir:
 
     @classmethod
     def create(cls, cwd: Path, name: str, when: datetime, explicit: Path | None = None) -> RunDir:
-        """A new run's directory: `explicit`, or NAME-DATE-TIME under `cwd`/gpulaunch-runs.
+        """Make a new run's directory: `explicit`, or NAME-DATE-TIME under `cwd`/gpulaunch-runs.
 
         Raises UsageError where `explicit` holds a run already, or none can be made.
         """
@@ -117,19 +117,19 @@ class RunDir:
 
     @property
     def inputs(self) -> Path:
-        """What gpulaunch makes for jobs to read; there when a job needs it."""
+        """The inputs that gpulaunch makes for jobs (records, batches), once a job needs some."""
         return self.path / "inputs"
 
     def jobs_file(self, number: int = 1) -> Path:
-        """The job file as it was read for the `number`-th time."""
+        """The copy of the job file that was read for the `number`-th time."""
         return self.path / ("jobs.yaml" if number == 1 else f"jobs.{number}.yaml")
 
     def newest_jobs_file(self) -> Path:
-        """The job file as it was read last."""
+        """The copy of the job file that was read last."""
         return self.jobs_file(max(1, self._read_so_often()))
 
     def next_jobs_file(self) -> Path:
-        """Where the job file goes when it is read, be it for the first time.
+        """Where the next copy of the job file goes, or the first one.
 
         A run that counted as none may have left earlier ones.
         """
@@ -162,14 +162,14 @@ class RunDir:
         return self.inputs / "batches" / _checked(job)
 
     def by_hand(self, job: str, number: int) -> RunDir:
-        """What the job's `number`-th start by hand has to itself, laid out as a run's."""
+        """The directory of the job's `number`-th start by hand, laid out as a run's."""
         return RunDir(self.path / "byhand" / f"{_checked(job)}.{number}")
 
     # What a run on a Slurm cluster has beside: see `process/nodeside.py`.
 
     @property
     def slurm(self) -> Path:
-        """What the client and the nodes leave each other; there in a run on a cluster."""
+        """The files by which the launcher and a cluster's nodes exchange data."""
         return self.path / "slurm"
 
     @property
@@ -194,25 +194,25 @@ class RunDir:
 
     @property
     def said(self) -> Path:
-        """What Slurm and the shim themselves have to say, a file per batch and index."""
+        """The output of Slurm's own batch scripts, a file per batch and index."""
         return self.slurm / "said"
 
     @property
     def seen(self) -> Path:
-        """Made by a node: it sees the directory, and can write there."""
+        """A file that a node makes, to show that it sees the directory and can write there."""
         return self.slurm / "seen"
 
     @property
     def held(self) -> Path:
-        """Attempts that are held in Slurm's queue, since the run was paused."""
+        """The list of attempts that are held in Slurm's queue because the run was paused."""
         return self.slurm / "held"
 
     def batch_list(self, batch: str) -> Path:
-        """Which attempts a batch is of, in the order of the array."""
+        """The list of a batch's attempts, in the order of the array."""
         return self.batch_lists / f"{_checked(batch)}.json"
 
     def batch_id(self, batch: str) -> Path:
-        """Slurm's number of the batch, once that is known."""
+        """The file with Slurm's number of the batch, once that is known."""
         return self.batch_lists / f"{_checked(batch)}.id"
 
     def ticket(self, attempt: AttemptId) -> Path:
@@ -228,7 +228,7 @@ class RunDir:
 
     @property
     def holds_run(self) -> bool:
-        """Something was recorded; a launcher killed before its first event leaves no run."""
+        """True where a first event was recorded; before that, the directory holds no run."""
         try:
             found = os.stat(self.events)
         except PermissionError:
@@ -238,7 +238,7 @@ class RunDir:
         return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
     def taken(self) -> str:
-        """What to say when a new run was to be put here."""
+        """Return the words for a new run that cannot be made here, as a run is here already."""
         return (
             f"{self.path} already holds a run: name another directory, or go on with that run:"
             f" gpulaunch resume {shlex.quote(str(self.path))}"
@@ -250,12 +250,12 @@ class RunDir:
         _link(self.result(attempt.job), target)
 
     def make_latest(self) -> None:
-        """Point `latest`, beside the run, to it; nothing where something of the user's is there."""
+        """Point `latest`, beside the run, to it, unless that fails (a directory has that name)."""
         with contextlib.suppress(OSError):
             _link(self.path.parent / LATEST, self.path.name)
 
     def read_manifest(self) -> Manifest:
-        """Raises UsageError where it is absent or damaged."""
+        """Return the run's manifest. Raises UsageError where it is absent or damaged."""
         return manifests.read(self.manifest)
 
     def _take(self) -> None:
@@ -263,7 +263,7 @@ class RunDir:
         if self.holds_run:
             raise UsageError(self.taken())
         if not os.listdir(self.path):
-            self.path.chmod(0o700)  # one that the user keeps other things in stays as it is
+            self.path.chmod(0o700)  # a directory with other files of the user's stays as it is
 
     @classmethod
     def _fresh(cls, runs: Path, stem: str) -> RunDir:
@@ -279,7 +279,7 @@ class RunDir:
 
 
 def file_name(name: str) -> str:
-    """`name` as the beginning of a file name: no `/`, control character or leading dot."""
+    """Return `name` as the beginning of a file name: no `/`, control character or leading dot."""
     safe = re.sub(r"[/\x00-\x1f\x7f]", "_", name)
     safe = re.sub(r"^\.", "_", safe) or "run"
     return os.fsencode(safe)[:_NAME_BYTES].decode(errors="ignore")

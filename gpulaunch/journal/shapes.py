@@ -1,6 +1,7 @@
-"""Plain JSON values of frozen dataclasses, and back: what journal, manifest and control share.
+"""Turns frozen dataclasses into plain JSON values and back, for journal, manifest and control.
 
-Owns how a type is written; knows no fact, file or socket. Built once a type from its annotations:
+Owns how a type is written; knows no fact, file or socket. Built once for each type, from its
+annotations:
 
     str int bool float None   themselves (inf and nan, which JSON lacks, as text)
     Literal[...]              itself, checked when read
@@ -47,7 +48,7 @@ class Coder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Member:
-    """A field as it is written: `key` is its name in JSON. `unsaid`: the value that is not."""
+    """A field as it is written: `key` is its name in JSON. `unsaid`: the value not written."""
 
     field: str
     key: str
@@ -112,7 +113,7 @@ def snake_case(name: str) -> str:
 
 @cache
 def shape_of(cls: type) -> RecordShape:
-    """The shape of a dataclass. Raises TypeError for a field that has no JSON form."""
+    """Return the shape of a dataclass. Raises TypeError for a field that has no JSON form."""
     kind = snake_case(cls.__name__)
     hints = get_type_hints(cls)
     attempt = hints.get("attempt") is AttemptId
@@ -136,7 +137,7 @@ def shape_of(cls: type) -> RecordShape:
 
 @cache
 def coder_of(hint: Any) -> Coder:
-    """How values of an annotated type are written and read. Raises TypeError for others."""
+    """Return how values of an annotated type are written and read. Raises TypeError for others."""
     if hint is float:
         return Coder(_encode_float, _decode_float)
     if hint in (str, int, bool):

@@ -1,8 +1,8 @@
-"""Waiting for files to change, through inotify. Owns the one descriptor; reads no file.
+"""Waits for files to change, through inotify. Owns the one descriptor; reads no file.
 
-inotify tells of changes made on this machine, network file systems included; what another
-machine writes there it does not see. Where the kernel gives no inotify (a limit of 128 instances
-a user is common), `wait` wakes once a second instead, and says so in `polls`.
+inotify reports changes made on this machine, also on network file systems, and not those that
+another machine makes there. Where the kernel gives no inotify (a limit of 128 instances a user is
+common), `wait` wakes once a second instead, and `polls` is true.
 """
 
 from __future__ import annotations
