@@ -169,7 +169,7 @@ class Journal:
         return True
 
     def sync(self) -> bool:
-        """Sync to disk; return whether it holds all lines. Lines that it lacks are pending again."""
+        """Sync to disk; return whether it holds all lines. Lines that it lacks become pending."""
         if self._unsynced:
             try:
                 self._fdatasync(self._fd)

@@ -253,7 +253,7 @@ def _named(name: str, cwd: Path) -> RunDir | None:
 
 
 def newest_around(path: Path, cwd: Path) -> RunDir | None:
-    """Return the newest run of a job file (a real path) under `cwd`, the file's folder, or above."""
+    """Return the newest run of a job file (a real path) in or above `cwd` or the file's folder."""
     places = dict.fromkeys((cwd, *cwd.parents, *path.parents))
     found = [
         run
