@@ -13,7 +13,7 @@ __all__ = ["GpuExecutor", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """GpuExecutor, imported when it is first asked for: the command line never pays for it."""
+    """Import GpuExecutor at its first use, so that the command line never imports it."""
     if name == "GpuExecutor":
         from gpulaunch.executor import GpuExecutor
 

@@ -1,11 +1,11 @@
-"""The command's door: `gpulaunch`, and `python -m gpulaunch`."""
+"""The entry point of `gpulaunch` and `python -m gpulaunch`."""
 
 import signal
 import sys
 
 
 def main() -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     # Ctrl-C while modules are imported ends the process as it ends any other: without a traceback.
     # Where it is ignored (`gpulaunch run ... &` in a script), it stays so.
     handler = signal.getsignal(signal.SIGINT)

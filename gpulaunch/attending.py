@@ -1,8 +1,7 @@
-"""Who a run is, for those who ask; and their answers once it is over, while its end is shown and
-its report is written.
+"""Answers requests to a run that is over, while its end is shown and its report is written.
 
-    supervise ─▶ attended: summary, report ─▶ ControlServer.close
-                    └─ a thread answers
+supervise ─▶ attended: summary, report ─▶ ControlServer.close
+                └─ a thread answers
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
 
 @contextmanager
 def attended(server: ControlServer, run: RunDir, ledger: Ledger) -> Iterator[None]:
-    """Have who asks answered until the block ends, whatever the block itself waits for.
+    """Answer requests in a thread until the block ends, whatever the block itself waits for.
 
-    Nothing else uses `server` and nothing changes `ledger` meanwhile. Where no thread can be had,
-    nobody is answered, and the block goes its way.
+    Nothing else may use `server` or change `ledger` meanwhile. Where no thread can be started, no
+    request is answered, and the block runs all the same.
     """
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -71,7 +70,7 @@ def _serve(server: ControlServer, run: RunDir, ledger: Ledger, ending: socket.so
 
 
 def _attend(server: ControlServer, run: RunDir, ledger: Ledger) -> None:
-    """Answer what came: who it is, and that nothing more can be asked of it."""
+    """Answer the requests that came: Hello with the run's data, all others with a refusal."""
     for conn, asking in server.on_readable():
         if isinstance(asking, Hello):
             conn.send(presence(run, ledger))

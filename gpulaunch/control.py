@@ -1,12 +1,12 @@
-"""A run's control socket: what people ask of a run from another terminal, and its answers.
+"""A run's control socket: requests from other terminals, and the run's answers.
 
     gpulaunch cancel ─▶ call(run, Cancel(...)) ──{"kind":"cancel","jobs":["a"]}──▶ ControlServer
                                                ◀──{...}, or {"error":"..."}──────  conn.send(...)
 
 One JSON line each way. The name `\\0gpulaunch/1/run/<id>` is bound as long as the supervisor
-lives, which makes it the lock against a second one. Admitted are the run's own user and root, by
-SO_PEERCRED. Nothing a client does, or leaves undone, makes the supervisor wait: everything is
-non-blocking and bounded. What a request means is decided by the core, not here.
+lives, which makes it the lock against a second one. Only the run's own user and root are admitted,
+by SO_PEERCRED. No client can make the supervisor wait: everything is non-blocking and bounded. The
+core decides what a request means.
 """
 
 from __future__ import annotations
@@ -35,26 +35,33 @@ from gpulaunch.journal.liveness import control_name
 from gpulaunch.journal.shapes import Coder, coder_of
 from gpulaunch.peers import peer
 
-REQUEST_BYTES = 4 << 20  # a command line holds 2 MiB, and JSON may double some of it
+REQUEST_BYTES = 4 << 20
+"""Bytes of a request at most: a command line holds 2 MiB, and JSON may double some of it."""
 REPLY_BYTES = 64 << 20
+"""Bytes of an answer at most."""
 CONNECTIONS = 256
-_SHARE = 8  # of the descriptors that this process may have: the others are for jobs and leases
-_MAX_ADMITTED_PER_TURN = 32  # clients admitted before anything else has its turn
+"""Clients of a run at once."""
+_SHARE = 8
+"""The part of this process's descriptors that clients may take, as a divisor: jobs need others."""
+_MAX_ADMITTED_PER_TURN = 32
+"""Clients that are admitted before anything else has its turn."""
 _NAME_CHARS = 255
 _PATH_BYTES = 4096
-_ASKED_AT_ONCE = 32  # runs whose answer is waited for
-_ASKING_ALL = 10.0  # seconds; each of very many runs may keep us waiting
+_ASKED_AT_ONCE = 32
+"""Live runs that are asked at the same time."""
+_ASKING_ALL = 10.0
+"""Seconds for asking all live runs: each of very many may delay its answer."""
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
+    """Request: who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Why do jobs wait? Answered by {"reasons": {job: words}}, for the first of them."""
+    """Request: why do jobs wait? Answered by {"reasons": {job: words}}, for the first of them."""
 
 
 Asking: TypeAlias = Request | Hello | Reasons
@@ -63,7 +70,7 @@ _ASKING = coder_of(Asking)
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What a run answers to Hello."""
+    """A run's answer to Hello."""
 
     pid: int
     dir: str
@@ -73,7 +80,7 @@ class Present:
 
     @property
     def plausible(self) -> bool:
-        """Whether no value is out of the range that a run's can have."""
+        """True where every value is one that a run can have."""
         path = os.fsencode(self.dir)
         return (
             path.startswith(b"/")
@@ -86,7 +93,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run answers to Reasons: words by job."""
+    """A run's answer to Reasons: words by job."""
 
     reasons: Mapping[str, str]
 
@@ -96,7 +103,7 @@ _TOLD = coder_of(Told)
 
 
 class AlreadySupervisedError(UnfinishedRunError):
-    """Another supervisor has the run; `pid` is 0 where it lives in another PID namespace."""
+    """Another supervisor has the run; `pid` is 0 where that is in another PID namespace."""
 
     def __init__(self, run: str, holder: Holder) -> None:
         pid = holder.pid
@@ -115,7 +122,7 @@ class NoAnswerError(UsageError):
 
 
 def to_request(value: object) -> Asking:
-    """What a request's JSON asks. Raises ValueError, in words for the asker."""
+    """Return the request that this JSON holds. Raises ValueError, in words for the client."""
     return cast(Asking, _ASKING.decode(value))
 
 
@@ -128,7 +135,10 @@ def from_request(asking: Asking) -> dict[str, Any]:
 
 
 class Conn:
-    """One client. `send` never waits: what the client does not take stays in memory, bounded."""
+    """A client's connection. `send` never waits: what the client does not read stays in memory.
+
+    That memory is bounded by REPLY_BYTES.
+    """
 
     def __init__(self, server: ControlServer, link: socket.socket) -> None:
         self._server = server
@@ -146,11 +156,11 @@ class Conn:
 
     @property
     def busy(self) -> bool:
-        """It owes us half a request, or has not taken our answer."""
+        """True while half a request has come, or the answer has not been read."""
         return bool(self._in or self._out)
 
     def send(self, reply: Mapping[str, Any]) -> None:
-        """Answer; for nothing where the client has gone."""
+        """Send the answer; does nothing where the client has gone."""
         if self.closed:
             return
         self._out += to_json(reply) + b"\n"
@@ -160,11 +170,11 @@ class Conn:
             self.flush()
 
     def fail(self, error: str) -> None:
-        """Answer that it cannot be, and why."""
+        """Answer that the request was refused, and why."""
         self.send({"error": error})
 
     def flush(self) -> None:
-        """Hand over what the client takes now."""
+        """Write as much of the answer as the client takes now."""
         try:
             while self._out:
                 del self._out[: self._link.send(self._out)]
@@ -180,7 +190,7 @@ class Conn:
             self._server._listen_for(self, writing=bool(self._out))
 
     def receive(self) -> Asking | None:
-        """The request, once it came whole. A wrong one is answered here, and the last one heard."""
+        """Return the request once it has come whole. A wrong one is answered here and is the last."""
         try:
             data = self._link.recv(_READ_BYTES)
         except BlockingIOError:
@@ -190,7 +200,7 @@ class Conn:
         if not data:
             self.close()
             return None
-        # Only what is new is searched: a long line in small pieces must not cost its square.
+        # Only the new bytes are searched: a long line in small pieces must not take quadratic time.
         end = data.find(b"\n")
         self._in += data
         if end < 0 and len(self._in) > REQUEST_BYTES:
@@ -204,7 +214,7 @@ class Conn:
         return self._understand(line)
 
     def end(self, error: str) -> None:
-        """Say why, and close once that is taken."""
+        """Answer with this error, and close once that has been read."""
         self._ending = True
         self.fail(error)
 
@@ -226,8 +236,8 @@ class Conn:
 class ControlServer:
     """The run's socket, bound. Watch `selectables()` and call `on_readable` when one is ready.
 
-    Raises AlreadySupervisedError where another process has the run. Close it last of all: whoever
-    finds the name unbound may take the run up.
+    Raises AlreadySupervisedError where another process has the run. Close it last of all: once the
+    name is unbound, another supervisor may take the run up.
     """
 
     def __init__(self, run: str) -> None:
@@ -260,7 +270,7 @@ class ControlServer:
         return () if self._poll.closed else (self._poll.fileno(),)
 
     def on_readable(self, fd: int = -1) -> list[tuple[Conn, Asking]]:
-        """Take in what came and give out what is taken: the requests, each to be answered."""
+        """Read and write what clients are ready for; return whole requests, each to be answered."""
         asked: list[tuple[Conn, Asking]] = []
         for ready, mask in self._poll.poll(0):
             if ready == self._listener.fileno():
@@ -317,7 +327,7 @@ class ControlServer:
         if uid not in (self._uid, 0):
             conn.end(_others(self.run, self._uid))
         elif len(self._conns) > self._most:
-            # Those that owe or leave something go first; a client that only waits does no harm.
+            # A client with half a request or an unread answer goes first; the others do no harm.
             stuck = next((each for each in self._conns.values() if each.busy), conn)
             stuck.end("too many ask this run at once")
             stuck.close()
@@ -352,14 +362,14 @@ class RunInfo:
 
     @property
     def own(self) -> bool:
-        """Whether it is this user's."""
+        """Whether the run is this user's."""
         return self.uid == os.geteuid()
 
 
 def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
-    """Ask a live run; its answer. Raises NoAnswerError with what is the matter.
+    """Send a request to a live run and return its answer. Raises NoAnswerError with the reason.
 
-    `timeout` in seconds, for the whole of it.
+    `timeout` in seconds, from the connection to the answer's end.
     """
     until = time.monotonic() + timeout
     with _connect(run, timeout) as link:
@@ -381,7 +391,7 @@ def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
 
 
 def present(run: str, timeout: float = 10.0) -> Present:
-    """Who a live run says it is. Raises NoAnswerError, also for an answer that makes no sense."""
+    """Return a live run's answer to Hello. Raises NoAnswerError, also for a senseless answer."""
     said = cast(Present, _understood(run, _PRESENT, call(run, Hello(), timeout)))
     if not said.plausible:
         raise NoAnswerError(_NONSENSE.format(run))
@@ -389,7 +399,7 @@ def present(run: str, timeout: float = 10.0) -> Present:
 
 
 def reasons(run: str, timeout: float = 10.0) -> Mapping[str, str]:
-    """Why jobs of a live run wait, for the first of them. Raises NoAnswerError as `present`."""
+    """Return why jobs of a live run wait, for the first of them. Raises NoAnswerError."""
     return cast(Told, _understood(run, _TOLD, call(run, Reasons(), timeout))).reasons
 
 
@@ -404,9 +414,9 @@ def _understood(run: str, coder: Coder, answer: object) -> object:
 
 
 def watch(run: str) -> socket.socket | None:
-    """A connection that becomes readable when the run's supervisor is gone; None if it is already.
+    """Return a connection that becomes readable when the supervisor is gone; None if it is gone.
 
-    It may be hung up on a living run that has too many clients: ask again before believing it.
+    A live run with too many clients closes it as well: watch again before believing it.
     """
     try:
         return _connect(run, 1.0)
@@ -415,7 +425,7 @@ def watch(run: str) -> socket.socket | None:
 
 
 def live_runs(timeout: float = 2.0) -> list[RunInfo]:
-    """Every live run of this machine (more exactly: network namespace), by id.
+    """Return all live runs of this machine (more exactly: network namespace), in order of id.
 
     `timeout` in seconds, for each.
     """
@@ -426,7 +436,7 @@ def live_runs(timeout: float = 2.0) -> list[RunInfo]:
     runs = [run for run in names if RUN_ID.fullmatch(run)]
     if not runs:
         return []
-    # At once: those that are stopped would use up the time in which others answer.
+    # All at once: stopped runs would use up the time in which others answer.
     with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(runs))) as asking:
         found = list(asking.map(lambda run: _look(run, timeout, until), runs))
     return [info for info in found if info is not None]
@@ -471,9 +481,9 @@ def _connect(run: str, timeout: float) -> socket.socket:
 
 
 def _exchange(link: socket.socket, line: bytes, until: float) -> dict[str, Any] | None:
-    """The answer to one line; None where the connection ends first. Raises TimeoutError."""
+    """Send one line and return the answer; None where the connection ends. Raises TimeoutError."""
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        # Hung up on while asking: why may have been said before.
+        # The run may have closed the connection already, after an answer that says why.
         link.settimeout(max(0.001, until - time.monotonic()))
         link.sendall(line)
     answer = bytearray()

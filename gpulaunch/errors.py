@@ -1,4 +1,4 @@
-"""What can go wrong by the user's or the machine's doing, and the exit status each kind leads to.
+"""Expected errors, by the user's or the machine's doing, each with its exit status.
 
 Everything here is expected: the command line prints `str(error)` and exits with `status`.
 Anything else that is raised is a bug, and shows its traceback.
@@ -40,9 +40,9 @@ class UsageError(GpulaunchError):
 class Mistake:
     """One mistake of a job file.
 
-    `text` is the block that people read: place, message, the line shown. `line` and `column` count
-    from 1, and are None for what has no place. `field` is spelt `jobs[3].gpus`, empty for the file
-    itself.
+    `text` is the block that people read: place, message, the line itself. `line` and `column` count
+    from 1, and are None for a mistake without a place. `field` is spelt `jobs[3].gpus`, empty for
+    the file itself.
     """
 
     text: str
@@ -53,13 +53,13 @@ class Mistake:
     field: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """The mistake for machines: file, line, column, field, message."""
+        """Return the mistake as plain values: file, line, column, field, message."""
         names = ("file", "line", "column", "field", "message")
         return {name: getattr(self, name) for name in names}
 
 
 class JobFileError(UsageError):
-    """The job file is wrong: `found` is what is, `mistakes` the block of each for people.
+    """The job file is wrong. `found` are its mistakes, `mistakes` the text of each, for people.
 
     A mistake without a place may be given as its text.
     """

@@ -1,7 +1,7 @@
-"""Opening what may have been replaced: a job may write wherever its user may, its run's directory
-included, so that a FIFO, a device or a directory may stand where a file was.
+"""Opens files that a job may have replaced by something else.
 
-Nothing here waits, and nothing but a regular file is ever read or written.
+A job may write wherever its user may, its run's directory included: a FIFO, a device or a directory
+may stand where a file was. Nothing here waits, and only regular files are ever read or written.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import os
 import stat
 
 MAX_FILE_BYTES = 256 << 20
-"""Bytes of a file that is read as a whole; a job file has at most a quarter of them."""
+"""Bytes at most of a file that is read as a whole; a job file has at most a quarter of these."""
 
 
 def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
-    """Open a regular file; a close-on-exec descriptor. Also an `opener` for the built-in `open`.
+    """Open a regular file and return a close-on-exec descriptor. An `opener` for `open`, too.
 
     Raises OSError, also for what is no regular file.
     """
-    # Not blocking: a FIFO would be waited for until somebody opens its other end.
+    # Not blocking: opening a FIFO would wait until its other end is opened.
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -32,7 +32,7 @@ def regular(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """All of a regular file. Raises OSError, also where it has more than LARGEST bytes."""
+    """Return a regular file's content. Raises OSError, also above MAX_FILE_BYTES."""
     with open(path, "rb", opener=regular) as file:
         if (
             os.fstat(file.fileno()).st_size <= MAX_FILE_BYTES
@@ -43,7 +43,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def is_regular(path: str | os.PathLike[str]) -> bool:
-    """Whether a regular file stands there, for what opens files by itself."""
+    """Whether the path is a regular file; for libraries that open files by themselves."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def is_regular(path: str | os.PathLike[str]) -> bool:
 
 
 def replace(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put a file there in one step, whatever stood there. Raises OSError, leaving nothing behind.
+    """Write a file in one step, replacing what stood there. After an OSError nothing is changed.
 
     The new file is readable by its user alone.
     """
@@ -59,7 +59,7 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
     draft = os.path.join(folder, f".{name}.{os.getpid()}")
     try:
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:  # an earlier process of this number was killed over it
+    except FileExistsError:  # left by a killed process that had the same pid
         os.unlink(draft)
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -72,7 +72,7 @@ def replace(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def is_nowhere() -> bool:
-    """Whether the working directory was deleted: what needs one cannot be done."""
+    """Whether the working directory was deleted."""
     try:
         os.getcwd()
     except OSError:

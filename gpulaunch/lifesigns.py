@@ -1,6 +1,6 @@
-"""When attempts were last known to live whose end no supervisor recorded. Reads; records nothing.
+"""Finds the last sign of life of attempts whose end no supervisor recorded. Records nothing.
 
-Their keepers end them when the supervisor is gone, and write each end down beside the journal.
+Their keepers end them when the supervisor is gone, and write each end to the run directory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from gpulaunch.process.ends import read_end
 
 
 def mark_last_seen(run: RunDir, ledger: Ledger) -> None:
-    """Set `seen` of every attempt of a run without supervisor whose end is not in its journal: the
-    end that the keeper wrote, else the last sign of life of the run itself."""
+    """Set `seen` of each attempt without a recorded end, in a run whose supervisor is gone.
+
+    It is the end that the attempt's keeper wrote, else the run's own last sign of life.
+    """
     if not (attempts := [one for one in ledger.open_attempts() if not one.queued]):
         return
     last = _of_the_run(run, ledger)
@@ -23,7 +25,7 @@ def mark_last_seen(run: RunDir, ledger: Ledger) -> None:
 
 
 def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:
-    """The later one of the last fact and the last sample."""
+    """Return the time of the run's last fact or last sample, whichever is later."""
     if (last := ledger.last) is None or (reader := open_metrics(run.metrics)) is None:
         return last
     with reader:
@@ -32,7 +34,7 @@ def _of_the_run(run: RunDir, ledger: Ledger) -> Instant | None:
 
 
 def _end(run: RunDir, attempt: AttemptRecord) -> Instant | None:
-    """None where the keeper, too, was killed, or its record cannot be read."""
+    """Return the end that the keeper wrote; None where it was killed too, or it is unreadable."""
     try:
         end = read_end(run.end(attempt.id))
     except (OSError, ValueError, LookupError, TypeError):

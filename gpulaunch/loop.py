@@ -1,4 +1,4 @@
-"""Waiting on descriptors, signals and timers in one thread. Owns nothing else; decides nothing.
+"""Waits on descriptors, signals and timers in one thread. Owns nothing else; decides nothing.
 
 Everything that happens to a run comes in through `turn`: a descriptor became readable, a timer is
 due, a signal arrived. No wake-up happens without one of these.
@@ -39,7 +39,7 @@ class Loop:
             self._selector.register(fd, mask, callback)
 
     def unwatch(self, fd: int) -> None:
-        """Must come before the descriptor is closed; unknown ones are none of its business."""
+        """Stop watching `fd`, before it is closed. Unknown descriptors are ignored."""
         try:
             self._selector.unregister(fd)
         except (KeyError, ValueError):
@@ -81,14 +81,14 @@ class Loop:
         self._arrived.append(number)
 
     def turn(self, block: bool = True) -> None:
-        """Wait until something happens (not at all unless `block`), and call back for it."""
+        """Wait until something happens (with `block` false: not at all), and call back for it."""
         ready = self._selector.select(self._patience() if block else 0)
         woken = time.monotonic()
         for key, _ in ready:
             # An earlier callback of this turn may have stopped watching this descriptor.
             if self._still(key):
                 key.data()
-        # What a callback puts off, even by nothing, waits for the next turn.
+        # A timer that a callback sets waits for the next turn, even if it is due at once.
         self._fire(woken)
 
     def _still(self, key: selectors.SelectorKey) -> bool:
@@ -96,7 +96,7 @@ class Loop:
         return current is not None and current.data is key.data
 
     def _next(self) -> float | None:
-        """When the next timer is due; those that were replaced or forgotten are dropped."""
+        """Return when the next timer is due; drop timers that were replaced or forgotten."""
         while self._timers:
             at, sequence, key = self._timers[0]
             if self._due.get(key, (0,))[0] == sequence:

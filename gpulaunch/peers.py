@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket, as the kernel says it, and what comes from there."""
+"""Unix sockets: who is at the other end, by the kernel, and messages with descriptors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from array import array
 
 
 def peer(link: socket.socket) -> tuple[int, int]:
-    """The PID (0: of another PID namespace) and user id at the other end of a connection.
+    """Return the PID (0: in another PID namespace) and user id at a connection's other end.
 
-    For a connection to a listening socket: of the process that called listen last (SO_PEERCRED,
-    unix(7)).
+    For a connection to a listening socket, these are of the process that called listen last
+    (SO_PEERCRED, unix(7)).
     """
     size = struct.calcsize("iII")
     pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
@@ -19,15 +19,14 @@ def peer(link: socket.socket) -> tuple[int, int]:
 
 
 def receive(link: socket.socket, size: int = 1, most: int = 4) -> tuple[bytes, list[int]]:
-    """Take in what was said, `size` bytes of it, and the descriptors passed, at most so many.
+    """Receive up to `size` bytes and up to `most` descriptors, which are close-on-exec.
 
-    As socket.recv_fds, whose flags Python 3.11 ignores: what comes here survives no exec. Raises
-    OSError.
+    Stands for socket.recv_fds, whose flags Python 3.11 ignores. Raises OSError.
     """
     fds = array("i")
     room = socket.CMSG_LEN(most * fds.itemsize)
-    said, ancillary, _, _ = link.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    received, ancillary, _, _ = link.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return said, list(fds)
+    return received, list(fds)

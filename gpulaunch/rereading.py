@@ -1,9 +1,9 @@
-"""The job file, read once more while its run lives, for jobs that are retried.
+"""Reads the job file once more while its run lives, for jobs that are retried.
 
     Retry(as filed) ─▶ a thread reads the file ─end of pipe─▶ refiled: what changed ─▶ RetriedAnew
                                                                    └─ or Refused: why nothing did
 
-A long list takes seconds to read, and a dead file server has no end: the loop waits for neither.
+A long list takes seconds to read, and a dead file server never answers: the loop waits for neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpulaunch.journal.choices import Choices
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """Where a run's jobs stand written, and what was chosen over that."""
+    """A run's job file, and the options that were chosen over it."""
 
     file: Path
     choices: Choices
@@ -35,8 +35,11 @@ class Filed:
 
 @dataclass(frozen=True, slots=True)
 class Refiled:
-    """What a retry comes to, with the file as it is now. Names of jobs: `requeued`, those of them
-    whose definition is another now (`changed`), and those that the file has no more (`gone`)."""
+    """What a retry does, with the job file as it is now.
+
+    Names of jobs: `requeued`, those of them with another definition (`changed`), and those that
+    the file no longer has (`gone`).
+    """
 
     event: RetriedAnew
     requeued: tuple[str, ...]
@@ -49,7 +52,7 @@ class RefusedError(GpulaunchError):
 
 
 class Reading:
-    """The file being read; `fileno` becomes readable (end of file) once that is over."""
+    """Reads the file in a thread; `fileno` becomes readable (end of file) once that is over."""
 
     def __init__(self, filed: Filed, environ: Mapping[str, str]) -> None:
         self._read, self._write = os.pipe2(os.O_CLOEXEC)
@@ -62,11 +65,11 @@ class Reading:
         return self._read
 
     def close(self) -> None:
-        """Unwatch the descriptor first. The thread ends by itself."""
+        """Close the descriptor. Unwatch it first; the thread ends by itself."""
         os.close(self._read)
 
     def plan(self) -> Plan:
-        """What was read. Raises RefusedError with every mistake that the file has."""
+        """Return the plan that was read. Raises RefusedError with every mistake of the file."""
         if isinstance(self._found, Plan):
             return self._found
         raise RefusedError(self._found)
@@ -80,17 +83,17 @@ class Reading:
             self._found = as_chosen(plan, choices.explain, choices.preload)
         except GpulaunchError as error:
             self._found = f"{error}\nnothing was requeued: the run goes on as it was"
-        except Exception as error:  # a bug there must not leave the asker without an answer
+        except Exception as error:  # a bug there must not leave the client without an answer
             self._found = f"{file} could not be read: {error!r}; nothing was requeued"
         finally:
             os.close(self._write)
 
 
 def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool) -> Refiled:
-    """What a retry of these jobs (None: all that failed) comes to. Changes nothing.
+    """Return what a retry of these jobs (None: all that failed) would do. Changes nothing.
 
-    Raises RefusedError where a job can never run as it is now, or stands elsewhere among the
-    others: what a job needs is not changed in a run that lives.
+    Raises RefusedError where a job can never run as it is now, or its needs, after or service
+    changed: a live run cannot take that up.
     """
     by_name = {job.name: job for job in plan.jobs}
     asked = run.retried_by(names)
@@ -111,7 +114,7 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
 
 
 def _moved(job: Job, run: Run) -> bool:
-    """What it needs or comes after, of the run's jobs, is another now."""
+    """Whether the job's needs or after, among the run's jobs, or its service changed."""
     known = run.job(job.name)
     if known is None:
         return False

@@ -43,21 +43,20 @@ from gpulaunch.supervisor import STOPPING, Supervisor
 from gpulaunch.views.terminal import View
 
 EXPLAINED = 1000
-"""Of so many waiting jobs it is said why; a hundred thousand would hold the run up for seconds."""
-
+"""Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
 
 QUEUE = 1000
-"""So many attempts at most are handed to an engine that queues them by itself."""
+"""Attempts that an engine which queues by itself is handed at most, at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a supervisor needs to begin. `ledger` holds what earlier epochs left, if any.
+    """What a supervisor needs to begin. `ledger` is the state that earlier epochs left, if any.
 
-    `watched`: a person sits before it, and can say how to go on. `pinned`: a job that is seen on a
-    card that is not its own fails. `notify`: whom else it tells; their commands run in `base`.
-    `slurm`: options that every sbatch is given. `filed`: where its jobs stand written; None:
-    nowhere but in the run.
+    `watched`: a person sits at the terminal, and can say how to go on. `pinned`: a job that is
+    seen on a card that is not its own fails. `left`: attempts without a recorded end. `notify`:
+    targets of notifications; their commands run in `base`. `slurm`: options that every sbatch is
+    given. `filed`: the job file; None: the jobs are only in the run's directory.
     """
 
     run: RunDir
@@ -82,13 +81,16 @@ class Session:
 
     @property
     def engine(self) -> str:
-        """Who runs its jobs: `local` or `slurm`."""
+        """The engine that runs the jobs: `local` or `slurm`."""
         return self.pool.engine
 
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Put off what stops a run until `supervise` hears it: a run directory is made in between."""
+    """Block the signals that stop a run until `supervise` handles them.
+
+    The run's directory is made in between.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
@@ -103,10 +105,11 @@ def supervise(
     view: View,
     begun: Callable[[], None] = lambda: None,
 ) -> str:
-    """Run to the end; the ledger tells how it came out. Why it could not be recorded, or "".
+    """Run to the end; return why the run could not be recorded, "" where it was.
 
-    `begun` is called once the run is being recorded. Signals that stop a run may be blocked by
-    the caller (`held_signals`); they are heard from here on.
+    The ledger then holds the run's outcome. `begun` is called once the run is being recorded.
+    Signals that stop a run may be blocked by the caller (`held_signals`); they are handled from
+    here on.
     """
     with ExitStack() as stack:
         loop = Loop()
@@ -183,7 +186,7 @@ def _command(run: Run, name: str) -> str:
 
 
 class _TeeView:
-    """A view, and beside it who else is told."""
+    """Passes each fact to the view and to the notifier."""
 
     def __init__(self, view: View, teller: Notifier) -> None:
         self._teller = teller
@@ -233,13 +236,16 @@ def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> RunCon
 
 
 def _signals(detached: bool) -> list[signal.Signals]:
-    """Those that stop the run, less what is ignored (nohup, `&` in a script) or means nothing."""
+    """Return the signals that stop the run, without ignored ones (nohup, `&` in a script).
+
+    A detached run does not stop at SIGHUP.
+    """
     heard = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
     return [number for number in heard if not (detached and number == signal.SIGHUP)]
 
 
 class _Control:
-    """Answers what other terminals ask of the run."""
+    """Answers the requests of other terminals to the run."""
 
     def __init__(
         self,
@@ -266,7 +272,7 @@ class _Control:
                 conn.send(self._answer(asking))
 
     def _read_again(self, conn: Conn, asking: Retry, filed: Filed) -> None:
-        """Answer once the job file is read: what is requeued, or why nothing is."""
+        """Read the job file again, then answer with the requeued jobs, or why none is."""
         reading = Reading(filed, os.environ)
 
         def over() -> None:

@@ -6,8 +6,8 @@
     people  ┘                        └─▶ instructions ─▶ engine
 
 Facts are written before the instructions that rest on them are carried out. While the journal
-cannot be written, nothing new is started; after a minute of that the run is stopped. One that a
-signal has stopped by then ends as soon as its jobs have.
+cannot be written, nothing new is started; after a minute of that the run is stopped. If a signal
+has stopped the run before, it ends as soon as its jobs have ended.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ from gpulaunch.loop import Loop
 from gpulaunch.views.terminal import View
 
 RECORD_PATIENCE = 60.0
+"""Seconds for which the journal may be unwritable before the run is stopped."""
 RECORD_RETRY = 1.0
+"""Seconds between two attempts to write it."""
 MAX_FACTS_PER_WRITE = 4096
-"""Facts handed over to be recorded together."""
+"""Facts that are recorded together at most."""
 
 STOPPING = {
     signal.SIGINT: "Ctrl-C",
@@ -54,7 +56,7 @@ STOPPING = {
 
 
 class FactWriter(Protocol):
-    """Writes facts down. `append` says whether all that it was ever given is written."""
+    """Records facts. `append` and `retry` return whether all facts so far are written."""
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool: ...
     def retry(self) -> bool: ...
@@ -68,14 +70,16 @@ class FactWriter(Protocol):
 
 
 BeforeClose: TypeAlias = Callable[[RunClosed, Callable[[], None]], None]
-"""Called when a run is at its end, before that is recorded, with how it ends and the loop's turn:
-it may take turns for a while. Called again where something came up in them."""
+"""Called before a run's end is recorded, with the RunClosed and a function that turns the loop.
+
+It may turn the loop for a while. If an event comes meanwhile, the run goes on, and it is called
+again at the next end."""
 
 
 class Supervisor:
     """Drives one Run to its end through an engine.
 
-    `wait`: seconds after which a run that asked for a card, and started nothing yet, gives up.
+    `wait`: seconds from the first request for a card; a run without an attempt by then gives up.
     """
 
     _engine: Engine
@@ -107,10 +111,10 @@ class Supervisor:
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: Event) -> None:
-        """An event for the core; handled in the order of posting, before the loop waits again.
+        """Queue an event for the core; it is handled before the loop waits again.
 
-        A card that is clean at once comes first: its next job is not to wait while a burst of other
-        ends is looked at, each of which would see one more card on its way.
+        Events are handled in the order of posting, but for Drained, which comes first: so in a
+        burst of ends each freed card gets its next job before the next end is handled.
         """
         if isinstance(event, Drained):
             self._inbox.appendleft(event)
@@ -118,11 +122,11 @@ class Supervisor:
             self._inbox.append(event)
 
     def note(self, job: str | None, text: str) -> None:
-        """A line for people and the journal that changes nothing."""
+        """Record a line for people, which changes no state."""
         self._add(Noted(text, job))
 
     def on_signal(self, number: int) -> None:
-        """The first one asks the run to stop, the second to stop at once."""
+        """Ask the run to stop; at the second signal, to stop at once."""
         again = self.stopped_by is not None
         self.stopped_by = self.stopped_by or signal.Signals(number)
         self.post(Asked(Stop(STOPPING[signal.Signals(number)], now=again)))
@@ -132,7 +136,10 @@ class Supervisor:
         return self._run.ledger
 
     def why_waiting(self, job: str) -> str:
-        """One line; empty for a job that does not wait. Of what is in a queue the engine knows."""
+        """Return one line that says why the job waits; empty for a job that does not wait.
+
+        Why an attempt in the engine's queue waits, the engine is asked.
+        """
         own = self._run.why_waiting(job, self._clock())
         attempt = self._run.in_queue(job)
         if attempt is None:
@@ -149,7 +156,10 @@ class Supervisor:
         left: Sequence[AttemptId] = (),
         farewell: BeforeClose = lambda closed, turn: None,
     ) -> None:
-        """Run to the end. `left`: attempts of an earlier supervisor whose end is not known."""
+        """Drive the run to its end and record that.
+
+        `left`: attempts of an earlier supervisor without a recorded end.
+        """
         self._engine = engine
         self.post(submitted)
         self._drain_inbox()
@@ -169,14 +179,14 @@ class Supervisor:
             farewell(closed, self._turn)
             if not self._inbox:
                 return closed
-            # Somebody has asked for something meanwhile; a retry goes on from here.
+            # A request came meanwhile: a retry, for one, and the run goes on.
 
     def _turn(self) -> None:
         self._plan_tick()
         self._loop.turn()
 
     def _exit_status(self, state: RunState) -> int:
-        """The first that holds, in the contract's order."""
+        """Return the exit status: of the reasons that hold, the first in this order."""
         if self.no_card:
             return NO_CARDS
         if self.unrecorded:
@@ -190,7 +200,7 @@ class Supervisor:
             return False
         if self.stopped_by and not (self._recording or self.unrecorded):
             self._retry_recording()
-            if not self._recording:  # a person waits for the end, and nothing else is to come
+            if not self._recording:  # a person waits for the end, and all jobs have ended
                 self._give_up_recording()
         return not self._inbox and (self._recording or bool(self.unrecorded))
 
@@ -223,13 +233,13 @@ class Supervisor:
                 self._engine.carry_out(instruction)
 
     def _wait_is_over(self) -> None:
-        """The first card was asked for so long ago: go on only if something has started."""
+        """Stop the run if no attempt was launched within `wait` of the first Acquire."""
         if not self._launched:
             self.no_card = True
             self.post(Asked(Stop("no card came free in the time that --wait gave")))
 
     def _add(self, fact: Fact) -> None:
-        """A fact that is the supervisor's own, not the core's."""
+        """Apply and record a fact of the supervisor's own, which does not come from the core."""
         now = self._clock()
         self._run.ledger.apply(fact, now)
         self._tell([fact], now)
@@ -240,7 +250,7 @@ class Supervisor:
         whole = True
         for start in range(
             0, len(facts), MAX_FACTS_PER_WRITE
-        ):  # of a hundred thousand jobs, not all pairs
+        ):  # in parts: a hundred thousand jobs would make one long list of pairs
             some = facts[start : start + MAX_FACTS_PER_WRITE]
             whole = self._record.append([(fact, now) for fact in some])
         if not whole and self._recording:
