@@ -190,7 +190,7 @@ class Conn:
             self._server._listen_for(self, writing=bool(self._out))
 
     def receive(self) -> Asking | None:
-        """Return the request once it has come whole. A wrong one is answered here and is the last."""
+        """Return the request once it has come whole. A wrong one is answered here, as the last."""
         try:
             data = self._link.recv(_READ_BYTES)
         except BlockingIOError:
