@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,32 @@ finally:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+VAGUE = re.compile(
+    r"_?(PATIENCE|MOST|SHOWN|AT_ONCE|SPARE|STALE|ENOUGH|LONG|SOON|OFTEN|AGAIN|LONGEST|LIMIT)"
+)
+
+
+def top_level() -> Iterator[tuple[Path, ast.stmt]]:
+    for path in sorted(ROOT.glob("gpulaunch/**/*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            yield path.relative_to(ROOT), statement
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path, statement in top_level():
+        if isinstance(statement, ast.ClassDef):
+            places.setdefault(statement.name, []).append(str(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_a_number_s_name_says_what_it_bounds() -> None:
+    vague = []
+    for path, statement in top_level():
+        match statement:
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Constant(int() | float())):
+                if VAGUE.fullmatch(name):
+                    vague.append(f"{path}: {name}")
+    assert vague == []
