@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from gpulaunch.errors import GpulaunchError, JobFileError
 from gpulaunch.jobfile import Plan, load
 from gpulaunch.jobfile.overrides import as_chosen
 from gpulaunch.journal.choices import Choices
+from gpulaunch.text import listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,9 @@ def refiled(run: Run, plan: Plan, names: tuple[str, ...] | None, pool: CardPool)
         raise RefusedError(str(JobFileError(wrong)))
     if moved := [job.name for job in jobs if _moved(job, run)]:
         raise RefusedError(
-            f"{_some(moved)}: needs, after or service is another now, which a live run cannot take"
-            " up. Nothing was requeued: let the run end, or stop it, and retry then; --recorded"
-            " retries what it began with"
+            f"{listing(moved)}: needs, after or service is another now, which a live run cannot"
+            " take up. Nothing was requeued: let the run end, or stop it, and retry then;"
+            " --recorded retries what it began with"
         )
     ledger = run.ledger
     changed = tuple(job.name for job in jobs if ledger.jobs[job.name].digest != job.digest)
@@ -124,8 +125,3 @@ def _moved(job: Job, run: Run) -> bool:
         return set(one.needs) & there, set(one.after) & there, one.service is None
 
     return links(job) != links(known)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"

@@ -32,7 +32,8 @@ from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.finding import NoSuchRunError, working_directory
 from gpulaunch.journal.liveness import state_of
 from gpulaunch.journal.rundir import RUNS, RunDir
-from gpulaunch.views.words import clip, listing, visible
+from gpulaunch.text import listing
+from gpulaunch.views.words import clip, visible
 
 MAX_JOBS_NAMED = 10
 """So many jobs that a pattern fits are named."""

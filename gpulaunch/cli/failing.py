@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from gpulaunch.errors import Mistake
+from gpulaunch.text import several
 
 _ENDS = frozenset({"--", ":::"})
 
@@ -26,7 +27,7 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
     listed = found and "\n" in shown
     click.echo(shown if listed else f"gpulaunch: {shown}", err=True)
     if as_json:
-        count = f"{len(found)} mistake{'s' if len(found) > 1 else ''} in the job file"
+        count = f"{several(len(found), 'mistake')} in the job file"
         error = count if found else text
         told = {"error": error, "status": status, "mistakes": [one.plain() for one in found]}
         click.echo(json.dumps(told, ensure_ascii=False))

@@ -16,6 +16,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import Choices
 from gpulaunch.journal.manifest import Manifest
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import several
 
 
 def as_before(options: RunOptions, manifest: Manifest, ledger: Ledger) -> RunOptions:
@@ -27,7 +28,7 @@ def as_before(options: RunOptions, manifest: Manifest, ledger: Ledger) -> RunOpt
     changes = options.engine not in (None, manifest.engine)
     if changes and (left := len(ledger.open_attempts())):
         raise UsageError(
-            f"--engine {manifest.engine} still has {left:,} attempt{'s' if left > 1 else ''} of"
+            f"--engine {manifest.engine} still has {several(left, 'attempt')} of"
             " this run: resume it without --engine, and change when they have ended"
         )
     local = manifest.engine == "local" and not changes
@@ -71,8 +72,7 @@ def say_left_out(
     if count:
         words = " ".join(Choices(only=options.choices.only).words())
         again = f"gpulaunch resume {shlex.quote(typed(run.path))} --only '*'"
-        several = f"{count:,} job{'s' if count > 1 else ''} of the file"
-        say(f"{words} leaves out {several}; to run all: {again}", options)
+        say(f"{words} leaves out {several(count, 'job')} of the file; to run all: {again}", options)
 
 
 def say_not_taken(options: RunOptions) -> None:

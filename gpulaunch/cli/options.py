@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,15 +13,13 @@ import click
 
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.text import parse_span
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?")
-
 
 class Duration(click.ParamType[float]):
-    """`90`, `30s`, `2h`, `1h30m`: seconds."""
+    """Seconds, typed as in a job file: `90`, `30s`, `2h`, `1h30m`."""
 
     name = "time"
 
@@ -31,10 +28,10 @@ class Duration(click.ParamType[float]):
     ) -> float:
         if isinstance(value, int | float):
             return float(value)
-        parts = _PART.findall(value)
-        if not parts or _PART.sub("", value).strip():
-            self.fail(f"expected a time such as 90, 30s or 1h30m, found {value!r}", param, ctx)
-        return float(sum(float(number) * _UNITS[unit or "s"] for number, unit in parts))
+        try:
+            return parse_span(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ from gpulaunch.journal.recorder import link_result
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.rereading import Filed
 from gpulaunch.session import Session
-from gpulaunch.views.words import listing
+from gpulaunch.text import listing
 
 Choose: TypeAlias = Callable[[Ledger, Sequence[Job], RunOptions], ResumePlan]
 

@@ -23,6 +23,7 @@ from gpulaunch.journal.finding import find, working_directory
 from gpulaunch.journal.liveness import refuse_elsewhere, state_of
 from gpulaunch.journal.read import replay
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import listing, several
 
 READING = 600.0
 """Seconds in which a live run has read its job file again: 100,000 jobs take ten."""
@@ -76,11 +77,11 @@ def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: RunOptions
     say_not_taken(options)
     told = call(run.read_manifest().run, Retry(names, not options.recorded), READING)
     requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"
-    say(f"requeued {len(requeued):,} job{'s' if len(requeued) != 1 else ''} in {where}", options)
+    say(f"requeued {several(len(requeued), 'job')} in {where}", options)
     if changed := told["changed"]:
-        say(f"changed in the job file, run as they are now: {_some(changed)}", options)
+        say(f"changed in the job file, run as they are now: {listing(changed, 5)}", options)
     if gone := told["gone"]:
-        say(f"no longer in the job file, and not run: {_some(gone)}", options)
+        say(f"no longer in the job file, and not run: {listing(gone, 5)}", options)
     _say_untouched(replay(run.events), names, requeued.union(gone), options)
     return errors.OK
 
@@ -128,8 +129,3 @@ def _names_jobs(run: RunDir, pattern: str) -> bool:
         return bool(jobs_of(replay(run.events), [pattern]))
     except UsageError:
         return False
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return f"{', '.join(names[:5])}{more}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpulaunch.core.words import duration
+from gpulaunch.text import span
 
 FAST_FAILURE_SECONDS = 60.0
 """Seconds below which a failed attempt counts: it has hardly begun its work."""
@@ -62,7 +62,7 @@ class Breaker:
         self._jobs.add(job)
         if self._limit and len(self._jobs) >= self._limit and not self.tripped:
             self.tripped = (
-                f"{len(self._jobs)} jobs in a row failed within {duration(FAST_FAILURE_SECONDS)}"
+                f"{len(self._jobs)} jobs in a row failed within {span(FAST_FAILURE_SECONDS)}"
                 f" of their start, all in the same way: {status}"
                 + (f": {evidence}" if evidence else "")
             )

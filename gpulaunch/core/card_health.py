@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.jobs import Jobs
+from gpulaunch.text import listing
 
 FAILURES_TO_DOUBT = 2
 IN_A_ROW = 3
@@ -119,7 +120,7 @@ class CardHealth:
             return
         lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
         if len(lost) >= LOST_TO_SET_ASIDE:
-            self._set_aside(card, streak, f"{len(lost)} different jobs lost it ({_listed(lost)})")
+            self._set_aside(card, streak, f"{len(lost)} different jobs lost it ({listing(lost)})")
         elif not streak.stands_out:
             return
         elif (
@@ -127,7 +128,7 @@ class CardHealth:
         ):
             text = f"{len(streak.failed)} different jobs failed there in a row"
             text += f", and {len(streak.cleared)} of them succeeded elsewhere"
-            self._set_aside(card, streak, f"{text} ({_listed(streak.failed)})")
+            self._set_aside(card, streak, f"{text} ({listing(streak.failed)})")
         else:
             number = len(streak.failed)
             why = f"failed on GPU {card.gpu.index}, as {number} jobs in a row did; tried elsewhere"
@@ -146,8 +147,3 @@ class CardHealth:
         self._tried.update(failed)
         nodes = self._jobs.to_retry(tuple(failed))
         self._jobs.requeue(nodes, why, avoid=frozenset({card.gpu.uuid}))
-
-
-def _listed(jobs: Iterable[str]) -> str:
-    names = list(jobs)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -25,6 +25,7 @@ from gpulaunch.core.model import (
     RunState,
     Stopped,
 )
+from gpulaunch.text import listing
 
 CUT_OFF = "was running when the run was cut off"
 """The reason of a job whose attempt no supervisor saw end."""
@@ -302,8 +303,7 @@ class Ledger:
     def needs_of(self, attempt: AttemptRecord) -> str:
         """Return `needs a, b`: the attempts under way that must succeed first; empty for none."""
         names = [need.job for need in attempt.after if self.attempt(need).is_open]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        return f"needs {', '.join(names[:3])}{more}" if names else ""
+        return f"needs {listing(names)}" if names else ""
 
     def open_attempts(self) -> list[AttemptRecord]:
         """Return the attempts without a recorded end: those that run or are in a queue."""

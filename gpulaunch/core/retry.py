@@ -28,6 +28,7 @@ from gpulaunch.core.retry_placement import (
     RetryPlacement,
     choose_placement,
 )
+from gpulaunch.text import listing, span
 
 LOST_IN_A_ROW = 3
 """Attempts in a row that are lost, or lose their card, after which the job itself is to blame."""
@@ -182,12 +183,11 @@ def _status(outcome: Outcome) -> str:
         case TimedOut("timeout", 0):
             return "was ended at a time limit"
         case TimedOut("timeout", seconds):
-            return f"ran longer than its timeout of {words.duration(seconds)}"
+            return f"ran longer than its timeout of {span(seconds)}"
         case TimedOut(_, seconds):
-            return f"wrote nothing for its idle_timeout of {words.duration(seconds)}"
+            return f"wrote nothing for its idle_timeout of {span(seconds)}"
         case MissingOutput(paths):
-            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-            return f"left no good output: {', '.join(paths[:3])}{more}"
+            return f"left no good output: {listing(paths)}"
         case NotStarted(error):
             return f"could not be started: {error}"
         case Cancelled():

@@ -13,6 +13,7 @@ from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import IN_QUEUE
 from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.waiting import Node
+from gpulaunch.text import clock, listing, several, size, span
 
 _BEGUN, _QUEUED, _WAITS = "is running", f"is {IN_QUEUE}", "waits itself"
 _NEAR = (_BEGUN, _QUEUED, _WAITS)
@@ -63,7 +64,7 @@ class Why:
                 return self._blocked(node)
             case "delayed":
                 left = (self._jobs.record(node).not_before or 0.0) - now.mono
-                return f"retries in {words.duration(max(1, round(left)))}"
+                return f"retries in {span(max(1, round(left)))}"
             case "idle":
                 return "starts when a job that needs it is ready to go"
             case "asking":
@@ -102,7 +103,7 @@ class Why:
             return reason
         if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
             used = self._attempts.cpus
-            return f"waits for {_count(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
+            return f"waits for {several(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
         if node.blocked_on == "room":
             return "waits for room for itself and a job that needs it"
         if self._admission.focus not in (None, node):
@@ -121,7 +122,7 @@ class Why:
 
     def _holders(self, token: str) -> str:
         names = [live.id.job for live in self._attempts if token in live.demand.uses]
-        return _some(names)
+        return listing(names)
 
     def _cards_in_words(self, demand: Demand, now: Instant) -> str:
         cards, limit = list(self._cards), self._cards.limit
@@ -144,9 +145,9 @@ class Why:
         attempts = list(dict.fromkeys(next(iter(card.attempts)) for card in cards))
         names = list(dict.fromkeys(a.job for card in cards for a in card.attempts))
         spans = sorted(self._since(attempt, now) for attempt in attempts)
-        least, most = words.clock(spans[0]), words.clock(spans[-1])
+        least, most = clock(spans[0]), clock(spans[-1])
         spanned = most if least == most else f"{least} to {most}"
-        return _clause(cards, "is", f"busy ({spanned}) with {_some(names)}")
+        return _clause(cards, "is", f"busy ({spanned}) with {listing(names)}")
 
     def _since(self, attempt: AttemptId, now: Instant) -> float:
         """Seconds since the attempt's start, or its launch where it has not started."""
@@ -160,7 +161,7 @@ class Why:
         if card.attempts:
             attempt = next(iter(card.attempts))
             more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
-            return "is", f"busy with {attempt.job}{more} ({words.clock(self._since(attempt, now))})"
+            return "is", f"busy with {attempt.job}{more} ({clock(self._since(attempt, now))})"
         if card.idle_workers:
             return "still has", f"the worker of {next(iter(card.idle_workers)).job}"
         if card.drained:
@@ -180,7 +181,7 @@ class Why:
             return "is", "avoided after an earlier attempt"
         if demand.gpu_memory:
             free = card.gpu.memory if card.memory_free is None else card.memory_free
-            return "has", f"{words.memory(free)} free"
+            return "has", f"{size(free)} free"
         return "is", "free"
 
 
@@ -194,19 +195,9 @@ def _clause(cards: Sequence[Card], verb: str, rest: str) -> str:
     return f"GPUs {words.ranges(card.gpu.index for card in cards)} {_PLURALS[verb]} {rest}"
 
 
-def _some(names: Sequence[str]) -> str:
-    """`a, b, c and 5 more`."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
 def _wished(demand: Demand) -> str:
     """`a card`, `2 cards with 79 GiB free each`."""
     if not demand.gpu_memory:
         return words.cards(demand.gpus)
     each = " each" if demand.gpus > 1 else ""
-    return f"{words.cards(demand.gpus)} with {words.memory(demand.gpu_memory)} free{each}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
+    return f"{words.cards(demand.gpus)} with {size(demand.gpu_memory)} free{each}"

@@ -1,11 +1,10 @@
-"""Durations, amounts of memory and signals as people read them. Pure text, no state."""
+"""Signals, cards and ranges of numbers as people read them. Pure text, no state."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-GIB = 1 << 30
 _ESCAPED = re.compile(r"\[([*?[])\]")
 
 # Linux's numbers, the same on every architecture that has CUDA; `signal` itself would not be pure.
@@ -22,34 +21,6 @@ def signal_name(number: int) -> str:
     if number in _SIGNALS:
         return f"SIG{_SIGNALS[number]}"
     return f"signal {number}"
-
-
-def duration(seconds: float) -> str:
-    """`2 h`, `1 h 30 min`, `90 s`, `0.5 s`: as it would be typed into a job file."""
-    if seconds < 120 or seconds != int(seconds):
-        return f"{seconds:.3g} s" if seconds < 120 else f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if rest:
-        return f"{int(seconds)} s"
-    hours, minutes = divmod(minutes, 60)
-    parts = [f"{hours} h"] * bool(hours) + [f"{minutes} min"] * bool(minutes)
-    return " ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """Elapsed time: `0:12`, `1:02:03`."""
-    minutes, second = divmod(max(0, int(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}:{minutes:02}:{second:02}"
-    return f"{minutes}:{second:02}"
-
-
-def memory(amount: int) -> str:
-    """Bytes as `20 GiB`, `1.5 GiB`, `512 MiB`."""
-    if amount >= GIB:
-        return f"{amount / GIB:.3g} GiB" if amount < 1000 * GIB else f"{amount / GIB:.0f} GiB"
-    return f"{amount / (1 << 20):.3g} MiB"
 
 
 def cards(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit, setrlimit
 
 from gpulaunch.errors import UsageError
+from gpulaunch.text import several
 
 _LAUNCHER = 24
 _PER_CARD = 4
@@ -25,7 +26,7 @@ def require_descriptors(cards: int) -> None:
     if hard != RLIM_INFINITY and hard < need:
         raise UsageError(
             f"this process may have {hard} files open (ulimit -Hn), and a run on"
-            f" {cards} card{'s' if cards > 1 else ''} needs {need}: have the limit raised"
+            f" {several(cards, 'card')} needs {need}: have the limit raised"
         )
     setrlimit(RLIMIT_NOFILE, (need, hard))
 

@@ -22,6 +22,7 @@ from gpulaunch.gpus.mask import pool as inherited
 from gpulaunch.gpus.simulated import pool_name, simulated
 from gpulaunch.gpus.visible import Style, style_for
 from gpulaunch.loop import Loop
+from gpulaunch.text import several
 
 
 class SelectionError(UsageError):
@@ -64,7 +65,7 @@ class CardPool:
     def echo(self) -> str:
         """The selection in words: `1 of 8 cards, any`, `Slurm, at most 4 cards at once`."""
         if self.engine == "slurm":
-            most = f"{self.limit} card{'s' if self.limit != 1 else ''}"
+            most = several(self.limit or 0, "card")
             return "Slurm" if self.limit is None else f"Slurm, at most {most} at once"
         return describe(self.selection, self.here) if self.here else "no card"
 
@@ -185,9 +186,7 @@ def parse(spec: str | Selection | None) -> Selection:
 def require(pool: CardPool, count: int) -> None:
     """Raise NoCardsError unless the pool can give `count` cards at once."""
     if count > pool.size:
-        raise NoCardsError(
-            f"{count} card{'s' if count > 1 else ''} needed, {_none_or(pool.size, pool.notes)}"
-        )
+        raise NoCardsError(f"{several(count, 'card')} needed, {_none_or(pool.size, pool.notes)}")
 
 
 def cache_directory(environ: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from gpulaunch.export.pieces import (
 )
 from gpulaunch.export.split import TerminalLane, rounds
 from gpulaunch.export.words import Value, Variable, word, words
+from gpulaunch.text import several
 
 ACCOUNT = r"""#: Keeping account, down to the next line like this one.
 if ! mkdir -p -- "${run%/*}" || ! mkdir -- "$run"; then
@@ -106,7 +107,7 @@ echo "$failed of {count} did not succeed; logs, outputs and exit statuses are in
 def to_shell(chosen: ExportSelection, gpus: int) -> str:
     """The script for so many cards."""
     how = [
-        f"  bash FILE      for {gpus} card{'s' if gpus > 1 else ''}: a terminal each, all at once",
+        f"  bash FILE      for {several(gpus, 'card')}: a terminal each, all at once",
         "Or copy single lines: each that begins with CUDA_VISIBLE_DEVICES stands for itself.",
         f"Logs, outputs and exit statuses go to {chosen.directory}",
     ]

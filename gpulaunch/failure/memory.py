@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpulaunch.core.words import memory
+from gpulaunch.text import size
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]?)(?:iB|B|bytes|b)\b"
@@ -45,14 +45,14 @@ class Numbers:
         """`It asked for 2 GiB more; the card has 23.7 GiB, 20.8 GiB of it in its own use.`"""
         parts = []
         if self.asked is not None:
-            parts.append(f"it asked for {memory(self.asked)} more")
+            parts.append(f"it asked for {size(self.asked)} more")
         if self.total is not None:
-            parts.append(f"the card has {memory(self.total)}")
+            parts.append(f"the card has {size(self.total)}")
         if self.own is not None:
-            parts.append(f"{memory(self.own)} were its own")
+            parts.append(f"{size(self.own)} were its own")
         if self.others:
             who = f" (PID {', '.join(map(str, self.pids[:3]))})" if self.pids else ""
-            parts.append(f"{memory(self.others)} other processes'{who}")
+            parts.append(f"{size(self.others)} other processes'{who}")
         return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}." if parts else ""
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpulaunch.core.events import Occupied, Sick
-from gpulaunch.gpus.machine import CardReading, Process, size
+from gpulaunch.gpus.machine import CardReading, Process
+from gpulaunch.text import size
 
 MIB = 2**20
 ALLOWED = 512 * MIB

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import Gpu
+from gpulaunch.text import size
 
 # As nvidia-smi types them: computing, graphics (a desktop), computing through MPS.
 ProcessKind: TypeAlias = Literal["C", "G", "M"]
@@ -91,10 +92,3 @@ class CardReading:
     power: float | None = None
     unanswered: Mapping[str, str] = field(default_factory=dict)
     unasked: str = ""
-
-
-def size(count: int) -> str:
-    """Bytes for people: `41.2 GiB`, `512 MiB`."""
-    if count >= 2**30:
-        return f"{count / 2**30:.1f} GiB"
-    return f"{count / 2**20:.0f} MiB"

@@ -17,6 +17,7 @@ from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.services import check_typed_ready
 from gpulaunch.jobfile.suggest import did_you_mean, did_you_mean_key
 from gpulaunch.jobfile.tree import Plain
+from gpulaunch.text import parse_span
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -160,7 +161,7 @@ def retries(value: Plain) -> RetryPolicy:
     keys(given, ("times", "on", "delay"), gather)
     times = gather.take(("times",), integer(0, "how many retries"), given.get("times", "1"))
     on = gather.take(("on",), _classes, given.get("on", []))
-    delay = gather.take(("delay",), each(v.duration), given.get("delay", "0"))
+    delay = gather.take(("delay",), each(parse_span), given.get("delay", "0"))
     gather.done()
     return RetryPolicy(times, on, delay)
 

@@ -17,6 +17,7 @@ from gpulaunch.jobfile import engines, forms, workers
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import RESERVED, compile_raw, names_in
 from gpulaunch.jobfile.tree import Plain
+from gpulaunch.text import SPAN, parse_size, parse_span
 
 Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
@@ -136,10 +137,10 @@ _BOOLEAN: Schema = {
 _TIME: Schema = {
     "anyOf": [
         {"type": "number", "minimum": 0},
-        {"type": "string", "pattern": r"^\s*([0-9.]+|([0-9.]+\s*(ms|[smhdw])\s*)+)\s*$"},
+        {"type": "string", "pattern": rf"^\s*([0-9.]+|({SPAN}\s*)+)\s*$"},
     ]
 }
-_SIZE: Schema = {"type": "string", "pattern": r"^\s*[0-9.]+\s*[kKmMgGtT][iI]?[bB]?\s*$"}
+_SIZE: Schema = {"type": "string", "pattern": r"^\s*[0-9.]+\s*([kKmMgGtT][iI]?[bB]?|[bB])\s*$"}
 _CLASS: Schema = {"anyOf": [{"enum": sorted(c.FAILURES)}, PLACEHOLDER]}
 
 
@@ -237,7 +238,7 @@ _NAMES = Kind(c.texts, LIST, defers=False)
 
 DEFAULTS: Mapping[str, Kind] = {
     "gpus": Kind(c.integer(0, "how many cards: 0, 1, 2 ..."), COUNT),
-    "gpu_memory": Kind(c.each(v.size), _SIZE),
+    "gpu_memory": Kind(c.each(parse_size), _SIZE),
     "per_gpu": Kind(c.integer(1, "how many jobs share a card: 1, 2 ..."), SOME),
     "cpus": Kind(c.integer(1, "how many CPUs: 1, 2 ..."), SOME),
     "uses": Kind(c.texts, LIST),
@@ -250,7 +251,7 @@ DEFAULTS: Mapping[str, Kind] = {
     "shell": Kind(c.shell, LIST),
     "timeout": _SPAN,
     "idle_timeout": _SPAN,
-    "grace": Kind(c.each(v.duration), _TIME),
+    "grace": Kind(c.each(parse_span), _TIME),
     "retries": Kind(c.retries, _RETRIES),
     "outputs": _NAMES,
     "success_codes": Kind(c.codes, _CODES),

@@ -16,6 +16,7 @@ from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.notify_spec import Target
 from gpulaunch.jobfile.source import JobFileText
 from gpulaunch.jobfile.tree import Path as Steps
+from gpulaunch.text import several, size
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,12 @@ class _Machine:
         """(field, reason) for everything that keeps the job from ever starting here."""
         demand = job.demand
         if demand.gpus > self.pool_size:
-            yield "gpus", f"needs {_cards(demand.gpus)}, the run has {self.pool_size}"
+            yield "gpus", f"needs {several(demand.gpus, 'card')}, the run has {self.pool_size}"
         elif demand.gpus > 1 and demand.gpus > (whole := sum(not g.mig for g in self.gpus)):
             yield (
                 "gpus",
-                f"needs {_cards(demand.gpus)}, the run has {whole} that are not MIG instances"
-                " (a process can use only one of those)",
+                f"needs {several(demand.gpus, 'card')}, the run has {whole} that are not MIG"
+                " instances (a process can use only one of those)",
             )
         elif demand.gpus and demand.gpu_memory:
             large = sum(gpu.memory >= demand.gpu_memory for gpu in self.gpus)
@@ -107,8 +108,8 @@ class _Machine:
                 most = max((gpu.memory for gpu in self.gpus), default=0)
                 yield (
                     "gpu_memory",
-                    f"needs {_cards(demand.gpus)} with {_size(demand.gpu_memory)} each; {large} of"
-                    f" {len(self.gpus)} have that much, the largest has {_size(most)}",
+                    f"needs {several(demand.gpus, 'card')} with {size(demand.gpu_memory)} each;"
+                    f" {large} of {len(self.gpus)} have that much, the largest has {size(most)}",
                 )
         for token, count in Counter(demand.uses).items():
             if count > self.limits.get(token, count):
@@ -132,8 +133,8 @@ class _Machine:
         cards = _cards_together(together)
         if cards > self.pool_size:
             return (
-                f"{job.name} and the services it needs ({names}) take {_cards(cards)} at once,"
-                f" the run has {self.pool_size}"
+                f"{job.name} and the services it needs ({names}) take {several(cards, 'card')}"
+                f" at once, the run has {self.pool_size}"
             )
         tokens = Counter(token for one in together for token in one.demand.uses)
         for token, count in tokens.items():
@@ -167,11 +168,3 @@ def _cards_together(jobs: Sequence[Job]) -> int:
         else:
             cards += job.demand.gpus
     return cards + sum(-(-count // per_gpu) for per_gpu, count in sharing.items())
-
-
-def _cards(count: int) -> str:
-    return f"{count} card" if count == 1 else f"{count} cards"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"

@@ -6,15 +6,10 @@ import math
 import re
 import shlex
 
+from gpulaunch.text import parse_span, shortened
+
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?\s*(?:ms|[smhdw])\s*)+")
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])")
-_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
-_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(i?)(b?)", re.IGNORECASE)
-_POWER = {"k": 1, "m": 2, "g": 3, "t": 4}
-_MAX_DURATION = 100 * 365 * 86400.0
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 
 SHELLS = {
@@ -37,8 +32,7 @@ def found(value: object) -> str:
         return "a list" if value else "an empty list"
     if isinstance(value, dict):
         return "a mapping" if value else "an empty mapping"
-    text = str(value)
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return shortened(value)
 
 
 def integer(text: str, least: int, what: str) -> int:
@@ -61,40 +55,11 @@ def boolean(text: str) -> bool:
     return value
 
 
-def duration(text: str) -> float:
-    """Seconds: `90`, `30s`, `2h`, `1h30m`, `1d`."""
-    stripped = text.strip()
-    if _SECONDS.fullmatch(stripped):
-        seconds = float(stripped)
-    elif _DURATION.fullmatch(stripped):
-        seconds = sum(float(n) * _UNIT[unit] for n, unit in _PART.findall(stripped))
-    else:
-        raise ValueError(f"expected a duration like 90, 30s, 2h or 1h30m, found {found(text)}")
-    if seconds > _MAX_DURATION:
-        raise ValueError(f"expected at most a hundred years, found {found(text)}")
-    return seconds
-
-
 def positive_duration(text: str) -> float:
-    seconds = duration(text)
+    seconds = parse_span(text)
     if seconds <= 0:
         raise ValueError("expected a duration longer than 0; leave the field out for no limit")
     return seconds
-
-
-def size(text: str) -> int:
-    """Bytes: `16GB` is 16 * 10^9 (so is `16G`), `20GiB` is 20 * 2^30."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(
-            f'expected a size with its unit like "16GB" or "20GiB", found {found(text)}'
-        )
-    amount, unit, binary, _ = match.groups()
-    base = 1024 if binary else 1000
-    count = int(float(amount) * base ** _POWER[unit.lower()])
-    if not 0 < count < 1 << 60:
-        raise ValueError(f"expected a size a card can have, found {found(text)}")
-    return count
 
 
 def choice(text: str, *words: str) -> str:

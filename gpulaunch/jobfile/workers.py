@@ -22,6 +22,7 @@ from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.convert import integer, keys, run, scalar
 from gpulaunch.jobfile.mistakes import ErrorCollector, FieldError
 from gpulaunch.jobfile.tree import Plain
+from gpulaunch.text import parse_size
 
 KINDS = 256
 """Different workers of one entry: more are a mistake, since each would load for a job or two."""
@@ -60,7 +61,7 @@ def worker(value: Plain) -> Form:
         load=part("load", _function, ""),
         run=part("run", _command, ()),
         items=part("items", integer(1, "after how many items it is replaced: 1, 2 ..."), None),
-        memory=part("memory", lambda plain: v.size(scalar(plain)), None),
+        memory=part("memory", lambda plain: parse_size(scalar(plain)), None),
         load_timeout=part("load_timeout", lambda plain: v.positive_duration(scalar(plain)), None),
     )
     gather.done()

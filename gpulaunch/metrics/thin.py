@@ -8,7 +8,7 @@
 
 A week of 8 cards is 92,160 samples of the cards, and as many of the attempts where each card has
 one at all times: 13 MiB in all. An attempt that is over leaves what fits its length, at least one.
-Whatever happens, the file ends at `store.LARGEST`.
+Whatever happens, the file ends at `store.MAX_STORE_BYTES`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.failure.classes import CLASSES
 from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
+from gpulaunch.text import clock, several
 from gpulaunch.views import words
 from gpulaunch.views.events import tally
 from gpulaunch.views.summary import next_command
@@ -82,7 +83,7 @@ def compose(
     since = ledger.taken or ledger.opened or now
     elapsed = max(0.0, now.utc - since.utc)
     text = [
-        f"{tally(ledger)}; {words.duration(elapsed)} on {words.visible(ledger.host)}"
+        f"{tally(ledger)}; {clock(elapsed)} on {words.visible(ledger.host)}"
         + (", simulated cards" if ledger.simulated else ""),
         *([words.clip(words.visible(reason), LINE)] if reason else []),
         *_told(causes),
@@ -134,7 +135,7 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
         name += " (simulated)"
     if event == FINISH:
         return f"{name} {state}: {tally(ledger)}"
-    failed = words.several(ledger.counts["failed"], "job")
+    failed = several(ledger.counts["failed"], "job")
     if event == PAUSED:
         return f"{name} is paused, nothing more starts: {words.visible(ledger.paused or '')}"
     if event == EVERY:

@@ -11,6 +11,7 @@ from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
 from gpulaunch.report.wording import SHORT, percent
+from gpulaunch.text import clock, several, size
 from gpulaunch.views import words
 
 
@@ -66,7 +67,7 @@ def _counts(ledger: Ledger, when: Period) -> str:
         for state, said in endings
         if ledger.counts[state] > 0
     ] + gone
-    of = f"{words.count(done)} of {words.several(total, 'job')}"
+    of = f"{words.count(done)} of {several(total, 'job')}"
     verb = "have succeeded so far" if alive else "succeeded"
     return f"{of} {verb}" + (f", {', '.join(rest)}." if rest else ".")
 
@@ -82,18 +83,18 @@ def tiles(
         Tile(
             "Jobs",
             words.count(len(ledger.jobs)),
-            f"{words.several(len(attempts), 'attempt')}, {words.count(again)} of them again"
+            f"{several(len(attempts), 'attempt')}, {words.count(again)} of them again"
             if again
             else "",
         ),
-        Tile("Time", words.duration(when.seconds), _starts(history)),
+        Tile("Time", clock(when.seconds), _starts(history)),
     ]
     busy = busy_share(rows)
     hours = sum(p.seconds for row in rows for p in row.parts if p.cause == "busy") / 3600
     text = f"{hours:,.2f}" if hours < 10 else f"{hours:,.0f}"
     if history.on_nodes:
-        nodes = words.several(len({gpu.node for gpu in history.cards.values()}), "node")
-        said.append(Tile("GPU-hours", text, f"{words.several(len(rows), 'card')} on {nodes}"))
+        nodes = several(len({gpu.node for gpu in history.cards.values()}), "node")
+        said.append(Tile("GPU-hours", text, f"{several(len(rows), 'card')} on {nodes}"))
     elif busy is not None:
         kind = "simulated " if history.simulated else ""
         said.append(Tile("Cards had jobs", percent(busy), f"{text} {kind}GPU-hours"))
@@ -103,7 +104,7 @@ def tiles(
     use = max(measures.uses.values(), key=lambda one: one.peak_gpu_memory or 0, default=None)
     if use is not None and use.peak_gpu_memory:
         said.append(
-            Tile("Most GPU memory", words.size(use.peak_gpu_memory), words.visible(use.attempt.job))
+            Tile("Most GPU memory", size(use.peak_gpu_memory), words.visible(use.attempt.job))
         )
     return tuple(said)
 

@@ -16,6 +16,7 @@ from typing import Any
 from gpulaunch import __version__
 from gpulaunch.report.model import Page
 from gpulaunch.report.wording import percent
+from gpulaunch.text import clock, size
 from gpulaunch.views import words
 
 ASSETS = Path(__file__).with_name("assets")
@@ -33,8 +34,8 @@ def render(page: Page, drawing: Mapping[str, Any], zone: timezone) -> str:
         lstrip_blocks=True,
     )
     around.filters.update(
-        duration=words.duration,
-        size=words.size,
+        duration=clock,
+        size=size,
         count=words.count,
         percent=percent,
         moment=lambda utc: words.local_time(utc, zone),

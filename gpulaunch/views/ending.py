@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.model import JobState
+from gpulaunch.text import clock, listing, several
 from gpulaunch.views import words
 from gpulaunch.views.groups import BEGINNING
 from gpulaunch.views.overview import height_of, put
@@ -40,7 +41,7 @@ def print_summary(console: Console, summary: Summary) -> None:
             _say(console, line)
     left = sum(len(one.names) for one in summary.failed[len(told) :]) + summary.failed_more
     if left:
-        _say(console, EndLine("", f"and {words.several(left, 'failed job')} more"))
+        _say(console, EndLine("", f"and {several(left, 'failed job')} more"))
         _say(console, EndLine())
     for line in foot:
         _say(console, line)
@@ -98,9 +99,9 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
     """
     from rich.text import Text
 
-    names, how = words.listing(map(words.visible, failed.names)), words.visible(failed.reason)
+    names, how = listing(map(words.visible, failed.names)), words.visible(failed.reason)
     if len(failed.names) > 1:
-        head = Text.assemble(f"{words.several(len(failed.names), 'job')}: {how}: ", (names, "bold"))
+        head = Text.assemble(f"{several(len(failed.names), 'job')}: {how}: ", (names, "bold"))
     else:
         attempts = f"{failed.attempts} attempts" if failed.attempts > 1 else ""
         rest = ", ".join(filter(None, [how, attempts, failed.card]))
@@ -124,7 +125,6 @@ def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
 
 
 def _skipped(summary: Summary) -> list[EndLine]:
-    several = words.several
     lines = [
         EndLine("skipped", f"{several(number, 'job')}: {words.visible(cause)}", "yellow")
         for cause, number in summary.skipped
@@ -145,7 +145,7 @@ def _totals(summary: Summary) -> list[EndLine]:
     if summary.vanished:
         parts.append(Text(f"{words.count(summary.vanished)} {words.GONE}", "yellow"))
     counts = Text(", ").join(parts)
-    head = Text.assemble(words.several(summary.total, "job"), ": ") + (counts or Text("none"))
+    head = Text.assemble(several(summary.total, "job"), ": ") + (counts or Text("none"))
     style = "bold green" if summary.state == "succeeded" else "bold red"
     if summary.state in ("stopped", "interrupted"):
         style = "bold yellow"
@@ -154,7 +154,7 @@ def _totals(summary: Summary) -> list[EndLine]:
     lines = [EndLine(summary.state, name + Text("  ") + head, style, whole=True)]
     if summary.reason:
         lines.append(EndLine("", words.visible(summary.reason), whole=True))
-    lines.append(EndLine("time", f"{words.duration(summary.elapsed)}{since}", "dim", whole=True))
+    lines.append(EndLine("time", f"{clock(summary.elapsed)}{since}", "dim", whole=True))
     if summary.cards:
         lines.append(EndLine("cards", _cards_line(summary), "dim", whole=True))
     if summary.used:
@@ -170,10 +170,10 @@ def _cards_line(summary: Summary) -> str:
     kind = "simulated card" if summary.simulated else "card"
     hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
     if summary.nodes:  # what else those cards did is not known
-        nodes = words.several(summary.nodes, "node")
-        return f"{words.several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
+        nodes = several(summary.nodes, "node")
+        return f"{several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
     busy = _percent(summary.busy or 0.0)
-    line = f"{words.several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
+    line = f"{several(len(summary.cards), kind)} {busy} busy, {hours} GPU-hours"
     if len(summary.cards) > 1:
         line += f" ({_each(summary)})"
     return line

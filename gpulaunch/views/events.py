@@ -19,6 +19,7 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
+from gpulaunch.text import listing, several, span
 from gpulaunch.views import words
 from gpulaunch.views.groups import shown
 
@@ -88,7 +89,7 @@ class LineFormatter:
         if len(burst) <= BURST:
             return burst
         first = burst[0]
-        jobs = words.several(len(burst), "job")
+        jobs = several(len(burst), "job")
         detail = first.detail if len({line.detail for line in burst}) == 1 else ""
         return [EventLine(first.utc, first.tone, first.verb, jobs, detail)]
 
@@ -140,7 +141,7 @@ class LineFormatter:
             case f.GpuChanged(gpu, state, why):
                 return self._card(gpu, state, why, at, ledger)
             case f.GpuReported(gpu, text, attempts):
-                ran = words.listing(str(attempt) for attempt in attempts)
+                ran = listing(str(attempt) for attempt in attempts)
                 detail = f"{text}; {ran} ran there" if attempts else text
                 return _line(at, "warn", "reports", _card(gpu, ledger), detail)
             case f.GpuDrained(gpu, on):
@@ -190,7 +191,7 @@ def _alike(one: EventLine, other: EventLine) -> bool:
 def _opened(fact: f.RunOpened, at: Instant) -> EventLine:
     kind = "simulated card" if fact.simulated else "card"
     verb = "run" if fact.epoch <= 1 else "goes on"
-    cards = words.several(len(fact.gpus), kind)
+    cards = several(len(fact.gpus), kind)
     where = cards if fact.engine == LOCAL else f"by {words.visible(fact.engine)}"
     detail = f"run {fact.run} on {fact.host}, {where}"
     return _line(at, "calm", verb, fact.name, detail)
@@ -198,7 +199,7 @@ def _opened(fact: f.RunOpened, at: Instant) -> EventLine:
 
 def _planned(at: Instant, ledger: Ledger, before: int) -> EventLine:
     detail = f"{words.count(before)} succeeded before" if before else ""
-    return _line(at, "calm", "planned", words.several(len(ledger.jobs), "job"), detail)
+    return _line(at, "calm", "planned", several(len(ledger.jobs), "job"), detail)
 
 
 def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> EventLine:
@@ -218,7 +219,7 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
         verb = "lost" if attempt.state == "lost" else "interrupted"
         return _line(at, "warn", verb, fact.name, _cause(fact, attempt), attempt.seconds)
     again = " ".join(filter(None, ["tries again", words.visible(fact.where)]))
-    when = f" in {words.limit(fact.delay)}" if fact.delay else ""
+    when = f" in {span(fact.delay)}" if fact.delay else ""
     said = shown(words.ending(attempt), attempt)
     detail = f"{said}, attempt {attempt.id.number}; {again}{when}"
     return _line(at, "warn", "failed", fact.name, detail, attempt.seconds)
@@ -256,7 +257,7 @@ def _settled(
         words.attempt_cards(attempt, ledger),
         shown(reason, attempt) if fact.state == "failed" else reason,
         f"attempt {number}" if number > 1 else "",
-        f"{words.several(left, 'process', 'processes')} left behind, killed" if left else "",
+        f"{several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]
     # What never ran has no time; a hundred that could not be started for one cause are told once.
     seconds = None if isinstance(attempt.outcome, NotStarted) else attempt.seconds

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpulaunch.text import size
 from gpulaunch.views import words
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def _below(row: GpuRow) -> Iterator[tuple[str, str]]:
 
 
 def _memory(row: GpuRow) -> str:
-    total = "?" if row.memory is None else words.size(row.memory)
-    return total if row.used is None else f"{words.size(row.used)} of {total}"
+    total = "?" if row.memory is None else size(row.memory)
+    return total if row.used is None else f"{size(row.used)} of {total}"
 
 
 def _user(user: GpuUser) -> str:
@@ -96,5 +97,5 @@ def _user(user: GpuUser) -> str:
     if user.user:
         text += f" of {user.user}"
     if user.memory is not None:
-        text += f", {words.size(user.memory)}"
+        text += f", {size(user.memory)}"
     return words.visible(text)

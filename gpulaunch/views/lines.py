@@ -14,6 +14,7 @@ from typing import TextIO
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
+from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.events import EventLine, LineFormatter, Tone
 from gpulaunch.views.terminal import SafeStream
@@ -82,7 +83,7 @@ class LineView:
         verb = f"{line.verb:<11}"
         if self._color:
             verb = f"\x1b[{_COLORS[line.tone]}m{verb}\x1b[0m"
-        took = "" if line.seconds is None else words.duration(line.seconds)
+        took = "" if line.seconds is None else clock(line.seconds)
         when = words.local_time(line.utc, self._zone)
         rest = "  ".join(filter(None, [line.subject, line.detail]))
         return f"{when}  {verb} {took:>8}  {rest}".rstrip()

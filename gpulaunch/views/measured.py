@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.metrics.model import AttemptUse, Measured
+from gpulaunch.text import clock, size
 from gpulaunch.views import words
 
 
@@ -12,15 +13,15 @@ def use_of_one(use: AttemptUse) -> str:
     # Over before a look met it on its card: its figures there are no measure of it.
     missed = use.peak_gpu_memory == 0
     if use.peak_gpu_memory:
-        parts.append(f"GPU memory at most {words.size(use.peak_gpu_memory)}")
+        parts.append(f"GPU memory at most {size(use.peak_gpu_memory)}")
     elif use.peak_card_memory is not None and not missed:
-        parts.append(f"memory of its cards, whoever's, at most {words.size(use.peak_card_memory)}")
+        parts.append(f"memory of its cards, whoever's, at most {size(use.peak_card_memory)}")
     if use.mean_gpu_utilization is not None and not missed:
         parts.append(f"{use.mean_gpu_utilization:.0f} % utilised")
     if use.peak_resident is not None:
-        parts.append(f"{words.size(use.peak_resident)} resident")
+        parts.append(f"{size(use.peak_resident)} resident")
     if use.cpu_seconds is not None:
-        parts.append(f"{words.duration(use.cpu_seconds)} of CPU time")
+        parts.append(f"{clock(use.cpu_seconds)} of CPU time")
     return ", ".join(parts)
 
 
@@ -33,7 +34,7 @@ def use_of_all(measured: Measured) -> str:
     parts = []
     memory = max((u for u in uses if u.peak_gpu_memory), key=_gpu_memory, default=None)
     if memory is not None:
-        most = f"{words.size(_gpu_memory(memory))} ({words.visible(memory.attempt.job)})"
+        most = f"{size(_gpu_memory(memory))} ({words.visible(memory.attempt.job)})"
         parts.append(f"a job's GPU memory at most {most}")
     busy = [
         (u.mean_gpu_utilization, u.gpu_seconds)
@@ -45,11 +46,11 @@ def use_of_all(measured: Measured) -> str:
         parts.append(f"the jobs' cards {share:.0f} % utilised")
     resident = max((u for u in uses if u.peak_resident), key=_resident, default=None)
     if resident is not None:
-        most = f"{words.size(_resident(resident))} ({words.visible(resident.attempt.job)})"
+        most = f"{size(_resident(resident))} ({words.visible(resident.attempt.job)})"
         parts.append(f"resident memory at most {most}")
     cpu = [u.cpu_seconds for u in uses if u.cpu_seconds is not None]
     if cpu:
-        parts.append(f"{words.duration(sum(cpu))} of CPU time")
+        parts.append(f"{clock(sum(cpu))} of CPU time")
     return ", ".join(parts)
 
 

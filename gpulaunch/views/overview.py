@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpulaunch.text import listing
 from gpulaunch.views import words
 from gpulaunch.views.groups import Alike
 
@@ -53,7 +54,7 @@ def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
     items = []
     for group in groups:
         text = words.visible(group.text)
-        names = words.listing([words.visible(name) for name in group.names], NAMES)
+        names = listing([words.visible(name) for name in group.names], NAMES)
         lines = [text] if text else []
         if group.evidence:
             lines.append(words.visible(group.evidence))

@@ -14,6 +14,7 @@ from gpulaunch.core.model import Gpu, Job, Worker
 from gpulaunch.core.template import Text as Command
 from gpulaunch.core.template import slots
 from gpulaunch.core.words import unescaped
+from gpulaunch.text import clock, listing, several, size, span
 from gpulaunch.views import words
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def print_plan(
     """The run in a line, then each group of jobs: how many, what each takes, first commands."""
     from rich.text import Text
 
-    total = words.several(len(jobs), "job")
+    total = several(len(jobs), "job")
     head = Text.assemble((words.visible(name), "bold"), f"  {total} on {cards}")
     console.print(head, soft_wrap=True)
     if limits:
@@ -158,7 +159,7 @@ def _group_lines(group: Sequence[Job], engine: str) -> list[Text]:
     first, last = words.visible(group[0].name), words.visible(group[-1].name)
     names = first if len(group) == 1 else f"{first} … {last}"
     told = _told_of(group, engine)
-    facts = " · ".join([words.several(len(group), "job"), *_needs_of(group), *told])
+    facts = " · ".join([several(len(group), "job"), *_needs_of(group), *told])
     lines = [Text.assemble("  ", (names, "bold"), f"  {facts}")]
     for job in group[:COMMANDS]:
         lines.append(Text.assemble(("    $ ", "green"), _one_line(_what_runs(job))))
@@ -198,15 +199,15 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
     return [
         _cards_needed(group) + each,
         *_workers_of(group),
-        *_span(memories, words.size, "{} free on the card"),
+        *_span(memories, size, "{} free on the card"),
         *_span(shares, words.count, "{} share a card"),
-        *_span([demand.cpus for demand in demands], lambda n: words.several(n, "CPU"), "{}"),
+        *_span([demand.cpus for demand in demands], lambda n: several(n, "CPU"), "{}"),
         *_listed("uses", [demand.uses for demand in demands]),
         *_listed("needs", [job.needs for job in group]),
         *_listed("after", [job.after for job in group]),
-        *_span([job.expected or None for job in group], words.duration, "{} expected"),
-        *_span([job.timeout for job in group], words.limit, "timeout {}"),
-        *_span([job.idle_timeout for job in group], words.limit, "idle_timeout {}"),
+        *_span([job.expected or None for job in group], clock, "{} expected"),
+        *_span([job.timeout for job in group], span, "timeout {}"),
+        *_span([job.idle_timeout for job in group], span, "idle_timeout {}"),
         *_span([job.retry.times or None for job in group], _retries, "{}"),
         *(["a service"] if group[0].service is not None else []),
     ]
@@ -241,7 +242,7 @@ def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase
 
 
 def _retries(times: int) -> str:
-    return words.several(times, "retry", "retries")
+    return several(times, "retry", "retries")
 
 
 def _cards_needed(group: Sequence[Job]) -> str:
@@ -249,14 +250,14 @@ def _cards_needed(group: Sequence[Job]) -> str:
     most = max(job.demand.gpus for job in group)
     if least != most:
         return f"{least} to {most} cards"
-    return words.several(most, "card") if most else "no card"
+    return several(most, "card") if most else "no card"
 
 
 def _listed(word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
     """`needs a, b`, or the first job's as an example where they differ."""
     if not any(names):
         return []
-    listed = words.listing(map(words.visible, names[0]))
+    listed = listing(map(words.visible, names[0]))
     if all(other == names[0] for other in names):
         return [f"{word} {listed}"]
     return [f"{word} item by item ({listed} …)" if listed else f"{word} others, some of them"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, Ledger
 from gpulaunch.core.model import SETTLED, AttemptId, Instant, JobState
+from gpulaunch.text import clock, listing, several
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.events import EventLine, LineFormatter, Tone, unusable
@@ -151,7 +152,7 @@ class ProgressView:
         from rich.text import Text
 
         mark, style = _MARKS[line.tone]
-        took = "" if line.seconds is None else words.duration(line.seconds)
+        took = "" if line.seconds is None else clock(line.seconds)
         before = f"{line.verb}: " if line.verb in _VERB_FIRST else ""
         after = f"{line.verb}: " if line.verb in _VERB_AFTER and line.detail else ""
         if line.verb in _VERB_AFTER and not line.detail:
@@ -241,7 +242,7 @@ class ProgressView:
         from rich.text import Text
 
         since = ledger.taken or ledger.opened or now
-        parts = [Text(words.duration(now.mono - since.mono))]
+        parts = [Text(clock(now.mono - since.mono))]
         ahead = self._estimate.ahead(now) if ledger.stopping is None else None
         if ahead is not None:
             parts.append(Text(f"{words.rough_range(ahead.low, ahead.high)} to go"))
@@ -272,10 +273,10 @@ class ProgressView:
         shown = cards if len(cards) <= room else cards[: max(1, room - 1)]
         rows = [self._row(labels, label, text, on, now) for label, text, on in shown]
         if len(shown) < len(cards):
-            more = words.several(len(cards) - len(shown), "more card")
+            more = several(len(cards) - len(shown), "more card")
             rows.append(self._row(labels, "", f"and {more}", None, now))
         if cpu:
-            jobs = words.listing(words.visible(attempt.job) for attempt in cpu)
+            jobs = listing(words.visible(attempt.job) for attempt in cpu)
             rows.append(self._row(labels, "CPU", jobs, cpu[0], now))
         return rows
 
@@ -308,7 +309,7 @@ class ProgressView:
 
     def _ran(self, attempt: AttemptId, now: Instant) -> str:
         since = self._estimate.running.get(attempt)
-        return words.duration(now.mono - since.mono) if since else ""
+        return clock(now.mono - since.mono) if since else ""
 
 
 def _on_card(record: GpuRecord, ledger: Ledger) -> str:
@@ -316,7 +317,7 @@ def _on_card(record: GpuRecord, ledger: Ledger) -> str:
     drained = "given back" if record.drained else ""
     if record.attempts:
         names = sorted(words.visible(attempt.job) for attempt in record.attempts)
-        return words.listing(names) + (f" ({drained} after this)" if drained else "")
+        return listing(names) + (f" ({drained} after this)" if drained else "")
     if record.state in ("elsewhere", "occupied", "aside"):
         return ", ".join(filter(None, [unusable(record.state, record.why), drained]))
     if drained:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.fitting import fits
 
@@ -102,7 +103,7 @@ def _table(rows: Sequence[RunRow], now: Instant) -> Table:
 
 
 def _time(row: RunRow, now: Instant) -> str:
-    return "" if row.started is None else words.duration(now.utc - row.started)
+    return "" if row.started is None else clock(now.utc - row.started)
 
 
 def _cards(row: RunRow) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.metrics.model import NOTHING, Measured
+from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.events import unusable
 from gpulaunch.views.fitting import fits
@@ -132,7 +133,7 @@ def _head(run: Standing) -> list[Text]:
             (words.visible(ledger.name), "bold"),
             "  ",
             (state, style),
-            f"  {words.duration(lasted(ledger, state, run.now, run.measured))}",
+            f"  {clock(lasted(ledger, state, run.now, run.measured))}",
             f", {words.rough_range(ahead.low, ahead.high)} to go" if ahead else "",
             "  simulated cards" if ledger.simulated else "",
             (f"  {words.visible(os.fspath(run.paths.root))}", "dim"),
@@ -218,8 +219,8 @@ def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
     if attempt is None:
         return ""
     if attempt.ended is None and attempt.seen is None:
-        return words.duration(now.utc - (attempt.started or attempt.launched).utc)
-    return words.duration(attempt.seconds)
+        return clock(now.utc - (attempt.started or attempt.launched).utc)
+    return clock(attempt.seconds)
 
 
 def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:

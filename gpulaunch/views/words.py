@@ -1,4 +1,4 @@
-"""The words all views share: durations, sizes, counts, cards, ends of attempts, visible text.
+"""The words all views share: estimates, moments, cards, ends of attempts, visible text.
 
 Pure: values in, strings out. Nothing here knows a terminal; colours and widths are the views'.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone, tzinfo
 
 from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, JobRecord, Ledger
@@ -16,6 +16,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.retry import reason
 from gpulaunch.failure.classes import title_of
+from gpulaunch.text import clock
 
 _PLAIN = re.compile(r"[ -~]*")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -35,17 +36,6 @@ def gone(job: JobRecord) -> str:
     return f"{GONE}; {why}"
 
 
-def duration(seconds: float) -> str:
-    """`0:42`, `1:02:03`, from two days on `2 d 3 h`. Negative spans (a clock set back) are 0:00."""
-    whole = max(0, int(seconds))
-    if whole >= 2 * 86400:
-        days, rest = divmod(whole, 86400)
-        return f"{days} d {rest // 3600} h"
-    minutes, secs = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
-
-
 def rough(seconds: float) -> str:
     """A span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
     minutes = round(seconds / 60)
@@ -54,7 +44,7 @@ def rough(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     if minutes >= 48 * 60:
-        return duration(seconds)
+        return clock(seconds)
     minutes = 5 * round(minutes / 5)
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
@@ -71,32 +61,9 @@ def rough_range(low: float, high: float) -> str:
     return f"{least} to {most}"
 
 
-def limit(seconds: float) -> str:
-    """A span that a person wrote: `90 s`, `30 min`, `2 h`, else as `duration` has it."""
-    for unit, word in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit and seconds % unit == 0:
-            return f"{int(seconds // unit)} {word}"
-    return f"{seconds:g} s" if seconds < 120 else duration(seconds)
-
-
-def size(amount: float) -> str:
-    """Bytes in binary units: `512 MiB`, `79.6 GiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024 or unit == "GiB":
-            break
-        amount /= 1024
-    digits = 1 if unit == "GiB" and amount % 1 >= 0.05 else 0
-    return f"{amount:,.{digits}f} {unit}"
-
-
 def count(number: int) -> str:
     """With thousands separators: `2,988`."""
     return f"{number:,}"
-
-
-def several(number: int, noun: str, plural: str = "") -> str:
-    """`1 job`, `2,988 jobs`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def iso(utc: float | None) -> str | None:
@@ -185,14 +152,6 @@ def visible_lines(text: str) -> str:
 def clip(text: str, length: int) -> str:
     """At most `length` characters, the cut marked."""
     return text if len(text) <= length else text[: max(0, length - 1)] + "…"
-
-
-def listing(names: Iterable[str], shown: int = 3) -> str:
-    """`a, b, c and 4 more`."""
-    all_names = list(names)
-    text = ", ".join(all_names[:shown])
-    more = len(all_names) - shown
-    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def _visible(char: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.core import words
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -78,26 +77,3 @@ def test_a_service_that_ends_by_itself_has_failed() -> None:
     assert decide(Exited(0), job, 0) == Settle(
         "failed", "ended early: exited with status 0", "exit", True
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.5, "0.5 s"),
-        (90, "90 s"),
-        (120, "2 min"),
-        (121, "121 s"),
-        (7200, "2 h"),
-        (5400, "1 h 30 min"),
-        (172800, "48 h"),
-    ],
-)
-def test_durations_read_as_they_would_be_typed(seconds: float, text: str) -> None:
-    assert words.duration(seconds) == text
-
-
-def test_memory_and_clocks_read_well() -> None:
-    assert words.memory(20 << 30) == "20 GiB"
-    assert words.memory(512 << 20) == "512 MiB"
-    assert words.clock(12) == "0:12"
-    assert words.clock(3723) == "1:02:03"

@@ -116,14 +116,14 @@ def test_two_users_never_share_a_card(tmp_path: Path, shared: Path) -> None:
 import os, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import fcntl
-from gpulaunch.gpus.lease import Held, take
+from gpulaunch.gpus.lease import NameHeldError, take
 os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))  # after: another user reads no module
 done = 0
 while done < 40:
     for card in range(4):
         try:
             lease = take(f"test-{{sys.argv[2]}}-{{card}}")
-        except Held:
+        except NameHeldError:
             continue
         with open(f"{{sys.argv[3]}}/card-{{card}}", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

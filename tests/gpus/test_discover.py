@@ -274,7 +274,7 @@ def test_a_foreign_process_is_named(fake_driver: FakeDriver, client: ProbeClient
         busy = is_free(one(client, gpu))
         stranger.kill()
     user = pwd.getpwuid(os.getuid()).pw_name
-    assert busy == Occupied(f"{user} (pid {stranger.pid}, 41.0 GiB): sleep 60")
+    assert busy == Occupied(f"{user} (pid {stranger.pid}, 41 GiB): sleep 60")
 
 
 def test_an_unknown_pid_and_an_untold_memory_make_the_card_busy(

@@ -325,7 +325,7 @@ def test_a_wait_that_outlasts_its_time_is_ended_by_the_kernel_and_begun_again(
     uuid = fake_driver.card(0)
     code = (
         "import sys, json; sys.path = json.loads(sys.argv[1]); from gpulaunch.gpus import listen; "
-        "listen.SPARE = 0.2; listen.main()"
+        "listen.RECHECK_INTERVAL = 0.2; listen.main()"
     )
     fake_driver.driver(hang="wait")
     arguments = [json.dumps(sys.path), str(os.getpid()), "0.2", json.dumps([[0, uuid]])]

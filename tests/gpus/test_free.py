@@ -20,7 +20,7 @@ def test_an_idle_card_is_free() -> None:
 
 def test_a_strangers_process_is_named_with_user_memory_and_command() -> None:
     busy = is_free(card(ALICE, used=41 * GIB))
-    assert busy == Occupied("alice (pid 4242, 41.0 GiB): python train.py")
+    assert busy == Occupied("alice (pid 4242, 41 GiB): python train.py")
 
 
 def test_a_process_nobody_can_name_here_makes_the_card_busy_all_the_same() -> None:

@@ -89,7 +89,7 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 
 BECOME = """
 import os, select, sys
-from gpulaunch.gpus.lease import Held, Waiter, take
+from gpulaunch.gpus.lease import NameHeldError, Waiter, take
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 """
 
@@ -569,7 +569,7 @@ def test_a_lease_excludes_other_users_and_is_handed_over_to_them(key: str) -> No
     code = """
 try:
     take(sys.argv[1])
-except Held as held:
+except NameHeldError as held:
     print(held.holder.uid, flush=True)
 waiter = Waiter.connect(sys.argv[1], want=True)
 select.select([waiter], [], [])

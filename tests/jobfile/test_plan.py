@@ -44,8 +44,8 @@ def test_each_entry_and_reason_is_said_once() -> None:
 
 def test_more_memory_than_any_card_has() -> None:
     assert never("jobs: [{run: x, gpu_memory: 40GB}]", cards(16, 24)) == [
-        "1:29: jobs[0].gpu_memory: needs 1 card with 40.0 GB each; 0 of 2 have that much, the"
-        " largest has 24.0 GB (job job-1)"
+        "1:29: jobs[0].gpu_memory: needs 1 card with 37.3 GiB each; 0 of 2 have that much, the"
+        " largest has 22.4 GiB (job job-1)"
     ]
     assert len(never("jobs: [{run: x, gpus: 2, gpu_memory: 20GB}]", cards(16, 24))) == 1
 

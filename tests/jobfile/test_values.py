@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gpulaunch.core.template import Slot, Template, render
 from gpulaunch.jobfile import values as v
 from gpulaunch.jobfile.placeholders import compile_raw
+from gpulaunch.text import parse_size, parse_span
 
 
 @pytest.mark.parametrize(
@@ -28,18 +29,18 @@ from gpulaunch.jobfile.placeholders import compile_raw
     ],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert v.duration(text) == pytest.approx(seconds)
+    assert parse_span(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "h", "1x", "-1", "1h-30m", "1:30", "inf", "nan", "1e3", "٣"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
-        v.duration(text)
+        parse_span(text)
 
 
 def test_durations_have_an_end() -> None:
     with pytest.raises(ValueError, match="at most a hundred years"):
-        v.duration("9" * 400)
+        parse_span("9" * 400)
     with pytest.raises(ValueError, match="longer than 0"):
         v.positive_duration("0s")
 
@@ -57,13 +58,13 @@ def test_durations_have_an_end() -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert v.size(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "16", "GB", "-1GB", "0GB", "16XB", "9" * 30 + "GB", "1e3GB"])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="expected a size"):
-        v.size(text)
+        parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "0x1", "1_000", "٣", "1e3", "9" * 30, " 1"])
@@ -80,7 +81,7 @@ def test_what_is_no_cost(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_no_text_crashes_a_converter(text: str) -> None:
-    for convert in (v.duration, v.size, v.number, v.boolean, v.shell_words):
+    for convert in (parse_span, parse_size, v.number, v.boolean, v.shell_words):
         said = ""
         try:
             convert(text)

@@ -538,7 +538,7 @@ SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from tests.process.test_preload import Bench
-from gpulaunch.process.client import Started
+from gpulaunch.process.client import ProgramStarted
 folder, nasty, mark = sys.argv[1:]
 bench = Bench(Path(folder))
 bench.script("import subprocess, sys; print('x', flush=True); subprocess.call(sys.argv[1:])")
@@ -551,7 +551,7 @@ with bench.slot("json") as slot:
         pair = slot.spawner.pair()
         slot.pair = pair
         bench.launch(slot, nasty, mode, mark, grace=0.2)
-        slot.expect(Started)
+        slot.expect(ProgramStarted)
     Path(folder, "up").touch()
     time.sleep(600)
 """

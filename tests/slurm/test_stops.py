@@ -289,9 +289,9 @@ def test_what_neither_slurm_nor_its_node_tells_is_left_after_a_second_ctrl_c(
     small: Cluster, tmp_path: Path
 ) -> None:
     impatient = """
-from gpulaunch.engines.slurm import engine, silence
-silence.LEAVING = 1.0
-engine.PATIENCE = 5.0
+from gpulaunch.engines.slurm import engine, outage
+outage.LEAVING = 1.0
+engine.NFS_VISIBILITY_TIMEOUT = 5.0
 """
     launcher = launcher_on(small, tmp_path, patched(impatient))
     launcher.file("jobs.yaml", LONG)

@@ -41,12 +41,12 @@ WRAPPED = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 # A minute of patience becomes seconds, and a node's signs of life as much more frequent.
 HASTY = """
 from pathlib import Path
-from gpulaunch.engines.slurm import commands, engine, outbox, probe, tickets
-engine.PATIENCE = 8.0
-outbox.AWAY_AGAIN = probe.AGAIN = 0.3
-outbox.RAREST = probe.RAREST = 4.0
+from gpulaunch.engines.slurm import commands, engine, launch_files, outbox, probe
+engine.NFS_VISIBILITY_TIMEOUT = 8.0
+outbox.OUTAGE_RETRY_DELAY = probe.FIRST_RESUBMIT_DELAY = 0.3
+outbox.RAREST = probe.MAX_RESUBMIT_DELAY = 4.0
 commands.Slurm.__init__.__defaults__ = (4.0,)
-tickets.PROGRAMS = tuple(map(Path, {programs!r}))
+launch_files.PROGRAMS = tuple(map(Path, {programs!r}))
 from gpulaunch.cli import main
 raise SystemExit(main())
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.errors import UsageError
-from gpulaunch.jobfile.values import duration
+from gpulaunch.text import parse_span
 
 CYCLE = "GPULAUNCH_SLURM_CYCLE"
 
@@ -29,7 +29,7 @@ class Settings:
         if text is None:
             return cls(tuple(words))
         try:
-            cycle = duration(text)
+            cycle = parse_span(text)
         except ValueError as error:
             raise UsageError(f"{CYCLE}: {error}") from None
         if not cycle:

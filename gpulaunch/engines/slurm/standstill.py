@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.attempt import SlurmAttempt
 from gpulaunch.engines.slurm.reasons import in_words, prospect
+from gpulaunch.text import listing
 
 NEVER_STARTS_TIMEOUT = 60.0
 """Seconds for which Slurm must say that an attempt can never start before it is given up: an
@@ -57,15 +58,12 @@ class Standstill:
         self._said.update((reason, held.attempt.job) for held in new)
         if not new:
             return
-        names = ", ".join(held.attempt.job for held in new[:MAX_JOBS_SHOWN])
-        more = f" and {len(new) - MAX_JOBS_SHOWN:,} more" if len(new) > MAX_JOBS_SHOWN else ""
+        names = listing((held.attempt.job for held in new), MAX_JOBS_SHOWN)
         what = "waits" if len(new) == 1 else "wait"
         then = "gpulaunch cancel ends what shall not wait"
         if prospect(reason) == "never":
             then = f"given up in {NEVER_STARTS_TIMEOUT:g} s"
-        self._warn(
-            f"{names}{more} {what} for what does not come by itself{in_words(reason)}; {then}"
-        )
+        self._warn(f"{names} {what} for what does not come by itself{in_words(reason)}; {then}")
 
 
 def why_never(held: SlurmAttempt) -> str:

@@ -12,6 +12,7 @@ from datetime import tzinfo
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.top.link import SampleStore, Why
@@ -122,7 +123,7 @@ class Board:
     def when(self, at: Instant) -> str:
         """`3:20 ago` while the run lives, else the time of day."""
         if self.alive:
-            return f"{words.duration(self.now.utc - at.utc)} ago"
+            return f"{clock(self.now.utc - at.utc)} ago"
         return words.local_time(at.utc, self.zone)
 
     def ahead(self, attempt: AttemptRecord) -> str:

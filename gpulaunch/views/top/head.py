@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpulaunch.core.model import SETTLED, JobState
+from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
@@ -27,7 +28,7 @@ def head(board: Board, root: str) -> Text:
         (f" {words.visible(ledger.name) or 'run'}", "bold"),
         "  ",
         (board.state, _STATES.get(board.state, "yellow")),
-        f"  {words.duration((ledger.closed or board.now).utc - board.began.utc)}",
+        f"  {clock((ledger.closed or board.now).utc - board.began.utc)}",
         no_wrap=True,
     )
     if ahead := board.to_go():
@@ -84,7 +85,7 @@ def moment(board: Board, step: int, steps: int) -> Text:
     """Where in the run's past one is."""
     last = board.ledger.last
     when = words.local_time(last.utc, board.zone) if last else ""
-    into = words.duration(last.utc - board.began.utc) if last else ""
+    into = clock(last.utc - board.began.utc) if last else ""
     return Text(
         f" ◀ {when}, {into} into the run, moment {step:,} of {steps:,}: ← → [ ] move, n is now",
         "reverse",

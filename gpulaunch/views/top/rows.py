@@ -11,6 +11,7 @@ from gpulaunch.core.ledger import CUT_OFF, AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
 from gpulaunch.failure.classes import title_of
 from gpulaunch.metrics.model import CardSample
+from gpulaunch.text import clock, listing, several, size
 from gpulaunch.views import words
 from gpulaunch.views.events import unusable
 from gpulaunch.views.status import STYLES
@@ -149,7 +150,7 @@ class FailedRows(JobRows):
         when = self._board.when(last.ended) if last.ended else ""
         cards = words.attempt_cards(last, self._board.ledger)
         title = title_of(last.failure or "")
-        took = f"after {words.duration(last.seconds)}"
+        took = f"after {clock(last.seconds)}"
         return " · ".join(filter(None, [title, cards, took, when]))
 
 
@@ -172,7 +173,7 @@ class EndedRows(JobRows):
     def lines(self, item: int, width: int) -> list[Text]:
         job = self._board.ledger.jobs[self._names[item]]
         last = job.attempts[-1] if job.attempts else None
-        took = words.duration(last.seconds) if last and last.ended else ""
+        took = clock(last.seconds) if last and last.ended else ""
         cards = words.attempt_cards(last, self._board.ledger) if last else ""
         about = ", ".join(filter(None, [cards, words.visible(self._board.reason(job))]))
         mark = _MARKS.get(job.state, "·")
@@ -267,7 +268,7 @@ class CardRows:
         about = " · ".join(filter(None, [doing, self._board.ahead(record), number, wide]))
         return Text.assemble(
             (label, "dim"),
-            (f"{words.duration(self._board.elapsed(record)):>{TIME_WIDTH}}  ", "cyan"),
+            (f"{clock(self._board.elapsed(record)):>{TIME_WIDTH}}  ", "cyan"),
             words.visible(attempt.job),
             (f"  {about}" if about else "", "dim"),
         )
@@ -293,11 +294,11 @@ class CardRows:
         if self._board.now.utc - last.at > SAMPLE_MAX_AGE and (
             self._board.alive or self._board.past
         ):
-            return Text(f"not measured for {words.duration(self._board.now.utc - last.at)}", "dim")
+            return Text(f"not measured for {clock(self._board.now.utc - last.at)}", "dim")
         busy = None if last.utilization is None else last.utilization / 100
         used = None if last.memory is None else last.memory / total
         percent = "" if last.utilization is None else f"{last.utilization:>3} %"
-        held = "" if last.memory is None else f"{words.size(last.memory)} of {words.size(total)}"
+        held = "" if last.memory is None else f"{size(last.memory)} of {size(total)}"
         curves = min(30, (room - USE - self._conditions - 4) // 2)
         bars = 10 if room >= USE else 0
         text = Text()
@@ -326,7 +327,7 @@ def _share(value: float | None, of: float) -> float | None:
 def _condition(sample: CardSample) -> str:
     heat = None if sample.temperature is None else f"{sample.temperature} °C"
     power = None if sample.power is None else f"{sample.power:.0f} W"
-    held = f"slowed: {words.listing(sample.throttled)}" if sample.throttled else None
+    held = f"slowed: {listing(sample.throttled)}" if sample.throttled else None
     return " ".join(filter(None, [heat, power, held]))
 
 
@@ -340,7 +341,7 @@ def _unused(record: GpuRecord) -> str:
 def _idle(record: GpuRecord) -> Text:
     """Why nothing runs on a card, or is shown to."""
     if record.attempts:
-        return Text(f"{words.several(len(record.attempts), 'job')} not shown", "dim")
+        return Text(f"{several(len(record.attempts), 'job')} not shown", "dim")
     if why := _unused(record):
         return Text(why, "yellow")
     return Text("its memory is being freed" if record.state == "draining" else "free", "dim")

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
 from gpulaunch.metrics.model import AttemptUse
+from gpulaunch.text import clock, size
 from gpulaunch.views import words
 from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
@@ -163,7 +164,7 @@ class LogScreen(Screen[None]):
             cards = words.attempt_cards(attempt, board.ledger)
             of = f"attempt {attempt.id.number} of {len(job.attempts)}"
             how = words.ending(attempt) if attempt.ended else board.ahead(attempt)
-            took = words.duration(board.elapsed(attempt))
+            took = clock(board.elapsed(attempt))
             text.append("  " + " · ".join(filter(None, [of, cards, took, how])), "dim")
             for said in (_use(board, attempt.id), *attempt.reports, attempt.evidence):
                 text.append(f"\n {words.visible(said)}" if said else "")
@@ -204,10 +205,10 @@ def _use(board: Board, attempt: AttemptId) -> str:
         return ""
     memory, busy = use.peak_gpu_memory, use.mean_gpu_utilization
     parts = [
-        f"peak GPU memory {words.size(memory)}" if memory is not None else "",
+        f"peak GPU memory {size(memory)}" if memory is not None else "",
         f"mean utilisation {busy:.0f} %" if busy is not None else "",
-        f"CPU {words.duration(use.cpu_seconds)}" if use.cpu_seconds is not None else "",
-        f"peak memory {words.size(use.peak_resident)}" if use.peak_resident is not None else "",
+        f"CPU {clock(use.cpu_seconds)}" if use.cpu_seconds is not None else "",
+        f"peak memory {size(use.peak_resident)}" if use.peak_resident is not None else "",
     ]
     return " · ".join(filter(None, parts))
 

@@ -1,0 +1,129 @@
+"""Spells and reads what people type and see: spans of time, bytes, counts and lists. Pure text.
+
+One spelling for each notion, the same in the job file, on the command line, in messages and in
+views. `parse_span` reads whatever `span` writes, and `parse_size` whatever `size` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+SPAN = r"[0-9]+(?:\.[0-9]+)?\s*(?:min|ms|[smhdw])"
+"""A part of a span: a number and its unit."""
+SIZE = r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgt])(i?)b?|b)"
+"""A size, whatever the case of its letters."""
+MAX_SPAN = 100 * 365 * 86400.0
+"""Seconds: a hundred years."""
+MAX_SIZE = 1 << 60
+"""Bytes, no longer a size that a card can have."""
+
+_PLAIN = re.compile(r"[0-9]+(\.[0-9]+)?")
+_SPAN = re.compile(rf"(?:{SPAN}\s*)+")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(min|ms|[smhdw])")
+_SECONDS = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+_SIZE = re.compile(SIZE, re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_span(text: str) -> float:
+    """Return the seconds of `90`, `30s`, `2 h`, `1h30m`, `1 h 30 min`, `1d` or `2w`.
+
+    Raises ValueError for anything else, `1h30` included: 30 of what?
+    """
+    stripped = text.strip()
+    if _PLAIN.fullmatch(stripped):
+        seconds = float(stripped)
+    elif _SPAN.fullmatch(stripped):
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(stripped))
+    else:
+        raise ValueError(f"expected a duration like 90, 30s, 2h or 1h30m, found {shortened(text)}")
+    if seconds > MAX_SPAN:
+        raise ValueError(f"expected at most a hundred years, found {shortened(text)}")
+    return seconds
+
+
+def span(seconds: float) -> str:
+    """Return a span as a person would type it: `0.5 s`, `90 s`, `2 min 30 s`, `1 h 30 min`."""
+    if seconds < 120 or seconds != int(seconds):
+        return f"{_decimal(seconds)} s"
+    parts = []
+    rest = int(seconds)
+    for unit, worth in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        number, rest = divmod(rest, worth)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """Return elapsed time: `0:42`, `1:02:03`, from two days on `2 d 3 h`; 0:00 below zero."""
+    whole = max(0, int(seconds))
+    if whole >= 2 * 86400:
+        days, rest = divmod(whole, 86400)
+        return f"{days} d {rest // 3600} h"
+    minutes, second = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of `16GB` or `16G` (16 * 10^9), `20GiB` (20 * 2^30) or `512 MiB`.
+
+    Raises ValueError for anything else, a number without a unit included.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f'expected a size with its unit like "16GB" or "20GiB", found {shortened(text)}'
+        )
+    amount, unit, binary = match.groups()
+    base = 1024 if binary else 1000
+    count = int(Decimal(amount) * base ** _POWERS[(unit or "").lower()])
+    if not 0 < count < MAX_SIZE:
+        raise ValueError(f"expected a size a card can have, found {shortened(text)}")
+    return count
+
+
+def size(amount: float) -> str:
+    """Return bytes in binary units, to a tenth of a GiB: `512 MiB`, `20 GiB`, `79.6 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1023.5 or unit == "GiB":
+            break
+        amount /= 1024
+    digits = 1 if unit == "GiB" and f"{amount:.1f}"[-1] != "0" else 0
+    return f"{amount:.{digits}f} {unit}"
+
+
+def several(number: int, noun: str, plural: str = "") -> str:
+    """Return `1 job` or `2,988 jobs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listing(names: Iterable[str], shown: int = 3) -> str:
+    """Return the first names and how many are left out: `a, b, c and 4 more`."""
+    all_names = list(names)
+    text = ", ".join(all_names[:shown])
+    more = len(all_names) - shown
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+def shortened(value: object) -> str:
+    """Return the value in quotes, cut after 60 characters."""
+    text = str(value)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _decimal(number: float) -> str:
+    """Return the shortest decimal that reads back as `number`, without an exponent."""
+    text = format(Decimal(repr(float(number))), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
