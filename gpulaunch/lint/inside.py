@@ -21,6 +21,11 @@ _GIVEN = re.compile(r"(?:-e|--[\w-]+=)?(?:[A-Za-z]\w*(?:=[^,\s]*)?,)*(?=CUDA_VIS
 _INTO_A_SHELL = re.compile(
     r"[ \t]*\|&?[ \t]*(?:sudo[ \t]+|nohup[ \t]+)?(?:\S*/)?(?:bash|sh|zsh|parallel|at|batch|xargs)\b"
 )
+_HERE = re.compile(
+    r"[^\n;|&()]*?(?<!<)<<(?!<)(?P<tabs>-?)[ \t]*"
+    r"(?:'(?P<single>[^'\n]+)'|\"(?P<double>[^\"\n]+)\"|\\?(?P<bare>[\w.-]+))"
+)
+_VALUED = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _ESCAPED = re.compile(r"\\([\\\"$`])")
 _QUOTED = re.compile(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)", re.DOTALL)
 
@@ -39,6 +44,36 @@ def scripts(program: str, words: Sequence[str]) -> Iterator[tuple[int, str]]:
         if MASK in word:
             yield at, _GIVEN.sub("", " ".join(_up_to_sources(words[at:])), count=1)
             return
+
+
+def here_document(
+    script: str, start: int, program: str, words: Sequence[str]
+) -> tuple[int, str] | None:
+    """Where the here-document of the command at `start` begins, and its text; None where no shell
+    reads it as a script."""
+    found = _HERE.match(script, start)
+    if found is None:
+        return None
+    printed = program == "cat" and not words and reaches_a_shell(script, found.end())
+    if not (printed or (program in SHELLS and _reads_its_input(words))):
+        return None
+    begin = script.find("\n", found.end()) + 1
+    mark = found["single"] or found["double"] or found["bare"]
+    tabs = r"\t*" if found["tabs"] else ""
+    end = re.compile(rf"^{tabs}{re.escape(mark)}$", re.MULTILINE).search(script, begin)
+    return (begin, script[begin : end.start() if end else None]) if begin else None
+
+
+def _reads_its_input(words: Sequence[str]) -> bool:
+    """Whether a shell with these words takes its commands from standard input."""
+    at = 0
+    while at < len(words) and words[at][:1] in ("-", "+") and words[at] not in ("-", "--"):
+        if not words[at].startswith("--") and "s" in words[at]:
+            return True
+        if _RUNS_A_STRING.fullmatch(words[at]):
+            return False
+        at += 2 if words[at] in _VALUED else 1
+    return words[at:] in ([], ["-"], ["--"])
 
 
 def _up_to_sources(words: Sequence[str]) -> Sequence[str]:

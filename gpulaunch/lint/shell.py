@@ -1,6 +1,7 @@
 """A shell script, or one command's words: what is suspect, and which files are run.
 
-The commands are those of spec.commands, so what is quoted, expanded or in a here-document is none.
+The commands are those of jobfile.commands, so what is quoted, expanded or in a here-document is
+none, save what a shell is handed as a script.
 Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu_id $GPU`.
 """
 
@@ -170,22 +171,40 @@ class _ShellReader:
     def _inside(self, command: ShellCommand) -> None:
         """Commands in the strings of this one; what is found there is told at the string."""
         words = command.arguments
+        self._here_document(command)
         if self.depth >= inside.DEEPEST or not words or (self.verbatim and self._is_shell(command)):
             return
         if options.is_textual(command.program) and not self._printed_to_a_shell(words):
             return
         texts = [self.value(word) or inside.loosely_unquoted(self._typed(word)) for word in words]
         for number, text in inside.scripts(command.program, texts):
-            inner = _ShellReader(text, self.indices, depth=self.depth + 1)
-            inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
-            inner.cwd, inner.spent = self.cwd, self.spent
-            for each in islice(commands_in(text, "bash"), COMMANDS):
-                inner.read(each)
-                if len(inner.found) >= MAX_SUSPECTS or inner.spent > WORDS:
-                    break
-            self.spent = inner.spent
-            self.found += [SuspectWord(words[number], found.suspect) for found in inner.found]
-            self.runs += [replace(run, number=0) for run in inner.runs]
+            found = self._read_inside(text)
+            self.found += [SuspectWord(words[number], one.suspect) for one in found]
+
+    def _here_document(self, command: ShellCommand) -> None:
+        """Commands of a script that a here-document gives to a shell, each told at its place."""
+        if self.verbatim or self.depth >= inside.DEEPEST or command.name is None:
+            return
+        words = [self._typed(word) for word in command.arguments]
+        here = inside.here_document(self.script, command.name.start, command.program, words)
+        if here is not None:
+            start, text = here
+            for one in self._read_inside(text):
+                word = Word(one.word.text, start + one.word.start, start + one.word.end)
+                self.found.append(SuspectWord(word, one.suspect))
+
+    def _read_inside(self, text: str) -> list[SuspectWord]:
+        """What is found in a script inside of this one; adds what it runs."""
+        inner = _ShellReader(text, self.indices, depth=self.depth + 1)
+        inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
+        inner.cwd, inner.spent = self.cwd, self.spent
+        for each in islice(commands_in(text, "bash"), COMMANDS):
+            inner.read(each)
+            if len(inner.found) >= MAX_SUSPECTS or inner.spent > WORDS:
+                break
+        self.spent = inner.spent
+        self.runs += [replace(run, number=0) for run in inner.runs]
+        return inner.found
 
     def _is_shell(self, command: ShellCommand) -> bool:
         return command.program in SHELLS

@@ -120,6 +120,11 @@ COMMANDS = {
     "CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
     "export CUDA_DEVICE_ORDER=FASTEST_FIRST": "device-order",
     "env CUDA_VISIBLE_DEVICES=1 python x": "own-mask",
+    "bash <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
+    "bash -s a b <<'EOF' > log\nCUDA_VISIBLE_DEVICES=1 python x $1\nEOF": "own-mask",
+    'nohup sh -x -o errexit <<-"END" &\n\tCUDA_VISIBLE_DEVICES=1 python x\n\tEND': "own-mask",
+    "cat <<EOF | bash\nCUDA_VISIBLE_DEVICES=1 python x\nEOF": "own-mask",
+    "bash <<A\nbash <<'B'\npython x --device cuda:1\nB\nA": "device-index",
 }
 QUIET = [
     "python x --device cuda:0 --gpu 0 --gpu_id 0 --gpu_ids 0",
@@ -144,6 +149,11 @@ QUIET = [
     "for g in ${CUDA_VISIBLE_DEVICES//,/ }; do CUDA_VISIBLE_DEVICES=$g python x; done",
     "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
     "CUDA_VISIBLE_DEVICES= python x",
+    "cat <<EOF > later.sh\nCUDA_VISIBLE_DEVICES=1 python x\nEOF",
+    "bash read.sh <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF",
+    "bash -c 'cat > later.sh' <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF",
+    "bash x.sh; cat <<EOF\nCUDA_VISIBLE_DEVICES=1 python x\nEOF",
+    "bash <<EOF\ntrue\nEOF\necho CUDA_VISIBLE_DEVICES=1 python x",
     "python x --port 8000 --seed 1 --batch 2",
 ]
 
@@ -157,6 +167,13 @@ def test_a_command_that_does_not_suit_one_card(tmp_path: Path, command: str) -> 
 @pytest.mark.parametrize("command", QUIET)
 def test_a_command_that_does(tmp_path: Path, command: str) -> None:
     assert told(report_on(tmp_path, _file(command)), tmp_path) == []
+
+
+def test_what_a_here_document_has_a_shell_do_is_told_at_its_line(tmp_path: Path) -> None:
+    script = "set -e\nbash <<EOF\ntrue\n  CUDA_VISIBLE_DEVICES=1 python x\nEOF\n"
+    (tmp_path / "fold.sh").write_text(script)
+    (found,) = report_on(tmp_path, _file("bash fold.sh")).findings
+    assert (found.line, found.column) == (4, 3)
 
 
 def _file(command: str, more: str = "") -> str:
