@@ -94,7 +94,7 @@ class FakeRecord:
         self.hopeless = False
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         return "No space left on device" if self.pending else ""
 
     def append(self, facts: Sequence[tuple[Fact, Instant]]) -> bool:
