@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -23,8 +23,8 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, str]] = []
-        self._due: dict[str, tuple[int, float, Callback]] = {}
+        self._timers: list[tuple[float, int, Hashable]] = []
+        self._due: dict[Hashable, tuple[int, float, Callback]] = {}
         self._sequence = 0
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
@@ -45,7 +45,7 @@ class Loop:
         except (KeyError, ValueError):
             return
 
-    def call_at(self, key: str, at: float, callback: Callback) -> None:
+    def call_at(self, key: Hashable, at: float, callback: Callback) -> None:
         """Call once at `at` (monotonic seconds); the newest of one key counts."""
         pending = self._due.get(key)
         if pending and pending[1] == at:
@@ -55,10 +55,10 @@ class Loop:
         self._due[key] = (self._sequence, at, callback)
         heapq.heappush(self._timers, (at, self._sequence, key))
 
-    def call_after(self, key: str, seconds: float, callback: Callback) -> None:
+    def call_after(self, key: Hashable, seconds: float, callback: Callback) -> None:
         self.call_at(key, time.monotonic() + seconds, callback)
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: Hashable) -> None:
         self._due.pop(key, None)
 
     def on_signals(self, numbers: Iterable[int], callback: Callable[[int], object]) -> None:

@@ -218,8 +218,8 @@ class Supervisor:
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case SetTimer(key, at):
-                self._loop.call_at("core:" + key, at, lambda: self.post(TimerFired(key)))
+            case SetTimer(timer, at):
+                self._loop.call_at(timer, at, lambda: self.post(TimerFired(timer)))
             case Acquire() if self._wait is not None:
                 self._loop.call_after("wait", self._wait, self._wait_is_over)
                 self._wait = None

@@ -362,7 +362,7 @@ class Admission:
         """
         return any((card.held or card.state == "free") and not card.drained for card in self._cards)
 
-    def gather_timer(self) -> None:
+    def gang_timeout(self) -> None:
         """Release an overdue gang reservation, unless a card of this run is about to be free."""
         if not self.gang.overdue:
             return
@@ -372,7 +372,7 @@ class Admission:
             self.reserving = None
             self.gang.pause()
 
-    def hold_out_timer(self, name: str) -> None:
+    def hold_out_over(self, name: str) -> None:
         """Let the job have a card that it avoids, as no other card has come free for long."""
         node = self._jobs.nodes.get(name)
         avoid = node.job.demand.avoid if node is not None else frozenset()

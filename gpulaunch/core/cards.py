@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import (
     Acquire,
+    CardRecheck,
     Drain,
     Elsewhere,
     Occupied,
@@ -32,7 +33,6 @@ LAST_LOOK = 15.0
 """Seconds until an unusable card is looked at again: at first, and at most after doublings."""
 HANDED_OVER = 0.5
 """Seconds that the launcher to which a card was handed has it to itself before it is asked for."""
-TIMER = "gpu/"
 
 CardState: TypeAlias = Literal[
     "free", "asking", "leased", "draining", "elsewhere", "occupied", "aside"
@@ -185,7 +185,7 @@ class Cards:
             at = max(at, card.memory_until)
         if at > now and card.timer != at:
             card.timer = at
-            self._effects.emit(SetTimer(TIMER + card.gpu.uuid, at))
+            self._effects.emit(SetTimer(CardRecheck(card.gpu.uuid), at))
 
     # ── What happened to a card ─────────────────────────────────────────────────────────────────
 
@@ -231,7 +231,7 @@ class Cards:
         self._end_turn(card)
         self._change(card, "free")
 
-    def timer(self, card: Card) -> None:
+    def recheck(self, card: Card) -> None:
         """Forget what was last seen of the card, so that it is asked for again."""
         card.timer = None
         now = self._effects.now.mono
@@ -250,7 +250,7 @@ class Cards:
         card.requested, card.lost_at = False, self._effects.now.mono
         self._change(card, "elsewhere", _HANDED)
         card.timer = self._effects.now.mono + HANDED_OVER
-        self._effects.emit(SetTimer(TIMER + card.gpu.uuid, card.timer))
+        self._effects.emit(SetTimer(CardRecheck(card.gpu.uuid), card.timer))
 
     def _change(self, card: Card, state: GpuState, why: str = "") -> None:
         card.state, card.why = state, why

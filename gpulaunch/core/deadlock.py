@@ -16,12 +16,14 @@ from gpulaunch.core.active import ActiveAttempt, ActiveAttempts
 from gpulaunch.core.admission import FOCUSED, Admission
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import SetTimer
+from gpulaunch.core.events import (
+    DeadlockCheck,
+    SetTimer,
+)
 from gpulaunch.core.jobs import Jobs, closure
 from gpulaunch.core.model import Demand
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
-TIMER = "stuck"
 DEADLOCK_TIMEOUT = 600.0
 DEADLOCK_TIMEOUT_JITTER = 300.0
 """Seconds without progress until a deadlock across runs is assumed, and what each run adds."""
@@ -154,7 +156,7 @@ class DeadlockBreaker:
             due = self._still_since + GIVING_WAY
         if now < due != self._due:
             self._due = due
-            self._effects.emit(SetTimer(TIMER, due))
+            self._effects.emit(SetTimer(DeadlockCheck(), due))
         return now >= due
 
     def _has_served(self, live: ActiveAttempt) -> bool:

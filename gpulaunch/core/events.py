@@ -20,6 +20,52 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
 
+# ── Timers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue:
+    """The job's delay before its next attempt is over."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOutOver:
+    """The job has waited long enough for another card than those that it avoids."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardRecheck:
+    """The card is to be looked at again: what was known of it counts no more."""
+
+    gpu: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangTimeout:
+    """A reservation of cards for a wide job, or the pause after one, has lasted its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlockCheck:
+    """It is to be looked again whether the jobs that wait can still come to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdleTimeout:
+    """The idle worker has waited long enough for another attempt."""
+
+    worker: AttemptId
+
+
+Timer: TypeAlias = (
+    RetryDue | HoldOutOver | CardRecheck | GangTimeout | DeadlockCheck | WorkerIdleTimeout
+)
+
+
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -224,9 +270,9 @@ class OutOfReach:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The timer that SetTimer set under this key is due."""
+    """The timer that SetTimer set is due."""
 
-    key: str
+    timer: Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,9 +463,9 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Send TimerFired(key) at `at` (monotonic); the newest of one key counts."""
+    """Send TimerFired(timer) at `at` (monotonic seconds); of equal timers the newest counts."""
 
-    key: str
+    timer: Timer
     at: float
 
 

@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.cards import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import EndWorker, SetTimer
+from gpulaunch.core.events import (
+    EndWorker,
+    SetTimer,
+    WorkerIdleTimeout,
+)
 from gpulaunch.core.facts import WorkerGone, WorkerLeft
 from gpulaunch.core.model import AttemptId, Demand
 
-TIMER = "worker/"
 LINGER = 60.0
 """Seconds for which an idle worker may keep its cards for later jobs: loading again may cost more
 than cards that are idle, but not for long."""
@@ -118,7 +121,7 @@ class IdleWorkers:
     def _linger(self, resident: IdleWorker) -> None:
         if not resident.lingers:
             resident.lingers = True
-            self._effects.emit(SetTimer(f"{TIMER}{resident.id}", resident.until))
+            self._effects.emit(SetTimer(WorkerIdleTimeout(resident.id), resident.until))
 
     def gone(self, worker: AttemptId) -> tuple[Card, ...]:
         """Remove a worker that is gone, and return its cards; none for an unknown worker."""

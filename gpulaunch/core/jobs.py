@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import SetTimer
+from gpulaunch.core.events import (
+    HoldOutOver,
+    RetryDue,
+    SetTimer,
+)
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
 from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, WaitingJobs
 
-TIMER = "job/"
-ELSEWHERE = "elsewhere/"
 HOLD_OUT = 120.0
 """Seconds for which a job waits for another card while one that it avoids is free."""
 _BAD = frozenset({"failed", "cancelled", "skipped"})
@@ -224,7 +226,7 @@ class Jobs:
         if not_before is not None and not_before > self._effects.now.mono:
             node.state = "delayed"
             self.delayed += 1
-            self._effects.emit(SetTimer(TIMER + node.name, not_before))
+            self._effects.emit(SetTimer(RetryDue(node.name), not_before))
             return
         if node.job.service and node.dependants and not node.waiters:
             node.state = "idle"
@@ -261,7 +263,7 @@ class Jobs:
                     service.state = "idle"
         node.skipped, node.blocked_on = 0, ""
 
-    def timer(self, name: str) -> None:
+    def retry_due(self, name: str) -> None:
         node = self.nodes.get(name)
         if node is not None and node.state == "delayed":
             self.leave(node)
@@ -352,7 +354,7 @@ class Jobs:
     def hold_out(self, node: Node, delay: float = 0.0) -> None:
         """Set the timer until which the job waits for a card that it does not avoid."""
         at = self._effects.now.mono + delay + HOLD_OUT
-        self._effects.emit(SetTimer(ELSEWHERE + node.name, at))
+        self._effects.emit(SetTimer(HoldOutOver(node.name), at))
 
     def forget_avoided(self, node: Node) -> None:
         """Let a ready job use the cards that it was to avoid, as it can have no other."""

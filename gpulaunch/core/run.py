@@ -10,31 +10,34 @@ nothing) are ignored. This module asks no clock and touches nothing outside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from gpulaunch.core import check
 from gpulaunch.core.active import ActiveAttempts
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.breaker import Breaker
-from gpulaunch.core.cards import TIMER as CARD_TIMER
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.completion import Completion
-from gpulaunch.core.deadlock import TIMER as STUCK_TIMER
 from gpulaunch.core.deadlock import DeadlockBreaker
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import (
     Asked,
     BecameReady,
     Cancel,
+    CardRecheck,
+    DeadlockCheck,
     Drained,
     DrainGpus,
     Ended,
     Event,
     Freed,
     GangGranted,
+    GangTimeout,
     GoOn,
     GpuEvent,
     Granted,
     HolderChanged,
+    HoldOutOver,
     HoldQueue,
     Instruction,
     LeaseEvent,
@@ -46,13 +49,16 @@ from gpulaunch.core.events import (
     Refused,
     RetriedAnew,
     Retry,
+    RetryDue,
     SetTimer,
     Started,
     Stop,
     Submitted,
+    Timer,
     TimerFired,
     Wanted,
     WorkerEnded,
+    WorkerIdleTimeout,
 )
 from gpulaunch.core.facts import (
     AdmissionContinued,
@@ -67,10 +73,7 @@ from gpulaunch.core.facts import (
     ServiceReady,
     StopAsked,
 )
-from gpulaunch.core.gang import TIMER as GATHER_TIMER
 from gpulaunch.core.idle_workers import IdleWorkers
-from gpulaunch.core.jobs import ELSEWHERE as ELSEWHERE_TIMER
-from gpulaunch.core.jobs import TIMER as JOB_TIMER
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
@@ -286,8 +289,8 @@ class Run:
                 self._completion.worker_ended(event, self._killing)
             case OutOfReach(why) if self._killing:
                 self._out_of_reach = why
-            case TimerFired(key):
-                self._timer(key)
+            case TimerFired(timer):
+                self._timer_fired(timer)
             case GangGranted():
                 self._admission.gang.grant()
             case Asked(Cancel(names)):
@@ -356,17 +359,23 @@ class Run:
             case Drained(_, memory_free) if card.state == "draining":
                 self._cards.granted(card, memory_free)
 
-    def _timer(self, key: str) -> None:
-        if key.startswith(JOB_TIMER):
-            self._jobs.timer(key[len(JOB_TIMER) :])
-        elif key.startswith(CARD_TIMER):
-            card = self._cards.get(key[len(CARD_TIMER) :])
-            if card is not None:
-                self._cards.timer(card)
-        elif key.startswith(ELSEWHERE_TIMER):
-            self._admission.hold_out_timer(key[len(ELSEWHERE_TIMER) :])
-        elif key == GATHER_TIMER:
-            self._admission.gather_timer()
+    def _timer_fired(self, timer: Timer) -> None:
+        match timer:
+            case RetryDue(job):
+                self._jobs.retry_due(job)
+            case HoldOutOver(job):
+                self._admission.hold_out_over(job)
+            case CardRecheck(gpu):
+                card = self._cards.get(gpu)
+                if card is not None:
+                    self._cards.recheck(card)
+            case GangTimeout():
+                self._admission.gang_timeout()
+            case DeadlockCheck() | WorkerIdleTimeout():
+                pass  # what is due then is looked at after every event (`_settle_down`)
+            case _:
+                never: NoReturn = timer
+                raise AssertionError(never)
 
     def _submit(self, event: Submitted) -> None:
         self._submitted = True
@@ -388,7 +397,7 @@ class Run:
                 break
             self._admission.admit()
         else:
-            self._effects.emit(SetTimer(STUCK_TIMER, self._effects.now.mono + 0.001))
+            self._effects.emit(SetTimer(DeadlockCheck(), self._effects.now.mono + 0.001))
         if self._halted() or self._breaker.tripped:
             self._withdraw(self._halted() or self._breaker.tripped)
         if self._halted() and all(live.service for live in self._attempts):

@@ -102,8 +102,8 @@ class Single:
         if isinstance(result, JobSettled):
             raise NoCardsError(result.reason)
         if isinstance(result, SetTimer):
-            key = result.key
-            self._loop.call_at(key, result.at, lambda: self._inbox.append(TimerFired(key)))
+            timer = result.timer
+            self._loop.call_at(timer, result.at, lambda: self._inbox.append(TimerFired(timer)))
         elif isinstance(result, Instruction):
             if isinstance(result, Acquire):
                 self._asked.add(result.gpu)

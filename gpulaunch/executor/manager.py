@@ -308,8 +308,8 @@ class Manager:
                 self._asked.remove(result.attempt.job)
                 self._launched = True
                 self._launch(result)
-            case SetTimer(key, at):
-                self._loop_.call_at(key, at, lambda: self._inbox.append(TimerFired(key)))
+            case SetTimer(timer, at):
+                self._loop_.call_at(timer, at, lambda: self._inbox.append(TimerFired(timer)))
             case StopAttempt():
                 pass  # said of a worker that we know to be gone
             case Acquire(gpu):

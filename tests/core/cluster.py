@@ -17,12 +17,15 @@ from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
     Cancel,
+    DeadlockCheck,
     DrainGpus,
     Ended,
     Event,
     GangGranted,
+    GangTimeout,
     GoOn,
     Granted,
+    HoldOutOver,
     HoldQueue,
     Instruction,
     Launch,
@@ -31,11 +34,13 @@ from gpulaunch.core.events import (
     Queued,
     Request,
     Retry,
+    RetryDue,
     SetTimer,
     Started,
     Stop,
     StopAttempt,
     Submitted,
+    Timer,
     TimerFired,
     WorkerEnded,
 )
@@ -60,6 +65,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.run import Run
 from tests.core.edits import retried_anew
+from tests.core.timers import timer_name
 
 MOST_STEPS = 20_000
 
@@ -108,7 +114,7 @@ class Cluster:
         self.entries: dict[AttemptId, Entry] = {}
         self.ends: dict[AttemptId, Ended] = {}
         self.inbox: deque[Event] = deque()
-        self.timers: dict[str, float] = {}
+        self.timers: dict[Timer, float] = {}
         self.stopped = self.paused = self.held = False
         self.begun: Counter[AttemptId] = Counter()
         self.misplaced: set[AttemptId] = set()
@@ -178,9 +184,9 @@ class Cluster:
             case HoldQueue(on):
                 assert on == (self.run.ledger.paused is not None), f"{instruction!r}"
                 self.held = on
-            case SetTimer(key, at):
-                assert at > self.now, f"SetTimer({key}) in the past"
-                self.timers[key] = at
+            case SetTimer(timer, at):
+                assert at > self.now, f"{timer} in the past"
+                self.timers[timer] = at
             case _:
                 raise AssertionError(f"{instruction!r}: cards are not the run's")
 
@@ -437,10 +443,10 @@ class Cluster:
     def _fire_timer(self) -> bool:
         if not self.timers:
             return False
-        at, key = min((at, key) for key, at in self.timers.items())
-        del self.timers[key]
+        timer, at = min(self.timers.items(), key=lambda due: (due[1], timer_name(due[0])))
+        del self.timers[timer]
         self.now = max(self.now, at)
-        self.tell(TimerFired(key))
+        self.tell(TimerFired(timer))
         return True
 
     def disturb(self) -> None:
@@ -476,10 +482,10 @@ class Cluster:
             WorkerEnded(nobody),
             GangGranted(),
             Granted(self.cards[0].uuid, 1),
-            TimerFired(f"job/{nobody.job}"),
-            TimerFired(f"elsewhere/{nobody.job}"),
-            TimerFired("gather"),
-            TimerFired("stuck"),
+            TimerFired(RetryDue(nobody.job)),
+            TimerFired(HoldOutOver(nobody.job)),
+            TimerFired(GangTimeout()),
+            TimerFired(DeadlockCheck()),
         ]
         running = [entry.attempt for entry in self.entries.values() if entry.runs]
         if running and self.rng.random() < 0.1:

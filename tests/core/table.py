@@ -41,6 +41,7 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Demand, Exited, Gpu, Instant, Job, Outcome, Service
 from gpulaunch.core.run import Run
+from tests.core.timers import timer_name, timer_of
 from tests.core.world import GIB, pretend_gpus
 
 BIG = 80 * GIB
@@ -109,8 +110,8 @@ class Table:
                 return f"drain {gpu[4:]}"
             case StopAttempt(what, reason, _, now):
                 return f"stop {what} {reason}" + (" now" if now else "")
-            case SetTimer(key, at):
-                return f"at {at - self.now:.3g} {key.replace('GPU-', '')}"
+            case SetTimer(timer, at):
+                return f"at {at - self.now:.3g} {timer_name(timer).replace('GPU-', '')}"
             case HoldQueue(on):
                 return "hold" if on else "release"
             case ReserveGang(on):
@@ -155,9 +156,9 @@ class Table:
     def worker_ended(self, worker: str) -> list[str]:
         return self.on(WorkerEnded(attempt(worker)))
 
-    def timer(self, key: str, after: float) -> list[str]:
+    def timer(self, name: str, after: float) -> list[str]:
         self.now += after
-        return self.on(TimerFired(key))
+        return self.on(TimerFired(timer_of(name)))
 
     def asked(self, request: Request) -> list[str]:
         return self.on(Asked(request))

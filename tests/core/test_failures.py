@@ -14,6 +14,7 @@ from gpulaunch.core.events import (
     Misplaced,
     Pause,
     Retry,
+    RetryDue,
     TimerFired,
 )
 from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
@@ -578,4 +579,4 @@ def test_a_later_retry_waits_for_its_turn() -> None:
     assert "at 30 job/a" in lines
     table.drained(0)
     table.now += 30
-    assert table.on(TimerFired("job/a")) == ["acquire 0"]
+    assert table.on(TimerFired(RetryDue("a"))) == ["acquire 0"]

@@ -454,7 +454,9 @@ def test_stale_events_are_ignored() -> None:
     assert table.drained(0) == ["release 0"]
     assert table.drained(0) == []
     assert table.freed(0) == []
-    assert table.timer("gpu/GPU-0", 1) == table.timer("job/a", 1) == table.timer("x", 1) == []
+    assert (
+        table.timer("gpu/GPU-0", 1) == table.timer("job/a", 1) == table.timer("gpu/none", 1) == []
+    )
     assert table.states() == {"a": "succeeded"}
 
 

@@ -21,6 +21,8 @@ from gpulaunch.core.events import (
     Asked,
     BecameReady,
     Cancel,
+    CardRecheck,
+    DeadlockCheck,
     Drain,
     Drained,
     DrainGpus,
@@ -30,6 +32,7 @@ from gpulaunch.core.events import (
     Event,
     Freed,
     GangGranted,
+    GangTimeout,
     GoOn,
     GpuEvent,
     Granted,
@@ -44,12 +47,14 @@ from gpulaunch.core.events import (
     Release,
     ReserveGang,
     Retry,
+    RetryDue,
     SetTimer,
     Sick,
     Started,
     Stop,
     StopAttempt,
     Submitted,
+    Timer,
     TimerFired,
     Wanted,
     WorkerEnded,
@@ -75,6 +80,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.run import Run
 from tests.core.edits import retried_anew
+from tests.core.timers import timer_name
 
 GIB = 1 << 30
 
@@ -144,7 +150,7 @@ class Side:
     options: dict[str, object]
     replayed: Ledger
     inbox: deque[Event] = field(default_factory=deque)
-    timers: dict[str, float] = field(default_factory=dict)
+    timers: dict[Timer, float] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
     told_wanted: dict[str, bool] = field(default_factory=dict)
     stopped: bool = False
@@ -321,7 +327,7 @@ class World:
     def _check_elsewhere(self, side: Side) -> None:
         """What is said of a card that is elsewhere is what was told last, and its end is too."""
         for uuid, record in side.run.ledger.gpus.items():
-            if record.state == "elsewhere" and f"gpu/{uuid}" not in side.timers:
+            if record.state == "elsewhere" and CardRecheck(uuid) not in side.timers:
                 told = side.words.get(uuid)
                 assert record.why == told, f"{uuid} is held by {told}, recorded {record.why}"
                 waits = side in self.cards[uuid].waiters or Freed(uuid) in side.inbox
@@ -396,9 +402,9 @@ class World:
                 elif not idle.ending:
                     idle.ending = True
                     self._later(side.name, partial(self._end_worker, side, worker))
-            case SetTimer(key, at):
-                assert at > self.now, f"SetTimer({key}) in the past"
-                side.timers[key] = at
+            case SetTimer(timer, at):
+                assert at > self.now, f"{timer} in the past"
+                side.timers[timer] = at
             case ReserveGang(on=True):
                 assert self.gatherer is not side
                 assert side not in self.gather_queue
@@ -822,18 +828,22 @@ class World:
     def _fire_timer(self) -> bool:
         """Nothing else happens: the time comes for the next timer, or for a job's end."""
         awake = [side for side in self.sides if not side.asleep]
-        timers = [(at, side.name, key) for side in awake for key, at in side.timers.items()]
+        timers = [
+            (at, side.name, timer_name(timer), timer)
+            for side in awake
+            for timer, at in side.timers.items()
+        ]
         ends = [p.until for p in self.processes.values() if self._lasts(p)]
         if ends and (not timers or min(ends) <= min(timers)[0]):
             self.now = max(self.now, min(ends))
             return True
         if not timers:
             return False
-        at, name, key = min(timers)
+        at, name, _, timer = min(timers)
         side = next(side for side in self.sides if side.name == name)
-        del side.timers[key]
+        del side.timers[timer]
         self.now = max(self.now, at) + self.rng.choice([0.0, 0.01])
-        self.tell(side, TimerFired(key))
+        self.tell(side, TimerFired(timer))
         return True
 
     def _lasts(self, process: Process) -> bool:
@@ -890,10 +900,10 @@ class World:
         uuid = self.rng.choice(list(self.cards))
         attempt = AttemptId(self.rng.choice(side.jobs).name, 99)
         events: list[Event] = [
-            TimerFired("gpu/nothing"),
-            TimerFired(f"job/{attempt.job}"),
-            TimerFired("gather"),
-            TimerFired("stuck"),
+            TimerFired(CardRecheck("nothing")),
+            TimerFired(RetryDue(attempt.job)),
+            TimerFired(GangTimeout()),
+            TimerFired(DeadlockCheck()),
             Started(attempt, 1),
             Ended(attempt, Exited(0)),
             WorkerEnded(attempt),
