@@ -91,7 +91,7 @@ class FakeRecord:
         self.facts: list[Fact] = []
         self.pending: list[Fact] = []
         self.broken: int | None = 0
-        self.hopeless = False
+        self.unrecoverable = False
 
     @property
     def failure(self) -> str:

@@ -11,7 +11,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,22 +35,22 @@ class PretendLoop(Loop):
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self._at: dict[str, tuple[float, int, Callback]] = {}
+        self._at: dict[Hashable, tuple[float, int, Callback]] = {}
         self._count = 0
 
-    def call_at(self, key: str, at: float, callback: Callback) -> None:
+    def call_at(self, key: Hashable, at: float, callback: Callback) -> None:
         self._count += 1
         self._at[key] = (at, self._count, callback)
 
-    def call_after(self, key: str, seconds: float, callback: Callback) -> None:
+    def call_after(self, key: Hashable, seconds: float, callback: Callback) -> None:
         self.call_at(key, self.now + seconds, callback)
 
-    def forget(self, key: str) -> None:
+    def forget(self, key: Hashable) -> None:
         self._at.pop(key, None)
 
     def drop(self, *beginnings: str) -> None:
         """Forget all timers whose keys begin so."""
-        self._at = {key: at for key, at in self._at.items() if not key.startswith(beginnings)}
+        self._at = {key: at for key, at in self._at.items() if not str(key).startswith(beginnings)}
 
     def turn(self, block: bool = True) -> None:
         assert self._at, "nothing is going to happen"
