@@ -1,13 +1,13 @@
 """`GpuExecutor`: a `concurrent.futures.Executor` whose workers each hold one card.
 
-    executor (what people call) ─▶ work (items, the one lock) ◀─ crew (a thread per worker)
+    executor (what people call) ─▶ work (items, the one lock) ◀─ worker_handle (a thread per worker)
         │                             ▲                              │ channel: transfer's pickles
         └─ starts ─▶ manager ─────────┘                              ▼
              │ core.run, engines.cards: which cards            worker (the process)
              └ process.client: keepers ───────────────────────────▶ │
 
-Nothing here prints; what must be said goes to the logger `gpulaunch.executor`. The names below are
-imported when they are asked for, as workers need none of them.
+Nothing here prints; warnings go to the logger `gpulaunch.executor`. The names below are imported at
+their first use, as workers need none of them.
 """
 
 from __future__ import annotations

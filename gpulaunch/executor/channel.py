@@ -2,9 +2,9 @@
 
     executor ── hello, item, item, end of file ──▶ worker ── ready, result, result, ... ──▶
 
-A message is a kind, a pickle, and the buffers that the pickle leaves out (protocol 5): those go
-from the sender's memory into the kernel and from there into the memory in which the receiver then
-uses them, and are never copied beside that. Knows nothing of what is in a pickle.
+A message is a kind, a pickle, and the buffers that the pickle leaves out (protocol 5). A buffer
+goes from the sender's memory into the kernel, and from there into the memory in which the receiver
+uses it; it is copied nowhere else. Knows nothing of what is in a pickle.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 _HEAD = struct.Struct("!cQI")
 _SIZE = struct.Struct("!Q")
-# Below it, one buffer with its own system call costs more than its copy.
 LARGE = 1 << 20
-_PARTS = 512  # the kernel takes 1,024 at once
+"""Bytes from which received memory is mapped; below, that costs more than filling it with zeros."""
+_PARTS = 512
+"""Buffers for one system call: the kernel takes 1,024 at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelMessage:
-    """`buffers` are writable, in the order in which the pickle left them out."""
+    """One message. `buffers` are writable, in the order in which the pickle left them out."""
 
     kind: bytes
     pickle: Buffer = b""
@@ -41,13 +42,13 @@ class ChannelMessage:
 
 
 class WorkerChannel:
-    """One end. Both ends block; whoever wants to wake a blocked one shuts the socket down."""
+    """One end of the channel. Both ends block; shutting the socket down wakes a blocked one."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
 
     def send(self, message: ChannelMessage) -> None:
-        """Raises OSError when the other end is gone."""
+        """Send a message. Raises OSError when the other end is gone."""
         parts = [memoryview(message.pickle).cast("B")]
         parts += [memoryview(buffer).cast("B") for buffer in message.buffers]
         head = _HEAD.pack(message.kind, parts[0].nbytes, len(parts) - 1)
@@ -55,7 +56,7 @@ class WorkerChannel:
         self._send_all(itertools.chain([memoryview(head + sizes)], parts))
 
     def receive(self) -> ChannelMessage | None:
-        """The next message; None at the end of file, also where that cuts a message short."""
+        """Return the next message; None at the end of file, also in the middle of a message."""
         head = self._exactly(_HEAD.size)
         if head is None:
             return None
@@ -74,7 +75,7 @@ class WorkerChannel:
 
     @property
     def unread(self) -> bool:
-        """Whether something of what was sent has not been read at the other end."""
+        """Whether the other end has not read all that was sent."""
         count = bytearray(4)
         try:
             fcntl.ioctl(self.link, termios.TIOCOUTQ, count)  # SIOCOUTQ, unix(7)
@@ -112,7 +113,7 @@ class WorkerChannel:
 
 
 def _memory(size: int) -> bytearray | mmap.mmap:
-    """Large: pages that nobody fills with zeros first, and that go back to the system at once."""
+    """Return writable memory. Large memory is mapped: not zeroed first, and given back at once."""
     if size < LARGE:
         return bytearray(size)
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

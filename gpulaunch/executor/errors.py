@@ -1,4 +1,4 @@
-"""What a future, or the executor itself, fails with when it is not the function's own exception."""
+"""The exceptions of futures and of the executor, other than those that functions raise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpulaunch.errors import NO_CARDS, GpulaunchError, NoCardsError
 
 
 class WorkerDiedError(GpulaunchError):
-    """The worker's process ended while it ran this item; another one takes the next items.
+    """The worker's process ended while it ran this item; another worker takes the next items.
 
-    `exit_code` or `signal` says how (both None: nobody saw it), `gpu` where, and `stderr` has the
-    end of what the worker wrote to its standard error, at most 4 KiB.
+    `exit_code` or `signal` says how it ended (both None: not known), `gpu` is its card, and
+    `stderr` the end of its standard error, at most 4 KiB.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class WorkerDiedError(GpulaunchError):
 
 
 class BrokenGpuExecutorError(BrokenExecutor, GpulaunchError):
-    """No worker can be had any more: all that waits fails with this, and nothing more is taken."""
+    """No worker can be started any more: waiting items fail with this, and no more are accepted."""
 
 
 class NoCardsForExecutorError(BrokenGpuExecutorError, NoCardsError):
@@ -44,11 +44,11 @@ class NoCardsForExecutorError(BrokenGpuExecutorError, NoCardsError):
 
 
 class RemoteError(Exception):
-    """Stands for an exception of the function that cannot be brought here: its type and text."""
+    """Stands for a function's exception that cannot be unpickled here: its type and text."""
 
 
 class RemoteTraceback(Exception):
-    """The cause of an exception from a worker; its text is the traceback as it was there."""
+    """The cause of an exception from a worker; its text is the traceback in the worker."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

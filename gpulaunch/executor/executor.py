@@ -1,4 +1,7 @@
-"""What people call. It keeps `concurrent.futures`' promises, at exit and after a fork as well."""
+"""`GpuExecutor`, which people call. It keeps `concurrent.futures`' promises, also at exit and fork.
+
+It takes no card and starts no worker: `executor.manager` does.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +53,17 @@ class GpuExecutor(Executor):
                 ...
 
     `gpus`: "all", how many (any), or which: indices as `gpulaunch gpus` shows them, or UUIDs.
-    `per_gpu`: so many workers share a card. `simulate`: so many pretend cards instead of real ones.
+    `per_gpu`: workers that share a card. `simulate`: how many simulated cards instead of real ones.
     `initializer(*initargs)` is called once in each worker before its first item.
-    `max_tasks_per_child`: a worker is replaced after so many items (of `map`: chunks).
+    `max_tasks_per_child`: items (of `map`: chunks) after which a worker is replaced.
     `wait`: seconds to wait for a first card; None: for ever, as `gpulaunch run` does.
     `share_busy`: use cards on which processes run that hold no lease.
     `cpus`: threads for numerical libraries; None: the card's share of the CPUs.
     `env`: variables for the workers beside this process's own; None removes one.
 
     A worker is started when there is an item for it, on the first card that can be had; others
-    follow as more cards come free. Cards are held until `shutdown`, except that one whose worker
-    died or was replaced goes first to a launcher that waits and holds none.
+    follow as more cards come free. Cards are held until `shutdown`; but a card whose worker died
+    or was replaced goes first to a launcher that waits and holds no card.
 
     Functions and classes of `__main__` need no `if __name__` guard: a worker does not import it,
     and keeps one set of its globals for all calls. What a worker prints goes where this process
@@ -68,12 +71,12 @@ class GpuExecutor(Executor):
     Workers start from the environment and working directory of this call.
 
     At the interpreter's exit pending work is done first, unless a Ctrl-C ended the program. A
-    forked child has no part in it. Should this process be killed, so are the workers, and all that
-    they started, within their 10 s of grace.
+    forked child cannot use the executor. Should this process be killed, the workers and all that
+    they started are killed as well, within 10 s.
 
-    A worker that dies fails the one item that it ran (WorkerDiedError); another takes its place.
-    When nothing can be had any more, all that waits fails with BrokenGpuExecutorError: three
-    workers in a row did not become ready, or no card can be had (NoCardsForExecutorError).
+    When a worker dies, the one item that it ran fails (WorkerDiedError), and another worker takes
+    its place. All waiting items fail with BrokenGpuExecutorError when three workers in a row did
+    not become ready, or no card can be had (NoCardsForExecutorError).
 
     Raises NoCardsError where there is no such card at all, UsageError for arguments that cannot
     be, and whatever pickling `initializer` and `initargs` raises.
@@ -113,7 +116,7 @@ class GpuExecutor(Executor):
         _hook()
         self._pid = os.getpid()
         self._manager = Manager(_pool(gpus, simulate, environ, share_busy), plan)
-        # Once nobody can ask for anything more: what waits is still done, then the cards go back.
+        # Once the executor is collected, waiting items are still done; then the cards go back.
         self._manager.asked_by = _Asker(self, _undertaker().put)
         self._manager.asked_by.manager = self._manager
 
@@ -125,12 +128,12 @@ class GpuExecutor(Executor):
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The cards that it has workers on now, in the order of their indices."""
+        """The cards on which the executor has workers now, in the order of their indices."""
         return self._manager.gpus
 
     @property
     def _max_workers(self) -> int:
-        """How many workers it may have: dask asks this of any executor, and asks for it so."""
+        """How many workers there may be; dask reads this name of any executor."""
         return self._manager.work.most
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> GpuFuture[T]:
@@ -152,12 +155,12 @@ class GpuExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """The results of `fn` in the order of the inputs, as `map(fn, *iterables)` gives them.
+        """Return the results of `fn` in the order of the inputs, as `map(fn, *iterables)` does.
 
-        `chunksize` inputs travel together as one item; an exception in one is all that comes of
-        its chunk. `timeout` in seconds, for each result counted from this call: TimeoutError.
-        `buffersize`: at most so many chunks are submitted ahead of the results that were taken,
-        and inputs are read as they are needed; None: all inputs are read at once.
+        `chunksize` inputs travel together as one item; an exception for one input is the only
+        result of its chunk. `timeout`: seconds from this call until TimeoutError. `buffersize`:
+        chunks that are submitted ahead of the results that were taken, at most, inputs being read
+        as they are needed; None: all inputs are read at once.
         """
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
@@ -173,9 +176,10 @@ class GpuExecutor(Executor):
         return flat(results(self if more else None, fn, futures, more, until))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more; what was submitted is done, unless `cancel_futures`; cards go back.
+        """Accept no more items, finish those submitted, and give the cards back.
 
-        `wait`: until then. In a callback of one of its own futures it never waits. Idempotent.
+        `cancel_futures`: cancel waiting items instead. `wait`: wait until all that is done; never
+        in a callback of one of the executor's own futures. Idempotent.
         """
         if os.getpid() != self._pid:
             return
@@ -183,9 +187,9 @@ class GpuExecutor(Executor):
         self._join(wait)
 
     def terminate_workers(self) -> None:
-        """End it now: what waits is cancelled, what runs gets SIGTERM, and SIGKILL after 10 s.
+        """Cancel waiting items, and end the workers by SIGTERM, and by SIGKILL after 10 s.
 
-        The running items fail with BrokenGpuExecutorError. Waits until the cards are given back.
+        Running items fail with BrokenGpuExecutorError. Waits until the cards are given back.
         """
         if os.getpid() != self._pid:
             return
@@ -193,7 +197,7 @@ class GpuExecutor(Executor):
         self._join(True)
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        """As `shutdown`; after a Ctrl-C, also one that comes meanwhile, as `terminate_workers`."""
+        """Shut down; after a Ctrl-C, also one that comes meanwhile, terminate the workers."""
         try:
             if not _interrupted(error):
                 self.shutdown()
@@ -280,17 +284,17 @@ def _hook() -> None:
 
 
 class _Asker(weakref.ref[GpuExecutor]):
-    """Who can ask something of a manager."""
+    """A weak reference to an executor, with its manager."""
 
     manager: Manager
 
 
 @functools.cache
 def _undertaker() -> SimpleQueue[_Asker]:
-    """Where the executors go that nobody has any more; a thread lets their managers know.
+    """Return the queue of collected executors, whose thread tells their managers.
 
-    What a signal handler raises in a destructor or a weak reference's callback is printed and
-    forgotten. This queue's `put` is in C, and made for callbacks: no handler runs in it.
+    An exception that a signal handler raises in a destructor or a weak reference's callback is
+    printed and lost. This queue's `put` is in C, and made for callbacks: no handler runs in it.
     """
     gone: SimpleQueue[_Asker] = SimpleQueue()
     _thread.start_new_thread(_reap, (gone,))
@@ -303,10 +307,11 @@ def _reap(gone: SimpleQueue[_Asker]) -> None:
 
 
 def _at_exit() -> None:
-    """Do what is pending; after a Ctrl-C that nobody caught, end it instead.
+    """Finish pending items; after a Ctrl-C that was not caught, end the workers instead.
 
-    One that comes now is told as any that nobody catches; of what CPython does with what is raised
-    here, the traceback is an odd one, other libraries' hooks are left out, and the status is 0.
+    A Ctrl-C that comes now is reported, and ends the process, as one that is not caught does. An
+    exception raised here would not: CPython prints an odd traceback for it, skips the exit hooks
+    of other libraries, and exits with 0.
     """
     try:
         for manager in list(running):
@@ -318,8 +323,8 @@ def _at_exit() -> None:
     except KeyboardInterrupt as interrupt:
         _terminate_all()
         sys.excepthook(KeyboardInterrupt, interrupt, interrupt.__traceback__)
-        # Top-level code of a text is what this is looked for in (`run_eval_code_obj` in
-        # Python/pythonrun.c): the process dies by SIGINT at the end of `Py_RunMain`.
+        # CPython notes a KeyboardInterrupt that leaves top-level code (`run_eval_code_obj` in
+        # Python/pythonrun.c): the process then dies by SIGINT at the end of `Py_RunMain`.
         with suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 
@@ -332,7 +337,7 @@ def _terminate_all() -> None:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether it is a Ctrl-C, or was raised while one was being handled."""
+    """Whether the error is a Ctrl-C, or was raised while one was being handled."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, KeyboardInterrupt):

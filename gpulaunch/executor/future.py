@@ -1,16 +1,17 @@
-"""`GpuFuture`, and waiting that a Ctrl-C ends and leaves no lock behind.
+"""`GpuFuture`, and waits that a Ctrl-C ends without leaving a lock taken.
 
-A signal's Python handler, and with it a KeyboardInterrupt, comes in the main thread alone, and
-there only where the interpreter looks: after a call has returned, at the beginning of a Python
+A signal's Python handler, and with it a KeyboardInterrupt, runs in the main thread alone, and
+there only where the interpreter checks: after a call has returned, at the beginning of a Python
 function, at a jump back (`CHECK_EVAL_BREAKER` in Python/ceval.c and bytecodes.c, 3.10 to 3.13).
-One call of a function written in C is therefore done or not begun, and so is a `with` statement's
-call of an `__enter__` written in C together with the entry of its body. What needs several calls
-of Python code is not: `threading.Condition.__enter__` may have taken its lock and never return.
+So a single call of a function written in C is never interrupted halfway, nor is a `with` statement
+between the call of an `__enter__` written in C and the entry of its body. Several calls of Python
+code are: `threading.Condition.__enter__` may take its lock and never return.
 
 A blocking wait ends early only for a signal that comes *during* the wait (EINTR: `acquire_timed` in
-Modules/_threadmodule.c). One that came just before, after the interpreter's last look, or whose
-C handler ran in another thread, is found when the wait is over, which may be never. No call waits
-for a lock and a signal at once as `ppoll` does for descriptors; so the main thread waits in slices.
+Modules/_threadmodule.c). A signal that came just before, after the interpreter's last check, or
+whose C handler ran in another thread, is noticed when the wait is over, which may be never. No call
+waits for a lock and a signal at once, as `ppoll` does for descriptors; so the main thread waits in
+slices.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from gpulaunch.core.model import Gpu
 T = TypeVar("T")
 
 SLICE = 0.2
-"""Seconds after which the main thread looks for signals while it waits."""
+"""Seconds after which the main thread checks for signals while it waits."""
 
 
 def in_main_thread() -> bool:
@@ -40,12 +41,12 @@ def in_main_thread() -> bool:
 
 
 class Condition(threading.Condition):
-    """A `threading.Condition` on an RLock, which a signal's exception can be raised through.
+    """A `threading.Condition` on an RLock that a signal handler's exception leaves intact.
 
-    Whatever point it comes at, the lock is neither kept after the `with` nor missing at its end.
+    Wherever that is raised, the lock is neither kept after the `with` nor missing at its end.
     """
 
-    # The lock's own, in C. A property, as `with` looks for them in the type.
+    # The lock's own methods, in C. Properties, as `with` looks for them in the type.
     __enter__ = property(operator.attrgetter("_lock.__enter__"))
     __exit__ = property(operator.attrgetter("_lock.__exit__"))
 
@@ -53,13 +54,13 @@ class Condition(threading.Condition):
         super().__init__(threading.RLock())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As the base's; in the main thread a signal is noticed within SLICE seconds."""
+        """Wait as the base class does; in the main thread, notice a signal within SLICE seconds."""
         waiter = _thread.allocate_lock()
         waiter.acquire()
         self._waiters.append(waiter)  # type: ignore[attr-defined]
         released: list[Any] = []
         try:
-            # One call in C gives the lock up and notes that it did.
+            # One call in C releases the lock and records that it did.
             released.extend(starmap(self._release_save, ((),)))  # type: ignore[attr-defined]
             return _acquired(waiter, timeout)
         finally:
@@ -67,8 +68,8 @@ class Condition(threading.Condition):
             # is in C and waits through signals, for as long as another thread needs to notify.
             for state in released:
                 self._acquire_restore(state)  # type: ignore[attr-defined]
-            # Asked first: what comes while `remove` words its ValueError (`PyObject_Repr` looks for
-            # signals) is lost on Python 3.10, and what comes after it is chained to it.
+            # Checked first: `remove` of an absent waiter words a ValueError, in which a signal's
+            # exception is lost on Python 3.10 (`PyObject_Repr` checks for signals), or chained.
             if waiter in self._waiters:  # type: ignore[attr-defined]
                 self._waiters.remove(waiter)  # type: ignore[attr-defined]
 
@@ -86,7 +87,7 @@ def _acquired(lock: _thread.LockType, timeout: float | None) -> bool:
 
 
 class Event(threading.Event):
-    """A `threading.Event` on such a condition."""
+    """A `threading.Event` on a `Condition` of this module."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,10 +109,10 @@ class GpuFuture(Future[T]):
 
 
 class _Waiters(list[Any]):
-    """A future's waiters; each waits on an Event of ours from its installation on.
+    """A future's waiters. Each gets an `Event` of this module when it is added.
 
-    The one who waits holds the locks of all its futures then (`_AcquireFutures`): nobody has set,
-    or waits for, the event that is replaced.
+    Its thread holds the locks of all its futures then (`_AcquireFutures`): no thread has set the
+    event that is replaced, or waits for it.
     """
 
     __slots__ = ()
@@ -123,12 +124,15 @@ class _Waiters(list[Any]):
 
 
 class _FuturesCondition(Condition):
-    """`with` takes and gives back its lock in single calls. `_AcquireFutures` does so for many
-    futures in a loop, by `acquire` and `release`: an exception halfway would keep those locks."""
+    """A condition whose `acquire` holds SIGINT's handler back until `release`.
+
+    `_AcquireFutures` takes the locks of many futures in a loop: an exception halfway would leave
+    these locks taken. A `with` takes its one lock in a single call, and needs none of this.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        # The base puts the lock's own into each instance.
+        # The base class puts the lock's own methods into each instance.
         del self.acquire, self.release
 
     def acquire(self, *args: Any) -> bool:
@@ -145,9 +149,10 @@ class _FuturesCondition(Condition):
 class _Sigint:
     """Keeps SIGINT's handler waiting while the main thread takes the locks of many futures.
 
-    The handler is replaced, not the signal blocked: a signal that this thread blocks goes to
-    any other (a BLAS library's, say), and its handler to the main thread all the same. By the
-    functions in C: `signal`'s own, in Python, make an exception that an interrupt is chained to.
+    The handler is replaced, and the signal not blocked: a signal that this thread blocks goes to
+    another thread (a BLAS library's, say), and its Python handler runs in the main thread all the
+    same. `_signal`'s functions are in C; those of `signal` raise an exception inside, to which an
+    interrupt would be chained.
     """
 
     def __init__(self) -> None:
@@ -157,7 +162,7 @@ class _Sigint:
         self._came = False
 
     def hold(self, holder: FrameType | None) -> None:
-        """`holder`: the function that gives all locks back before it returns."""
+        """Replace SIGINT's handler. `holder`: the function that releases all locks at its end."""
         if self._depth and self._holder is not holder and not _is_running(self._holder):
             self._restore()
         if self._depth == 0:
@@ -179,8 +184,10 @@ class _Sigint:
                 handler(_signal.SIGINT, sys._getframe(1))
 
     def _restore(self) -> bool:
-        """Whether a signal came meanwhile. The handler is put back first: `_note`, which notes what
-        comes until then, needs all the rest."""
+        """Put SIGINT's handler back; return whether a signal came meanwhile.
+
+        The handler is put back first: until then `_note` may run, which needs the other fields.
+        """
         if self._handler is not None and _signal.getsignal(_signal.SIGINT) == self._note:
             _signal.signal(_signal.SIGINT, self._handler)
         came = self._came
@@ -191,7 +198,7 @@ class _Sigint:
         if _is_running(self._holder, frame):
             self._came = True
             return None
-        # The holder is gone without giving back: it failed on what is no future at all.
+        # The holder returned without releasing: it failed on an object that is no future.
         handler = self._handler
         self._restore()
         return handler(number, frame)
@@ -201,7 +208,7 @@ _sigint = _Sigint()
 
 
 def _is_running(frame: FrameType | None, innermost: FrameType | None = None) -> bool:
-    """Whether the frame is one of the main thread's, which calls this."""
+    """Whether the frame is on the stack of the main thread, which calls this."""
     at = innermost or sys._getframe(1)
     while at is not None and at is not frame:
         at = at.f_back  # type: ignore[assignment]

@@ -1,12 +1,12 @@
-"""The executor's one manager thread: cards, keepers and workers; callers and items are `work`'s.
+"""The executor's one manager thread: cards, keepers and workers. `work` has callers and items.
 
     work ─(short of workers)─▶ core Run: a job for each worker ─▶ Acquire ... Launch ─▶ Worker
      ▲                                                                                    │
      └──────────── items, taken by the worker's own thread ◀──────────────────────────────┘
 
 To the core, an executor is a run whose jobs are its workers: a job waits while there are items for
-it, is cancelled when there are none any more, and asked for again. So cards are taken, waited for
-and given up as a run does it. The thread sleeps unless one of its descriptors wakes it.
+it, is cancelled when there are none any more, and retried later. So cards are taken, waited for
+and given up as in a run. The thread sleeps unless one of its descriptors wakes it.
 """
 
 from __future__ import annotations
@@ -61,21 +61,25 @@ from gpulaunch.loop import Loop
 from gpulaunch.process import client
 
 STARTS = 3
-"""So many workers in a row that do not become ready, and no other is started."""
+"""Workers in a row that do not become ready, after which no other is started."""
 SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 RETRY = 1.0
+"""Seconds until a start that failed for lack of descriptors or memory is tried again."""
 
 log = logging.getLogger("gpulaunch.executor")
 
 launching = threading.RLock()
-"""Held while a worker's descriptors are on their way to where `close_in_child` finds them."""
+"""Held while a worker's descriptors are open and `close_in_child` cannot find them yet."""
 
 running: set[Manager] = set()
-"""Those whose thread was to be started, and is not over."""
+"""The managers whose thread was to be started and has not ended."""
 
 
 class Manager:
-    """`start` it; it ends by itself when `work` is done and every card is given back."""
+    """The manager of one executor. `start` starts its thread.
+
+    The thread ends by itself once `work` is done and every card is given back.
+    """
 
     def __init__(self, pool: CardPool, plan: WorkerPlan) -> None:
         self._pool = pool
@@ -102,19 +106,20 @@ class Manager:
         self._begun = threading.Lock()
         self._over: GpuFuture[None] = GpuFuture()
         self.threads: frozenset[threading.Thread] = frozenset()
-        """All of ours; replaced, never changed, as any thread may look."""
+        """All threads of this executor. Replaced, never changed, as any thread may read it."""
         self.wanted = False
         self.asked_by: object = None
-        """Kept for as long as this is, as its callback has to come."""
+        """The weak reference to the executor, kept alive here so that its callback is called."""
         self.gpus: tuple[Gpu, ...] = ()
 
     def start(self) -> None:
-        """Start its thread, unless that is done. An exception of a signal handler may come at any
-        point: then call it again. Raises RuntimeError where no thread can be started.
+        """Start the manager's thread, unless it was started. Raises RuntimeError if none can be.
 
-        `Thread.start` waits for the new thread, on a condition that an exception in the main
-        thread can leave locked: the thread then never runs, and nobody can join it. One call
-        starts a thread that no signal handler reaches, and that one does the rest.
+        A signal handler's exception may interrupt this at any point: call it again then.
+
+        `Thread.start` waits for the new thread on a condition that such an exception can leave
+        locked: the thread then never runs, and cannot be joined. So a single call in C starts a
+        thread, in which no signal handler runs, and that thread calls `Thread.start`.
         """
         if not self._begun.locked():
             self.wanted = True
@@ -122,10 +127,10 @@ class Manager:
             _thread.start_new_thread(self._begin, ())
 
     def _begin(self) -> None:
-        """In a thread of its own; the first one counts."""
+        """Start the manager's thread, from a thread of its own; only the first call does so."""
         if self._begun.acquire(blocking=False):
-            # Made here: an interrupt in the making of a `Thread`, or of any condition on a plain
-            # lock, has a second traceback on Python 3.10.
+            # Made here: a Ctrl-C while a `Thread`, or any condition on a plain lock, is made shows
+            # a second traceback on Python 3.10.
             thread = threading.Thread(target=self._main, name="gpulaunch-executor", daemon=True)
             self.threads = frozenset({thread})
             try:
@@ -135,32 +140,32 @@ class Manager:
                 self._end()
 
     def wait(self) -> None:
-        """Wait until all is over.
+        """Wait until the manager's thread has ended its work.
 
-        Not by `Thread.join`: where that is interrupted, Python 3.10 to 3.12 take a thread that
-        holds its own lock, as every thread that runs does, for one that has ended.
+        Not by `Thread.join`: where that is interrupted, Python 3.10 to 3.12 take a running thread
+        for one that has ended.
         """
         if not self.wanted:
             return
         try:
-            self.start()  # where an exception came before it did
+            self.start()  # an exception may have interrupted the first call
         except RuntimeError:  # an interpreter that exits starts no thread any more
             if not self._begun.locked():
                 return
         self._over.result()
 
     def abandon(self) -> None:
-        """Nobody can submit anything more. Any thread."""
+        """Note that the executor was collected: nothing more can be submitted. Any thread."""
         self._abandoned = True
         self._poke()
 
     def terminate(self) -> None:
-        """What waits is cancelled, what runs is ended. Any thread."""
+        """Cancel waiting items, and end the workers. Any thread."""
         self._terminating = True
         self.work.close(cancel=True)
 
     def close_in_child(self) -> None:
-        """In a forked child: copies of our descriptors would keep the cards, and the workers."""
+        """Close a forked child's copies of all descriptors, which would keep cards and workers."""
         for seat in self._crew.values():
             seat.pair.close()
             seat.port.close()
@@ -219,7 +224,7 @@ class Manager:
         )
         stack.callback(self._cards.close)
         stack.callback(self._close_crew)
-        # The jobs are there, and none of them waits for a card before it is asked for.
+        # The run has all its jobs now, and all are cancelled: none waits for a card yet.
         jobs = tuple(Job(name, (), demand=self._demand) for name in self._names)
         self._handle(Asked(Pause("no items yet")))
         self._handle(Submitted(jobs))
@@ -228,7 +233,7 @@ class Manager:
         self._turn()
 
     def _turn(self) -> None:
-        """Take in what threads and cards have said, and let follow what follows."""
+        """Handle what threads and cards have reported, then adjust the number of workers."""
         if self._abandoned:
             self._abandoned = False
             self.work.close()
@@ -252,7 +257,7 @@ class Manager:
         return self.work.done and not self._crew and not self._inbox and self._run.finished
 
     def _balance(self) -> None:
-        """As many workers asked for as there are items for them, and not one more."""
+        """Ask the core for as many workers as there are items for, and cancel all others."""
         halted = self._failures >= STARTS
         if halted and not self.work.serving and not self._crew:
             self._give_up()
@@ -272,7 +277,10 @@ class Manager:
         self.work.fail(error)
 
     def _mind_the_wait(self) -> None:
-        """Only while no look at a card is under way is it known that there is none to be had."""
+        """Fail the items once `wait` has passed without a card; warn once that they wait.
+
+        While a card is being looked at, it is not known yet whether it can be had.
+        """
         if not self._asked:
             self._until = None
         if not self._asked or self._launched or self._looking:
@@ -311,7 +319,7 @@ class Manager:
             case SetTimer(timer, at):
                 self._loop_.call_at(timer, at, lambda: self._inbox.append(TimerFired(timer)))
             case StopAttempt():
-                pass  # said of a worker that we know to be gone
+                pass  # for a worker that is known to be gone
             case Acquire(gpu):
                 self._looking.add(gpu)
                 self._cards_.carry_out(result)
@@ -331,7 +339,7 @@ class Manager:
                 self._crew[launch.attempt] = seat
         except (OSError, GpulaunchError) as error:
             if isinstance(error, OSError) and error.errno in SCARCE:
-                # What is scarce is nobody's failure: again, in a while.
+                # Too few descriptors or too little memory is no failure of the worker's.
                 key = f"launch:{launch.attempt}"
                 self._loop_.call_after(key, RETRY, lambda: self._launch(launch))
                 return
@@ -347,12 +355,12 @@ class Manager:
         seat.worker.thread.start()
 
     def _hear_thread(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
-        """In the worker's thread."""
+        """Queue the report that a worker's thread serves no more. Runs in that thread."""
         self._told.append((worker, unready))
         self._poke()
 
     def _thread_left(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
-        """It serves no more: the process may end by itself, and is ended where it does not."""
+        """Let the process of a worker whose thread serves no more end; stop it after GRACE."""
         if unready is not None and not self.work.done:
             self._count(unready)
         seat = self._crew.get(worker.attempt)
@@ -373,7 +381,7 @@ class Manager:
         log.warning("a worker did not become ready: %s", unready)
 
     def _stop_unneeded_workers(self) -> None:
-        """Those that are to be ended, and those that come up for nothing."""
+        """Stop all workers when terminating; else those that are not ready and not needed."""
         for seat in self._crew.values():
             if self._terminating and not seat.worker.terminated:
                 seat.worker.terminated = True
@@ -419,13 +427,13 @@ class Manager:
         seat.worker.end(outcome)
 
     def _gone(self, seat: WorkerSlot) -> None:
-        """Nobody but us has its lease any more."""
+        """Close a worker whose keepers are gone: only this process has its card's lease now."""
         self._loop_.unwatch(seat.pair.fileno())
         self._loop_.unwatch(seat.worker.streams.fileno())
         seat.close()
         seat.gone = True
-        # Why it never became ready counts before another one is started in its place. A thread
-        # that served may be long in somebody's callback, and is not waited for.
+        # Where the worker never became ready, its thread has to report that first, before another
+        # worker is started. A thread that served may be in a callback for long: no wait for it.
         if seat.told or seat.worker.ticket.ready:
             self._leave(seat)
 
@@ -439,7 +447,7 @@ class Manager:
         self._free_again(worker.attempt)
 
     def _free_again(self, attempt: AttemptId) -> None:
-        """Its job is over, in a way that spends nothing; settled, it may be asked for again."""
+        """Settle the worker's job without using up a retry, so that it can be asked for again."""
         self._inbox.append(Asked(Cancel((attempt.job,))))
         self._inbox.append(Ended(attempt, Interrupted("its executor")))
 
@@ -460,7 +468,7 @@ class Manager:
             self._wake = -1
 
     def _close_crew(self) -> None:
-        """Empty, unless something has failed here: then their keepers end them."""
+        """Close all workers; there are some only after a failure here. Their keepers end them."""
         for seat in self._crew.values():
             seat.worker.end(Lost("its executor has failed"))
             seat.close()

@@ -1,6 +1,6 @@
-"""`map`, in chunks: inputs into items, items' results into results.
+"""`map` in chunks: makes items of inputs, and single results of the items' results.
 
-`run_chunk` is what workers call, so that this module imports next to nothing.
+Workers import this module for `run_chunk`, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def results(
     more: Iterator[list[tuple[Any, ...]]] | None,
     until: float | None,
 ) -> Iterator[list[T]]:
-    """`more`: the chunks that are not submitted yet; one is, for each result that is asked for."""
+    """Yield the futures' results in order; cancel the futures that are left when closed.
+
+    `more`: the chunks that are not submitted yet; one is, for each result that is taken.
+    """
     try:
         while futures:
             if executor and more and (chunk := next(more, None)) is not None:
@@ -45,7 +48,7 @@ def results(
 
 
 def flat(parts: Iterator[list[T]]) -> Iterator[T]:
-    """Forgets each result as it gives it."""
+    """Yield the single results of all chunks, and keep none that was yielded."""
     for chunk in parts:
         chunk.reverse()
         while chunk:
@@ -53,7 +56,7 @@ def flat(parts: Iterator[list[T]]) -> Iterator[T]:
 
 
 def _result(future: Future[T], until: float | None) -> T:
-    """Of a future that nobody else waits for: given up, it is not run."""
+    """Return the future's result; cancel the future where the wait is given up."""
     try:
         return future.result(None if until is None else until - time.monotonic())
     finally:

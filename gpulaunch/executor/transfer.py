@@ -1,16 +1,16 @@
-"""Functions, arguments and results as pickles: what makes work of a notebook or script travel.
+"""Pickles functions, arguments and results, also those defined in a notebook or a script.
 
-Everything goes by cloudpickle, so that what stands in the caller's `__main__` (a notebook, a
-script with or without its `if __name__` guard) needs no import of it in the worker. Plain
-cloudpickle would give every pickled function its own copy of the globals it reads. Here
+All is pickled by cloudpickle, so that the worker need not import the caller's `__main__` (a
+notebook, a script with or without its `if __name__` guard). Plain cloudpickle would give every
+pickled function its own copy of the globals that it reads. Here
 
     to a worker     functions of `__main__` get the worker's one `__main__` as their globals, so
-                    that what `initializer` put there (a loaded model) is what later items find
-    from a worker   what came from the caller's `__main__` goes back as a reference into it, so
-                    that a result's class is the caller's own
+                    that later items find what `initializer` put there (a loaded model)
+    from a worker   functions and classes of the caller's `__main__` go back as references into
+                    it, so that a result's class is the caller's own
 
-A global (or a class attribute) that is data is written over in the worker only when the caller's
-own has changed since; code always is.
+A global (or class attribute) that is data is overwritten in the worker only when the caller's own
+has changed since; code always is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INLINE = 4096
 
 
 def message(kind: bytes, value: object, to_worker: bool) -> ChannelMessage:
-    """Raises whatever pickling the value raises."""
+    """Return a message with the pickled value. Raises whatever pickling the value raises."""
     file = io.BytesIO()
     left_out: list[pickle.PickleBuffer] = []
 
@@ -54,12 +54,15 @@ def message(kind: bytes, value: object, to_worker: bool) -> ChannelMessage:
 
 
 def value_of(message: ChannelMessage) -> Any:
-    """Raises whatever unpickling raises. Large arrays lie in the message's own memory."""
+    """Return the message's value; its large arrays use the message's own memory.
+
+    Raises whatever unpickling raises.
+    """
     return pickle.loads(message.pickle, buffers=message.buffers)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Leaves large tensors out of the pickle, which torch by itself copies into it."""
+    """Leaves large tensors out of the pickle; torch by itself would copy them into it."""
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -71,7 +74,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class _ToWorker(_Pickler):
-    """Pickles what is `__main__`'s by value, into the worker's one `__main__`."""
+    """Pickles objects of `__main__` by value, for the worker's one `__main__`."""
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
@@ -82,7 +85,7 @@ class _ToWorker(_Pickler):
             if obj.__globals__ is not vars(sys.modules["__main__"]):
                 return reduced
             values = rest["__globals__"]
-            # The second argument is what becomes the function's globals.
+            # The second argument becomes the function's globals.
             arguments = (arguments[0], _THERE, *arguments[2:])
             inner = (state, {**rest, "__globals__": {}})
         elif isinstance(obj, type):
@@ -94,7 +97,7 @@ class _ToWorker(_Pickler):
 
 
 class _FromWorker(_Pickler):
-    """Pickles what came from the caller's `__main__` as a reference into it."""
+    """Pickles functions and classes of the caller's `__main__` as references into it."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.FunctionType | type) and obj.__module__ == "__main__":
@@ -105,7 +108,7 @@ class _FromWorker(_Pickler):
 
 
 def _as_array(tensor: Any, torch: Any) -> Any:
-    """The bytes of a large plain tensor in this process's memory; None for any other."""
+    """Return a large plain CPU tensor's memory as an array of bytes; None for any other tensor."""
     plain = (
         tensor.device.type == "cpu"
         and tensor.layout is torch.strided
@@ -120,7 +123,7 @@ def _as_array(tensor: Any, torch: Any) -> Any:
 
 
 def _by_value(reduced: object) -> bool:
-    """Whether it is what cloudpickle makes of a function or class that it takes apart."""
+    """Whether this is cloudpickle's form of a function or class that is pickled by value."""
     return (
         isinstance(reduced, tuple)
         and len(reduced) == 6
@@ -134,7 +137,7 @@ def _by_value(reduced: object) -> bool:
 
 
 class _Globals:
-    """Becomes the dictionary of `__main__`, wherever it is unpickled."""
+    """Unpickles as the dictionary of `__main__`."""
 
     def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return main_globals, ()
@@ -149,7 +152,7 @@ def main_globals() -> dict[str, Any]:
 
 
 def in_main(path: str) -> Any:
-    """Raises AttributeError where the caller's `__main__` has it no more."""
+    """Return an object of `__main__` by its path. Raises AttributeError where it is gone."""
     found: Any = sys.modules["__main__"]
     for name in path.split("."):
         found = getattr(found, name)
@@ -157,7 +160,7 @@ def in_main(path: str) -> Any:
 
 
 def as_tensor(memory: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor in that memory."""
+    """Return a tensor that uses this memory."""
     return import_module("torch").frombuffer(memory, dtype=dtype).reshape(shape)
 
 
@@ -165,7 +168,10 @@ def settle(
     made: Any,
     parts: tuple[Callable[..., object], Any, Mapping[str, Any], Mapping[str, bytes | None]],
 ) -> None:
-    """Finish a function or class that was unpickled: in the worker, once for each time it comes."""
+    """Finish a function or class that the worker has unpickled: set its globals or attributes.
+
+    Data that has not changed at the caller since it last came is left as the worker has it.
+    """
     setter, inner, values, digests = parts
     owner = sys.modules["__main__"] if isinstance(made, types.FunctionType) else made
     changed = {}
@@ -201,7 +207,7 @@ class _Fingerprint(pickle.Pickler):
 
 
 def digest(value: object) -> bytes | None:
-    """Of what data holds, wherever it lies; None for code, and for what cannot be told."""
+    """Return a digest of a value that is data; None for code, and where pickling fails."""
     if isinstance(value, _CODE):
         return None
     sink = _Sink()

@@ -1,7 +1,7 @@
-"""What waits to be done, and who waits for it: shared by callers, workers' threads and manager.
+"""The items that wait, and the workers that wait for items: shared by callers, threads and manager.
 
-Owns the one lock. INVARIANT: nobody's code runs under it; futures change, and with them callbacks
-run, outside of it. Starts nothing and knows nothing of processes.
+Owns the one lock. INVARIANT: no caller's code runs under it: futures are changed, and so their
+callbacks run, outside of it. Starts nothing and knows nothing of processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLOSED = "cannot schedule new futures after shutdown"
 
 @dataclass(slots=True, eq=False)
 class WorkItem:
-    """`passed_on`: how many workers died without having begun it."""
+    """One call and its future. `passed_on`: how many workers died without having begun it."""
 
     future: GpuFuture[Any]
     function: Callable[..., Any]
@@ -29,13 +29,16 @@ class WorkItem:
     passed_on: int = 0
 
     def begin(self) -> bool:
-        """Its future runs from now on; False where it was cancelled."""
+        """Set the future to running; return False where it was cancelled."""
         return bool(self.passed_on) or self.future.set_running_or_notify_cancel()
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """One worker's claim to items. `void`: it gets no more of them; `ready`: it began to ask."""
+    """One worker's claim to items. `void`: it gets no more of them.
+
+    `ready`: it has asked for a first item; `idle`: it waits for one.
+    """
 
     void: bool = False
     ready: bool = False
@@ -43,11 +46,14 @@ class Claim:
 
 
 class Work:
-    """Items in the order in which they came. `call` wakes the manager, from any thread."""
+    """The items in the order in which they came. `call` wakes the manager, from any thread.
+
+    `most`: workers at most.
+    """
 
     def __init__(self, most: int, call: Callable[[], None]) -> None:
         self._call = call
-        self._lock = threading.RLock()  # a signal's handler may call what its thread is in
+        self._lock = threading.RLock()  # a signal handler may call a method its thread is in
         self._news = threading.Condition(self._lock)
         self._items: deque[WorkItem] = deque()
         self._dropped: list[WorkItem] = []
@@ -63,7 +69,7 @@ class Work:
     # ── Callers ─────────────────────────────────────────────────────────────────────────────────
 
     def put(self, item: WorkItem) -> None:
-        """Raises RuntimeError after `close`, BrokenGpuExecutorError after `fail`."""
+        """Add an item. Raises RuntimeError after `close`, BrokenGpuExecutorError after `fail`."""
         with self._lock:
             if self._broken:
                 raise type(self._broken)(str(self._broken))
@@ -76,20 +82,20 @@ class Work:
             self._call()
 
     def close(self, cancel: bool = False) -> None:
-        """Nothing more comes. What waits is still done, unless it is to be cancelled (`drop`)."""
+        """Accept no more items. Waiting ones are still done; with `cancel`, `drop` cancels them."""
         with self._lock:
             self._closed = True
             if cancel:
-                # One that a worker died with is running, for its caller: it cannot be cancelled.
+                # An item that a worker died with is running, to its caller: it stays.
                 kept = deque(item for item in self._items if item.passed_on)
                 dropped = [item for item in self._items if not item.passed_on]
-                # Together: no call lies between the two, and so no Ctrl-C.
+                # In one statement: without a call in between, no Ctrl-C can come in between.
                 self._items, self._dropped = kept, self._dropped + dropped
             self._news.notify_all()
         self._call()
 
     def fail(self, error: BrokenGpuExecutorError) -> None:
-        """Nothing can be done any more: everything that waits fails, and so does what comes."""
+        """Let all waiting items fail with this error, and accept no more."""
         with self._lock:
             self._closed = True
             self._broken = self._broken or error
@@ -112,9 +118,9 @@ class Work:
     # ── Workers' threads ────────────────────────────────────────────────────────────────────────
 
     def take(self, ticket: Claim) -> WorkItem | None:
-        """The next item, whose future then runs; waits for one. None: the worker is to go.
+        """Wait for the next item and return it, its future running; None: the worker is to end.
 
-        To be followed by `over`, before the future is told, or by `put_back`.
+        Call `over` afterwards, before the future gets its result, or `put_back`.
         """
         while item := self._next(ticket):
             if item.begin():
@@ -132,7 +138,7 @@ class Work:
             if ticket.void or not self._items:
                 ticket.void = True
                 if self._items:
-                    self._news.notify()  # what woke this thread may have been meant for another
+                    self._news.notify()  # this thread was woken for an item that it does not take
                 return None
             item = self._items.popleft()
             self._in_hand += 1
@@ -142,7 +148,7 @@ class Work:
         return item
 
     def over(self) -> None:
-        """What has come of an item that was taken is between its worker and its future."""
+        """Count an item that was taken as no longer in hand: it will not be put back."""
         with self._lock:
             self._in_hand -= 1
             call = self._closed
@@ -150,7 +156,7 @@ class Work:
             self._call()
 
     def put_back(self, item: WorkItem) -> bool:
-        """First in the line again: its worker died before it began. False: it is too late."""
+        """Put back, as the first, an item that a dead worker had not begun; False after `fail`."""
         with self._lock:
             self._in_hand -= 1
             if self._broken:
@@ -164,7 +170,7 @@ class Work:
     # ── The manager ─────────────────────────────────────────────────────────────────────────────
 
     def drop(self) -> None:
-        """Cancel what `close` has taken out of the line: where no Ctrl-C can leave half of it."""
+        """Cancel the items that `close` took out. Only in the manager's thread, without Ctrl-C."""
         with self._lock:
             dropped, self._dropped = self._dropped, []
         for item in dropped:
@@ -176,19 +182,21 @@ class Work:
             self._tickets.add(ticket)
 
     def void(self, ticket: Claim) -> None:
-        """Its worker is gone, or about to go: it gets no more items."""
+        """Give this worker no more items, as it is gone or about to go."""
         with self._lock:
             ticket.void = True
             self._news.notify_all()
 
     def leave(self, ticket: Claim) -> None:
-        """Another worker may have its place."""
+        """Remove a worker, so that another may be started in its place."""
         with self._lock:
             self._tickets.discard(ticket)
 
     def balance(self, asked: int, halted: bool = False) -> int:
-        """How many workers more (or, negative, fewer) to ask for, where `asked` are asked for and
-        not launched; so many are counted as asked for from here on. `halted`: none at all."""
+        """Return how many more workers (negative: fewer) to ask for, and count them as asked for.
+
+        `asked`: how many are asked for and not launched yet. `halted`: ask for none at all.
+        """
         with self._lock:
             more = (0 if halted else self._short()) - asked
             self._asked = asked + more
@@ -196,18 +204,18 @@ class Work:
 
     @property
     def done(self) -> bool:
-        """Closed, and nothing is left that waits, or may have to wait again."""
+        """True once closed, with no item that waits or may be put back."""
         with self._lock:
             return self._closed and not (self._items or self._dropped or self._in_hand)
 
     @property
     def serving(self) -> int:
-        """How many workers have become ready, and are not about to go."""
+        """How many workers have become ready and still take items."""
         with self._lock:
             return sum(ticket.ready and not ticket.void for ticket in self._tickets)
 
     def _short(self) -> int:
-        """Workers that could begin now, were they there: beside those that soon can."""
+        """Return how many more workers would find an item, beside those idle or starting."""
         soon = sum(not t.void and (t.idle or not t.ready) for t in self._tickets)
         room = self.most - len(self._tickets)
         return max(0, min(len(self._items) - soon, room))

@@ -1,7 +1,7 @@
-"""The worker's process: from the executor's first word to its last. Runs in its own interpreter.
+"""The worker's process: takes items from the executor and returns results, in its own interpreter.
 
-It serves one channel, which it finds among what it inherited; the executor's end of file is the
-end. It prints nothing of its own. What it never does: look at cards; its environment names them.
+It serves one channel, a socket that it inherited, until the end of file. It prints nothing of its
+own, and never looks at cards: its environment names them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import NoReturn
 
 from gpulaunch.executor.channel import ERROR, READY, RESULT, UNREADY, ChannelMessage, WorkerChannel
 
-# Only names that no file in a working directory can stand for come before `sys.path` is set.
+# Before `sys.path` is set, only modules are imported that no file in the directory can replace.
 START = "import sys; sys.path[:] = sys.argv[2:]; from gpulaunch.executor.worker import main; main()"
 GONE = 70
+"""The exit status of a worker whose channel is closed."""
 
 
 def main() -> None:
@@ -59,25 +60,26 @@ def _serve(channel: WorkerChannel) -> None:
         except BaseException as error:
             answer = _failure(ERROR, error)
         _send(channel, answer)
-        # Nothing of an item is kept while the next one is waited for.
+        # No part of an item is kept while the worker waits for the next one.
         function = args = kwargs = None
         del answer
 
 
 def _failure(kind: bytes, error: BaseException) -> ChannelMessage:
-    """The exception, and in plain text what it was in case it cannot be brought over."""
+    """Return a message with the exception, and with its text in case it cannot be unpickled."""
     from gpulaunch.executor import transfer
 
     lines = traceback.format_exception(type(error), error, _trimmed(error.__traceback__))
     summary = traceback.format_exception_only(type(error), error)[-1].strip()
     error.__traceback__ = None
-    told = (summary, "".join(lines))
+    texts = (summary, "".join(lines))
     try:
-        # On its own: what cannot be read at the other end must not take the text along.
+        # A pickle of its own: if it cannot be read at the other end, the texts still can.
         inner = transfer.message(kind, error, to_worker=False)
-        return transfer.message(kind, (*told, bytes(inner.pickle), _copied(inner)), to_worker=False)
+        parts = (*texts, bytes(inner.pickle), _copied(inner))
+        return transfer.message(kind, parts, to_worker=False)
     except BaseException:
-        return transfer.message(kind, (*told, None, ()), to_worker=False)
+        return transfer.message(kind, (*texts, None, ()), to_worker=False)
 
 
 def _copied(message: ChannelMessage) -> list[bytearray]:
@@ -85,12 +87,12 @@ def _copied(message: ChannelMessage) -> list[bytearray]:
 
 
 def _trimmed(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """Without our own frame, as long as there is another."""
+    """Return the traceback without this module's frame, unless it has no other."""
     return trace.tb_next if trace is not None and trace.tb_next is not None else trace
 
 
 def _adopt(inode: int) -> socket.socket:
-    """The channel, by its number in the kernel; out of the way, and for no program started here."""
+    """Return the inherited socket with this inode number, made close-on-exec."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.fstat(int(name)).st_ino == inode and int(name) > 2:
@@ -100,7 +102,7 @@ def _adopt(inode: int) -> socket.socket:
 
 
 def _take_streams(link: socket.socket) -> None:
-    """The executor's own standard output, and a pipe to its standard error."""
+    """Receive and install the executor's standard output and a pipe to its standard error."""
     _, fds, _, _ = socket.recv_fds(link, 1, 2)
     for number, fd in zip((1, 2), fds, strict=True):
         os.dup2(fd, number)
@@ -117,7 +119,7 @@ def _send(channel: WorkerChannel, message: ChannelMessage) -> None:
 
 
 def _leave() -> NoReturn:
-    """Nobody listens any more: the executor is gone, or the function closed what is not its own."""
+    """Exit, as the channel is closed: the executor is gone, or the function closed the socket."""
     with suppress(Exception):
         print("gpulaunch: the worker's connection to its executor is closed", file=sys.stderr)
         sys.stderr.flush()

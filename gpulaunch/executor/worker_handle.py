@@ -1,4 +1,4 @@
-"""One worker as the executor has it: its process, its channel, and the thread that serves it.
+"""The executor's side of one worker: its process, its channel, and the thread that serves it.
 
     thread:  hello ─▶ ready ─▶ (take an item ─▶ send ─▶ result ─▶ future) ...
     manager: began ─▶ ... ─▶ ended (nothing of the process is left; the thread is woken)
@@ -40,13 +40,15 @@ from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.work import Claim, Work, WorkItem
 
 TAIL = 4096
+"""Bytes of a worker's standard error that are kept."""
 PASSED_ON = 3
+"""Dead workers after which an item that none of them began fails all the same."""
 
 
 class Streams:
-    """The executor's own standard output, and a pipe that ends at its standard error.
+    """A worker's streams: the executor's standard output, and a pipe to its standard error.
 
-    `open`: whether its process has the one, and the other. `tail`: the last of what came by.
+    `open`: whether the executor's process has these two. `tail`: the last of what the pipe passed.
     """
 
     def __init__(self, open: tuple[bool, bool] = (True, True)) -> None:
@@ -64,7 +66,7 @@ class Streams:
         return self._read
 
     def forward(self) -> bool:
-        """Pass on what is there. False at the end."""
+        """Pass on what the pipe holds now; return False at its end."""
         while self._read >= 0:
             try:
                 data = os.read(self._read, 65536)
@@ -79,7 +81,7 @@ class Streams:
         return False
 
     def hand_over(self, link: socket.socket) -> None:
-        """To the worker; with our copies, the pipe would not end."""
+        """Send the streams to the worker, and close our copies, with which the pipe never ends."""
         socket.send_fds(link, [b"F"], [self._out, self._write])
         self._drop()
 
@@ -111,10 +113,12 @@ def _nowhere() -> int:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """`open_streams`: whether the executor's process has a standard output, and a standard error.
+    """One worker. `open_streams`: whether the executor's process has standard output and error.
 
-    `tell` is called by its thread, once, when it has stopped serving: with why it never became
-    ready, or with nothing. `outcome` stands when `ended` is set."""
+    `tell` is called once by the worker's thread, when it stops serving: with the error where the
+    worker never became ready, else None. `most`: items after which it is replaced. `outcome` is
+    known once `ended` is set. `unbegun`: the worker has not read its last item.
+    """
 
     attempt: AttemptId
     gpu: Gpu
@@ -145,14 +149,17 @@ class WorkerHandle:
     # ── The manager's ───────────────────────────────────────────────────────────────────────────
 
     def let_go(self) -> None:
-        """The end of file: the process ends by itself, as any Python program does."""
+        """Send the end of file, at which the process ends by itself, as any Python program does."""
         self._shut(socket.SHUT_WR)
 
     def end(self, outcome: Outcome) -> None:
-        """Nothing of it is left. What it had sent before can still be read."""
+        """Note the end of the worker's process, and wake its thread.
+
+        What the worker sent before can still be read.
+        """
         self.streams.forward()
-        # Keepers still hold the other end, and with it what their worker has not read. Nothing
-        # may be sent after the look.
+        # Keepers still have the other end open, and so what the worker has not read can be seen.
+        # Nothing may be sent after that check.
         self._shut(socket.SHUT_WR)
         self.unbegun = self.unbegun or self.channel.unread
         self.outcome = outcome
@@ -160,7 +167,7 @@ class WorkerHandle:
         self._shut(socket.SHUT_RDWR)
 
     def discard(self) -> None:
-        """It was never launched."""
+        """Close all of a worker that was never launched."""
         self.theirs.close()
         self.channel.close()
         self.streams.close()
@@ -204,7 +211,7 @@ class WorkerHandle:
         return UnreadyError(f"it {self._how()} before it was ready{self._last_words()}")
 
     def _run(self, item: WorkItem) -> bool:
-        """True where the worker can take another one."""
+        """Send the item and settle its future; return whether the worker can take another one."""
         future = item.future
         future.gpu = self.gpu
         try:
@@ -226,7 +233,7 @@ class WorkerHandle:
         return True
 
     def _send(self, message: ChannelMessage) -> None:
-        """The missing answer tells where it cannot be sent."""
+        """Send a message. Where that fails, `_receive` finds the channel shut."""
         try:
             self.channel.send(message)
         except (OSError, MemoryError):
@@ -234,16 +241,16 @@ class WorkerHandle:
             self._shut(socket.SHUT_RDWR)
 
     def _receive(self) -> ChannelMessage | None:
-        """None: nothing will come any more."""
+        """Return the worker's next message; None: none will come any more."""
         try:
             return self.channel.receive()
         except (OSError, MemoryError, OverflowError, ValueError):
-            # No room for it, or no message at all: the worker finds its channel shut, and ends.
+            # Too large for memory, or no message: the worker finds its channel shut, and ends.
             self._shut(socket.SHUT_RDWR)
             return None
 
     def _lose(self, item: WorkItem) -> None:
-        """The worker is dead. An item that it had not read is lost to nobody."""
+        """Put the item of a dead worker back if it was never begun; else let its future fail."""
         self.ended.wait()
         if not self.unbegun or item.passed_on >= PASSED_ON:
             self.work.over()
@@ -262,7 +269,7 @@ class WorkerHandle:
             self.gpu,
             exit_code_of(self.outcome),
             signal_of(self.outcome),
-            self._said(),
+            self._stderr_tail(),
         )
 
     def _how(self) -> str:
@@ -278,16 +285,16 @@ class WorkerHandle:
         assert status_of(outcome) is None
         return "was lost with those that kept it"
 
-    def _said(self) -> str:
+    def _stderr_tail(self) -> str:
         return (self.log + self.streams.tail)[-TAIL:].decode("utf-8", "replace").strip()
 
     def _last_words(self) -> str:
-        said = self._said()
-        return f"; the end of its standard error:\n{said}" if said else ", and said nothing"
+        text = self._stderr_tail()
+        return f"; the end of its standard error:\n{text}" if text else ", and said nothing"
 
 
 class UnreadyError(Exception):
-    """Why a worker never became ready; its cause is the initializer's own exception."""
+    """A worker never became ready; the cause is the initializer's own exception, if it raised."""
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
         super().__init__(text)
@@ -295,7 +302,10 @@ class UnreadyError(Exception):
 
 
 def _settle(future: GpuFuture[Any], answer: ChannelMessage) -> None:
-    """What cannot be unpickled here fails this future, and no more."""
+    """Set the future's result or exception from the answer.
+
+    An answer that cannot be unpickled here fails this future alone.
+    """
     try:
         result = transfer.value_of(answer) if answer.kind == RESULT else None
         error = None if answer.kind == RESULT else _error_of(answer)

@@ -1,6 +1,6 @@
-"""Starting a worker's process: its environment, its keepers, and what it holds until it is gone.
+"""Starts workers' processes: their environment, their keepers, and what they hold until the end.
 
-Owns the spawner. Never decides what is started where, and never waits.
+Owns the spawner. Never decides which worker is started where, and never waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ GRACE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What every worker is started with. `wait`: seconds for a first card, None for ever."""
+    """What every worker is started with. `wait`: seconds for a first card, None: for ever.
+
+    `streams`: whether the executor's process has a standard output and error.
+    """
 
     hello: ChannelMessage
     environ: Mapping[str, str] = field(repr=False)
@@ -48,7 +51,10 @@ class WorkerPlan:
 
 @dataclass(slots=True)
 class WorkerSlot:
-    """A worker between its launch and its end, and what it holds meanwhile."""
+    """A worker between its launch and its end, with its keepers, port and files.
+
+    `stopped`: it was asked to end. `told`: its thread serves no more. `gone`: its keepers are gone.
+    """
 
     worker: WorkerHandle
     pair: Pair
@@ -60,7 +66,7 @@ class WorkerSlot:
     gone: bool = False
 
     def put_away(self) -> None:
-        """The files that the keeper was started with, once they are open: no death leaves any."""
+        """Delete the keeper's files, which are open by now: none is left if this process dies."""
         if self.directory:
             with suppress(OSError):
                 self.log = regular(os.path.join(self.directory, "log"), os.O_RDONLY)
@@ -68,7 +74,7 @@ class WorkerSlot:
             self.directory = ""
 
     def read_log(self) -> bytes:
-        """What was written before the worker had its streams: why Python did not start."""
+        """Return what was written before the worker had its streams: why Python did not start."""
         self.put_away()
         return os.pread(self.log, 4096, 0) if self.log >= 0 else b""
 
@@ -98,9 +104,9 @@ class Starter:
         work: Work,
         tell: Callable[[WorkerHandle, UnreadyError | None], None],
     ) -> WorkerSlot:
-        """What a worker holds, all of it or, when something fails, nothing.
+        """Start a worker and return what it holds; where that fails, nothing is held.
 
-        `leases` are its card's descriptors. Raises OSError and GpulaunchError.
+        `leases` are the card's descriptors. Raises OSError and GpulaunchError.
         """
         with ExitStack() as undo:
             worker = WorkerHandle(
@@ -138,7 +144,7 @@ class Starter:
         place = AttemptPlace(launch.gpus, self._pool.style, scope, port.port)
         changes = delta(launch.job, place, self._pool.machine, self._plan.environ, self._plan.env)
         inode = os.fstat(worker.theirs.fileno()).st_ino
-        # As multiprocessing does: -W, -X, -O and their like hold for workers as well.
+        # As in multiprocessing: -W, -X, -O and their like hold for workers as well.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         path = [entry for entry in sys.path if isinstance(entry, str)]
         return Command(
@@ -157,6 +163,6 @@ class Starter:
             self._spawner.close()
 
     def close_in_child(self) -> None:
-        """In a forked child, whose spawner it is not."""
+        """Close a forked child's copy of the spawner's socket."""
         if self._spawner:
             self._spawner.close_in_child()
