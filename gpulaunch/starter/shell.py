@@ -9,7 +9,8 @@ letter. bashlex is GPL. Imported only here, only when a script is translated.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,13 +44,16 @@ class Script:
     def replaced(
         self, start: int, end: int, new: str, made: frozenset[str] = frozenset()
     ) -> Script:
-        """The script with other words from `start` to `end`, which stand on the line of `start`."""
+        """The script with other words from `start` to `end`.
+
+        Lines that were there before keep their numbers, others have that of the line before.
+        """
         before, old = self.source[:start], self.source[start:end]
         first = before.count(b"\n")
         last = first + old.count(b"\n")
         script = Script((before + new.encode() + self.source[end:]).decode("utf-8", "replace"))
         line = self.lines[first]
-        again = [line] * new.count("\n")
+        again = _numbers(old.decode("utf-8", "replace"), self.lines[first : last + 1], new)
         script.lines = self.lines[: first + 1] + again + self.lines[last + 1 :]
         script.made = self.made | made
         script.typed = {line: old.decode("utf-8", "replace"), **self.typed}
@@ -68,6 +72,17 @@ class Script:
     def words(self, command: Node) -> list[str]:
         """A command's own words as they stand, without assignments and redirections."""
         return [self.text(node) for node in words_of(command)]
+
+
+def _numbers(old: str, numbers: Sequence[int], new: str) -> list[int]:
+    """The numbers of all lines of `new` but the first, by those that the lines of `old` have."""
+    before = [line.strip(" \t;") for line in old.split("\n")]
+    at, found = 0, []
+    for line in new.split("\n")[1:]:
+        with suppress(ValueError):
+            at = before.index(line.strip(" \t;") or "\n", at + 1)
+        found.append(numbers[at])
+    return found
 
 
 def words_of(command: Node) -> list[Node]:

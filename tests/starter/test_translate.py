@@ -284,6 +284,15 @@ def test_the_words_of_a_file_are_its_lines_and_a_condition_goes_along(base: Path
     assert loaded.run("b") == "if [ ! -e m.pt ]; then python b.py; fi"
 
 
+def test_what_stands_in_a_loop_that_is_spelt_out_is_told_at_its_own_line(base: Path) -> None:
+    script = (
+        "echo begin\ncat list.txt | while read -r name gpu; do\n  echo $name\n"
+        "  CUDA_VISIBLE_DEVICES=$gpu nohup python a.py $name \\\n    --fast > $name.log &\ndone\n"
+    )
+    lines = {remark.text: remark.line for remark in load(script, base).remarks}
+    assert lines == {"echo begin": 1, "echo $name": 3, "nohup": 4, "> $name.log": 5}
+
+
 def test_lines_of_a_file_and_counting_loops(base: Path) -> None:
     loaded = load(
         'while read -r line; do python a.py "$line"; done < list.txt\n'

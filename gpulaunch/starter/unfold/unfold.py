@@ -159,9 +159,9 @@ class _Unfolder:
         text = f"{text};" if not text.endswith("&") else text
         if len(names) == 1:
             already = given.file and loop.parent is not None and _of_file(loop.parent)
-            return None if already else given.loop(names[0], text)
+            return None if already else given.loop(names[0], f"\n{text}")
         split = f'{match.group(1)}read {match.group(2)}{match.group(3)} <<< "${self.variable}"'
-        return given.loop(self.variable, f"{split}; {text}")
+        return given.loop(self.variable, f"{split}\n{text}")
 
     # ── single commands ─────────────────────────────────────────────────────────────────────────
 
