@@ -28,6 +28,7 @@ from gpulaunch.core.words import signal_name
 from gpulaunch.failure.classes import NO_MODULES, NOT_BASH, advice_for
 from gpulaunch.failure.kernel import Counters, Room
 from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
+from gpulaunch.text import size
 
 if TYPE_CHECKING:
     from gpulaunch.failure.judge import FailureEvidence, Verdict
@@ -280,7 +281,7 @@ def _out_of_memory(evidence: Evidence, found: FailureEvidence) -> Failure:
     foreign = others >= max(SUBSTANTIAL, (numbers.total or 0) // 20)
     words = numbers.words()
     if foreign and not numbers.others:
-        words = f"{words} Others use {others / (1 << 30):.3g} GiB of this card.".lstrip()
+        words = f"{words} Others use {size(others)} of this card.".lstrip()
     failure = _failure(found.kind, found.text, f"{words} ".lstrip())
     uuids = tuple(card.uuid for card in evidence.cards)
     return Failure(

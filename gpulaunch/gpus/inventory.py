@@ -20,9 +20,9 @@ from gpulaunch.gpus.names import Holder
 class InventoryRow:
     """One card. Sizes in bytes; None: unknown. `uuid` is empty where NVML gave none.
 
-    `health` is "ok", or what is wrong; `healthy` is False only where no job could run. `occupied`
-    says what keeps a launcher off, None where nothing does; `outside` which inherited mask leaves
-    the card out of the pool, empty where it is in.
+    `health` is "ok", or what is wrong. `occupied` says what keeps a launcher off, None where
+    nothing does; `outside` which inherited mask leaves the card out of the pool, empty where it is
+    in.
     """
 
     index: int | None
@@ -33,7 +33,6 @@ class InventoryRow:
     processes: tuple[Process, ...]
     holder: Holder | None
     health: str
-    healthy: bool
     mig: bool = False
     simulated: bool = False
     occupied: str | None = None
@@ -64,7 +63,6 @@ def inventory(
                 look.processes,
                 leased.get(gpu.key),
                 health(look),
-                look.sick is None,
                 gpu.mig,
                 gpu.simulated,
                 occupied(look),
@@ -72,7 +70,7 @@ def inventory(
             )
         )
     return rows + [
-        InventoryRow(fault.index, "", fault.card, None, None, (), None, fault.advised, False)
+        InventoryRow(fault.index, "", fault.card, None, None, (), None, fault.advised)
         for fault in machine.faults
         if fault.card
     ]
