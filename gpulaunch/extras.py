@@ -1,7 +1,4 @@
-"""What is installed with an extra alone, and the one line that says so where it is missing.
-
-Imports nothing of it.
-"""
+"""The optional dependencies (extras), and the line that says which are missing. Imports none."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ MODULES = {
 
 
 def missing(extra: str) -> str:
-    """Return what of the extra is not installed and how to install it; empty where all of it is."""
+    """Return which of the extra's modules are missing and how to install them; empty for none."""
     absent = [name for name in MODULES[extra] if find_spec(name) is None]
     return f"{' and '.join(absent)}: pip install 'gpulaunch[{extra}]'" if absent else ""
 

@@ -1,4 +1,4 @@
-"""What starts now, and on which cards: one pass over the ready jobs after every event.
+"""Starts ready jobs on cards: one pass over them after every event.
 
     reserve ─▶ yield ─▶ each ready job in order ─▶ let go ─▶ whom to reserve for
                           start | ask for cards | blocked

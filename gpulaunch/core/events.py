@@ -32,31 +32,31 @@ class RetryDue:
 
 @dataclass(frozen=True, slots=True)
 class HoldOutOver:
-    """The job has waited long enough for another card than those that it avoids."""
+    """The job has waited HOLD_OUT seconds for a card that it does not avoid."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class CardRecheck:
-    """The card is to be looked at again: what was known of it counts no more."""
+    """What was last seen of the card is out of date: look at the card again."""
 
     gpu: str
 
 
 @dataclass(frozen=True, slots=True)
 class GangTimeout:
-    """A reservation of cards for a wide job, or the pause after one, has lasted its time."""
+    """The gang reservation, or the pause after one, has reached its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlockCheck:
-    """It is to be looked again whether the jobs that wait can still come to start."""
+    """The time to look for a deadlock again has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdleTimeout:
-    """The idle worker has waited long enough for another attempt."""
+    """The idle worker has waited LINGER seconds for another attempt."""
 
     worker: AttemptId
 
@@ -146,7 +146,7 @@ class HolderChanged:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """The launcher that held the card's lease let go of it."""
+    """The launcher that held the card's lease has given it back."""
 
     gpu: str
 

@@ -61,7 +61,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an attempt takes while it runs. Jobs of equal demand wait in one queue.
+    """The cards, CPUs and tokens that an attempt takes. Jobs of equal demand wait in one queue.
 
     `cpus` is None where the job file is silent (1 is then reserved). `per_gpu` is how many jobs,
     all saying the same number, may share a card. `avoid` names cards (UUIDs) that an earlier
@@ -85,7 +85,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, after which failure classes (empty: any), and how long after a failure."""
+    """A job's retries: how often, after which failure classes (empty: any), after which delay."""
 
     times: int = 0
     on: frozenset[str] = frozenset()

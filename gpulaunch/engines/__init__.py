@@ -1,1 +1,1 @@
-"""What carries the core's instructions out: on this machine, later elsewhere."""
+"""Engines: carry the core's instructions out, on this machine or on a Slurm cluster."""

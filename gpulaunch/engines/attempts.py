@@ -47,6 +47,7 @@ from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 Kept: TypeAlias = "tuple[tuple[str, ...], Spawner | None]"
 IDLE_WITHOUT_CARD = 4
 SCARCITY_RETRY_DELAY = 1.0
+"""Seconds until a launch that failed for lack of descriptors, memory or disk is tried again."""
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
 SHORT_ATTEMPT = 5.0
@@ -177,7 +178,7 @@ class LocalAttempts:
         self._post(Ended(launch.attempt, outcome, kept=launch.worker in self._workers))
 
     def _postpone(self, launch: Launch, why: str, pause: float = SCARCITY_RETRY_DELAY) -> None:
-        """What is scarce is no failure of the job's: try again in a while. `why` is said once."""
+        """Launch again after `pause` seconds; the attempt is not charged. Warns of `why` once."""
         attempt = launch.attempt
         self._postponed[attempt] = launch
 

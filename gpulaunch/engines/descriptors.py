@@ -1,4 +1,4 @@
-"""How many files this process may have open, and how many a run on this machine needs."""
+"""The limit of this process's open files, and how many of them a run needs."""
 
 from __future__ import annotations
 

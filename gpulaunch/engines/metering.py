@@ -224,7 +224,7 @@ class Metering:
             return
         attempt = AttemptId(said["job"], said["number"])
         begun = self._live.get(attempt)
-        if begun is not None and not begun.misplaced:  # another sampler told it before
+        if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
             self._live[attempt] = replace(begun, misplaced=True)
             advice = advice_for("wrong_gpu")
             self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"], advice))

@@ -1,4 +1,4 @@
-"""Strict isolation for the engine: what is hidden from an attempt, and whether this machine can.
+"""Strict isolation: which paths are hidden from an attempt, and whether this machine can do it.
 
 It combines the cards' device nodes (`gpus.nodes`) with what keepers can do (`process.isolation`),
 and sets how the mask is spelt. It hides nothing itself.

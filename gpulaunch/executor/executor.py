@@ -100,7 +100,7 @@ class GpuExecutor(Executor):
         _at_least_one(simulate=simulate)
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
-        streams = (_is_open(1), _is_open(2))  # before we open anything: the numbers are used again
+        streams = (_is_open(1), _is_open(2))  # before anything is opened, which may get 1 or 2
         environ = as_given(os.environ)
         plan = WorkerPlan(
             hello=transfer.message(HELLO, (sys.argv, initializer, initargs), to_worker=True),

@@ -81,7 +81,7 @@ class Streams:
         return False
 
     def hand_over(self, link: socket.socket) -> None:
-        """Send the streams to the worker, and close our copies, with which the pipe never ends."""
+        """Send the streams to the worker, and close our copies: else the pipe would never end."""
         socket.send_fds(link, [b"F"], [self._out, self._write])
         self._drop()
 

@@ -31,7 +31,7 @@ _MAX_CHARACTERS_REPEATED = 100
 
 
 class NoSuchRunError(UsageError):
-    """What a person typed for a run is none."""
+    """No run was found by what a person typed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Splitter(Generic[T]):
         return values
 
     def finish(self) -> None:
-        """Note the end of the file: what is left is damage if it is a line, else a torn line."""
+        """Note the end of the file: an unread last line is damage, an unfinished one is torn."""
         if self.rest.endswith(b"\n"):
             self._note_bad("it does not match its checksum")
             self.end, self.rest = self.end + len(self.rest), b""

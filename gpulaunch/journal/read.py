@@ -69,7 +69,7 @@ class _Facts(Splitter[codec.JournalLine]):
         return [codec.JournalLine(self.lines, fact, at) for fact in self._mender.end(at)]
 
     def _begin(self, at: Instant) -> list[codec.JournalLine]:
-        """Add missing facts from here on; return those that stand for the first, if it is lost."""
+        """Begin to add missing facts; return those that replace the first one, if it is lost."""
         start = next(fault.byte for fault in self.faults if fault.lost)
         before = _Facts(self._path)
         ledger = Ledger()
