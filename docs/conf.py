@@ -16,6 +16,7 @@ exclude_patterns = ["_build"]
 nitpicky = True
 
 myst_heading_anchors = 4
+smartquotes = False  # --option is no dash
 
 html_theme = "furo"
 html_title = "gpulaunch"

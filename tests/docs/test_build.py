@@ -98,3 +98,7 @@ def test_a_page_fetches_nothing_from_the_network(read: dict[Path, Page]) -> None
     for path, page in read.items():
         for link in page.fetched:
             assert not urlsplit(link).netloc, f"{path.name}: {link}"
+
+
+def test_options_in_the_text_keep_their_dashes(built: Path) -> None:
+    assert "--slurm --partition=gpu" in (built / "reference" / "cli.html").read_text()
