@@ -1,4 +1,4 @@
-"""Sockets that were passed to this process, and a descriptor that goes by the clock."""
+"""Takes sockets that were passed to this process, and makes timer descriptors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gpulaunch.peers import peer
 
 
 def listening_socket(fd: int, name: str) -> socket.socket:
-    """The socket that was passed to us, if it is the one that holds the name. Raises OSError.
+    """Return the passed socket, if it is the one that holds the name. Raises OSError.
 
-    A socket of the same name may be of another kind or network namespace, where the name excludes
-    nobody here: it is the one only if whoever connects to the name finds this process.
+    A socket of the same name may be of another kind or network namespace, and exclude nobody here:
+    it holds the name only if a connection to the name reaches this process.
     """
     try:
         sock = socket.socket(fileno=fd)
@@ -35,7 +35,7 @@ def listening_socket(fd: int, name: str) -> socket.socket:
 
 
 def _holder(name: str) -> tuple[int, int] | None:
-    """PID and user id of whoever holds the name in this network namespace."""
+    """Return the PID and user id of the holder of the name in this network namespace; or None."""
     link = connect_name(name)
     if link is None:
         return None
@@ -44,7 +44,7 @@ def _holder(name: str) -> tuple[int, int] | None:
 
 
 def timer(seconds: float) -> int:
-    """A descriptor that becomes readable after so many seconds (os.timerfd_create is 3.13's)."""
+    """Return a descriptor that is readable after so many seconds (os.timerfd_create is 3.13's)."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -56,7 +56,7 @@ def timer(seconds: float) -> int:
 
 
 def set_timer(fd: int, seconds: float) -> None:
-    """The timer goes off after so many seconds from now; 0: never."""
+    """Set the timer to go off in so many seconds; 0: never."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

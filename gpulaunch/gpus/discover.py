@@ -1,4 +1,4 @@
-"""Finding the cards and looking at them: the questions to the helper process, as values.
+"""Finds the cards and looks at them, by questions to the helper process.
 
     find(environ) -> Machine                      once, blocking
     ProbeClient: look(gpu) ... on_readable()      in a loop, never blocking
@@ -28,7 +28,7 @@ TIMEOUT = 10.0
 class ProbeClient:
     """Looks at cards without ever waiting for the driver. Watch `fileno()`; it never changes.
 
-    A card is asked about once at a time: asking again before the answer is no second question.
+    A second question about a card before the answer to the first is dropped.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, limit: float = TIMEOUT) -> None:
@@ -46,7 +46,7 @@ class ProbeClient:
 
     @property
     def deadline(self) -> float | None:
-        """When (monotonic) `overdue` is to be called next; None: nothing is asked."""
+        """The monotonic time at which to call `overdue`; None while no question is under way."""
         return self.helper.deadline
 
     def look(self, gpu: Gpu) -> None:
@@ -58,9 +58,10 @@ class ProbeClient:
         return [self._take(answer) for answer in self.helper.on_readable()]
 
     def overdue(self, now: float) -> CardReading | None:
-        """The look at the card whose call hangs, as sick: the helper was killed, others go on.
+        """Kill a helper whose call hangs; return its card's reading, as sick, else None.
 
-        Or at one that could not be asked about, as the system is out of processes or descriptors.
+        Also returns the reading of a card that could not be asked about, for want of processes or
+        descriptors. The questions about other cards go on.
         """
         late = self.helper.overdue(now)
         return None if late is None else self._take(late)
@@ -77,10 +78,10 @@ class ProbeClient:
 def find(
     environ: Mapping[str, str], timeout: float = TIMEOUT, client: ProbeClient | None = None
 ) -> Machine:
-    """Every card and MIG instance of the machine, and what is wrong with the others.
+    """Return the machine's usable cards and MIG instances, and what is wrong with the others.
 
     `timeout` in seconds for each card. Raises nothing: a machine without a card is a Machine with
-    a Fault that says why. With a `client`, its helper is asked and stays for later looks.
+    a Fault that says why. A `client`'s helper is used, and stays for later looks.
     """
     with ExitStack() as stack:
         helper = client.helper if client else stack.enter_context(DriverHelper(environ, timeout))
@@ -92,14 +93,14 @@ def find(
 
 
 def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, CardReading]:
-    """A look at each of these cards, by UUID. Blocks, for at most the client's limit a card."""
+    """Return readings of these cards, by UUID. Blocks up to the client's limit per card."""
     requests = [{"ask": "look", "index": gpu.index, "uuid": gpu.uuid} for gpu in gpus]
     return {look.uuid: look for look in map(parse.look, client.helper.run(requests))}
 
 
 def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> Machine:
     parts = [parse.cards(answer) for answer in answers]
-    # CUDA passes over what it cannot open, and a card in MIG mode: NVML's numbers are not its.
+    # CUDA skips cards that it cannot open, and cards in MIG mode: NVML's indices are not CUDA's.
     unopened = [
         f"card {answer['index']}"
         for answer, (gpus, _) in zip(answers, parts, strict=True)
@@ -119,7 +120,7 @@ def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) 
 
 
 def hinted(fault: Fault, environ: Mapping[str, str]) -> Fault:
-    """NVIDIA's container runtime hides all cards under these words."""
+    """Return the fault with advice if NVIDIA's container runtime was told to hide all cards."""
     value = environ.get("NVIDIA_VISIBLE_DEVICES")
     if value in ("void", "none"):
         return replace(

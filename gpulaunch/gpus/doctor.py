@@ -1,4 +1,4 @@
-"""What is wrong with this machine, for `gpulaunch doctor`: looks everywhere, changes nothing.
+"""Finds what is wrong with this machine, for `gpulaunch doctor`; changes nothing.
 
 Every finding says what was found and, where it is not as it should be, what to do.
 """
@@ -25,7 +25,7 @@ from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """`error`: no job can run; `warning`: some may not, or not well; `note`: worth knowing."""
+    """A finding. `error`: no job can run; `warning`: some may not, or badly; `note`: no harm."""
 
     level: Literal["ok", "note", "warning", "error"]
     what: str
@@ -38,7 +38,7 @@ def examine(
     isolation: Callable[[Sequence[Gpu]], DoctorFinding] | None = None,
     cluster: Callable[[Mapping[str, str]], DoctorFinding | None] = lambda environ: None,
 ) -> list[DoctorFinding]:
-    """Everything that can be seen from here, the driver first. Takes seconds at most per card.
+    """Return all findings, those about the driver first. Takes seconds at most per card.
 
     `isolation` finds out whether jobs can be kept to their cards by more than the mask, `cluster`
     whether a cluster would take them; None: there is nothing of one here.
@@ -99,7 +99,7 @@ def cards(machine: Machine, seen: Mapping[str, CardReading]) -> Iterator[DoctorF
 
 
 def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Iterator[DoctorFinding]:
-    """Whether the driver announces Xids to this user; what was said before cannot be read."""
+    """Yield whether the driver announces Xids to this user; earlier Xids cannot be read."""
     heard = [gpu for gpu in machine.gpus if isinstance(told.get(gpu.uuid), tuple)]
     if heard:
         which = "every card" if len(heard) == len(machine.gpus) else some(heard)
@@ -117,13 +117,13 @@ def events(machine: Machine, told: Mapping[str, tuple[str, ...] | str]) -> Itera
 
 
 def some(gpus: Sequence[Gpu]) -> str:
-    """`GPU 0`, `GPUs 0, 1 and 3`; MIG instances go by their card."""
+    """Return the cards in words: `GPU 0`, `GPUs 0, 1 and 3`; MIG instances by their card."""
     *others, last = dict.fromkeys(str(gpu.index) for gpu in gpus)
     return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
 
 
 def device_files(machine: Machine, directory: str = "/dev") -> Iterator[DoctorFinding]:
-    """The files that CUDA opens; NVML alone needs fewer, and so may count cards CUDA cannot use."""
+    """Yield which files that CUDA opens are missing; NVML needs fewer, and may count such cards."""
     if not machine.gpus:
         return
     minors = sorted({gpu.minor for gpu in machine.gpus if gpu.minor is not None})
@@ -173,7 +173,7 @@ def inherited(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFi
 
 
 def leases(machine: Machine, environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """A lease ends with its holders and cannot be stale; one that is stopped keeps it, though."""
+    """Yield who leases which card, and leases whose holder is stopped; none can be stale."""
     known = {gpu.key: f"GPU {gpu.index}" for gpu in machine.gpus}
     for key, holder in sorted(holders(scope_of(environ)).items()):
         if key.startswith("sim/"):
@@ -220,7 +220,7 @@ def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[DoctorFi
 
 
 def state_of(pid: int) -> str:
-    """The process's state as one letter (proc(5)), empty where it cannot be read."""
+    """Return the process's state as one letter (proc(5)); empty if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Health events of cards, as they happen: Xids and what else the driver announces.
+"""Reports cards' health events as they happen: Xids and others that the driver announces.
 
     EventsClient(gpus): fileno() ... on_readable() -> [HealthEvent, ...]      in a loop
     hearing(gpus) -> {uuid: what is heard, or why nothing}                    once, blocking
@@ -26,8 +26,8 @@ from gpulaunch.gpus.helper import command
 
 PERIOD = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-MAX_RESTARTS = 8  # in a row; after about two minutes of them nothing is expected to change
-STEADY_SECONDS = 600.0  # seconds after which a helper that dies is none of a row
+MAX_RESTARTS = 8  # in a row, within about two minutes, before events are given up
+STEADY_SECONDS = 600.0  # seconds of life after which a helper's death starts a new row
 
 _LOST = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 
@@ -49,7 +49,7 @@ class HealthEvent:
 
 
 class EventsClient:
-    """Listens to these cards from its making on. Watch `fileno()`; it never changes.
+    """Listens to these cards from its construction on. Watch `fileno()`; it never changes.
 
     `told` says for each card what is heard of it (the names of event types) or, in words, why
     nothing is; a card that is not in it yet is being asked about. `period`, in seconds, is the
@@ -100,11 +100,11 @@ class EventsClient:
 
     @property
     def ended(self) -> bool:
-        """Nothing will be heard any more."""
+        """True once no event will come any more."""
         return self._ended
 
     def on_readable(self) -> list[HealthEvent]:
-        """What has happened since. Never blocks."""
+        """Return the events since the last call. Never blocks."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._timer, 8)
             self._start()
@@ -136,7 +136,7 @@ class EventsClient:
                 stderr=subprocess.DEVNULL,
                 env=self._environ,
                 bufsize=0,
-                start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+                start_new_session=True,  # a Ctrl-C at the terminal must not end the helper
             )
         except OSError as error:  # processes, memory or descriptors are scarce
             self._put_off(f"no process can be started to listen: {error.strerror}")
@@ -167,7 +167,7 @@ class EventsClient:
                     yield from self._hear(json.loads(line))
 
     def _hear(self, line: Mapping[str, Any]) -> Iterator[HealthEvent]:
-        """A line of the helper; its grammar stands in `listen`."""
+        """Handle a line of the helper, whose grammar is in `listen`; yield its events."""
         if line["said"] == "asking":
             self._asking = line["gpus"]
         elif line["said"] == "end":
@@ -189,12 +189,12 @@ class EventsClient:
                 yield HealthEvent(gpu, None, f"the driver: {words}", "lost", True, time.time())
 
     def _note_end(self) -> Iterator[HealthEvent]:
-        """The helper is gone, or will be at once; what it hung on is not asked about again."""
+        """Restart a helper that has ended, without the cards on which its call hung."""
         stuck, self._asking = self._asking, []
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(0.1) in (-signal.SIGKILL, -signal.SIGTERM):
-                stuck = []  # somebody's doing, not the driver's
+                stuck = []  # somebody killed the helper: no card is to blame
         self._drop()
         self._gpus = [(index, uuid) for index, uuid in self._gpus if uuid not in stuck]
         why = "the driver does not answer when its events are asked for: none will be reported"
@@ -231,7 +231,7 @@ class EventsClient:
 
 
 def happened(line: Mapping[str, Any]) -> Iterator[HealthEvent]:
-    """The events in a line of the helper's, one for each card or MIG instance it concerns."""
+    """Yield the events of a helper's line, one for each card or MIG instance that it concerns."""
     code, action = line["code"], line["recovery"]
     if action is not None:
         meaning = xid.recovery(action)
@@ -246,7 +246,7 @@ def happened(line: Mapping[str, Any]) -> Iterator[HealthEvent]:
 def hearing(
     gpus: Sequence[Gpu], environ: Mapping[str, str], timeout: float = 10.0
 ) -> dict[str, tuple[str, ...] | str]:
-    """What is heard of each of these cards, or why nothing is (`EventsClient.told`).
+    """Return which events each of these cards announces, or why none (`EventsClient.told`).
 
     Blocks for at most `timeout` seconds; a card that is missing then does not answer.
     """

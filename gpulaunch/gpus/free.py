@@ -1,6 +1,6 @@
-"""Is this card free, and is its memory drained? Policies on a look; nobody is asked, nothing done.
+"""Decides by a reading whether a card is free, and whether its memory is drained. Pure.
 
-Utilisation is no ground: it is sampled, 0 between kernels, and absent under MIG.
+Utilisation does not count: it is sampled, 0 between kernels, and absent under MIG.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLACK = 64 * MIB
 def is_free(
     look: CardReading, share_busy: bool = False, own: Collection[int] = frozenset()
 ) -> Occupied | Sick | None:
-    """None where a job may start there; `own` PIDs do not count as foreign.
+    """Return why no job may start on the card; None if one may. `own` PIDs are not foreign.
 
     `share_busy` accepts strangers' processes and memory, never a sick card.
     """
@@ -42,8 +42,8 @@ def is_free(
 def drained(before: CardReading, look: CardReading) -> bool:
     """Whether the card's memory is back to what it was before the attempt.
 
-    The attempt's whole tree is gone by then: who is seen alive on the card is a stranger, and what
-    it holds is not the attempt's.
+    The attempt's processes are gone by then: a process seen alive on the card is a stranger, and
+    its memory is not the attempt's.
     """
     if look.unasked:
         return False
@@ -52,10 +52,10 @@ def drained(before: CardReading, look: CardReading) -> bool:
     known = {entry.pid for entry in before.processes}
     arrived = [entry for entry in look.processes if entry.pid not in known and entry.command]
     if any(entry.memory is None for entry in arrived):
-        return True  # what it holds cannot be told apart; `is_free` will name it
+        return True  # the newcomer's memory is unknown; `is_free` will name the process
     return look.used - sum(entry.memory or 0 for entry in arrived) <= before.used + SLACK
 
 
 def computing(look: CardReading) -> tuple[Process, ...]:
-    """The processes that keep others off: graphics alone (a desktop) does not."""
+    """Return the processes that occupy the card; one with graphics alone (a desktop) does not."""
     return tuple(entry for entry in look.processes if entry.kind != "G")

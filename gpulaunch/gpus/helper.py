@@ -1,4 +1,4 @@
-"""The client's end of the helper process (`probe`): one question at a time, none for ever.
+"""The client's end of the helper process (`probe`): asks one question at a time, within a limit.
 
 Owns the process: starts it at the first question, kills it when a call into the driver hangs, and
 starts another for the questions that are left. Knows nothing of cards.
@@ -32,14 +32,14 @@ _START = "import json, sys; sys.path = json.loads(sys.argv[1]); from {} import m
 def command(
     module: str, *arguments: str, package: str = "gpulaunch.gpus", title: str = ""
 ) -> list[str]:
-    """The command line that runs a helper; it finds our PID, then these, after `sys.path`."""
+    """Return the command line of a helper: its arguments are `sys.path`, our PID, then these."""
     start = _START.format(f"{package}.{module}") + "; main()"
     own = [json.dumps(sys.path), str(os.getpid())]
     return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{title or module}"]
 
 
 class DriverHelper:
-    """Answers are the request with more in it; a failure of the whole is an "error".
+    """A helper process. An answer is the request with more fields, or with an "error".
 
     `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question;
     the start of the process is not counted in it.
@@ -74,7 +74,7 @@ class DriverHelper:
 
     @property
     def deadline(self) -> float | None:
-        """When (monotonic) the question under way becomes overdue; None: nothing is asked."""
+        """The monotonic time at which the question under way is overdue; None without one."""
         if self._current is None:
             return None
         if self._scarce:
@@ -86,7 +86,7 @@ class DriverHelper:
         self._go_on()
 
     def on_readable(self) -> list[Answer]:
-        """The answers that have come; a helper that died answers its question with an error."""
+        """Return the answers that have come; the question of a helper that died gets an error."""
         if self._link is None:
             return []
         try:
@@ -100,9 +100,9 @@ class DriverHelper:
         return answers
 
     def overdue(self, now: float) -> Answer | None:
-        """Once the question under way has taken too long: kill the helper, answer with an error.
+        """Kill the helper if its question takes too long, and return an error; else None.
 
-        One that could not be put at all, as processes or descriptors are scarce, is overdue at
+        A question that could not be asked, for want of processes or descriptors, is overdue at
         once: its error is "Unasked" and says nothing about a card.
         """
         if self.deadline is None or now < self.deadline:
@@ -114,7 +114,7 @@ class DriverHelper:
         return self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
 
     def run(self, requests: Iterable[Request]) -> list[Answer]:
-        """Ask all of these and wait for the answers, in their order. Blocks, with the limit."""
+        """Ask all of these and return the answers in order. Blocks up to the limit for each."""
         wanted = 0
         for request in requests:
             self.ask(request)
@@ -151,7 +151,7 @@ class DriverHelper:
             except OSError as error:
                 self._scarce = error.strerror or str(error)
                 return
-            # It may have died, which the end of file says next, or read no more: overdue, soon.
+            # Either the helper died, which its end of file shows next, or it hangs: soon overdue.
             with contextlib.suppress(OSError):
                 link.sendall(json.dumps(self._current).encode() + b"\n")
 
@@ -167,7 +167,7 @@ class DriverHelper:
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 env=self._environ,
-                start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+                start_new_session=True,  # a Ctrl-C at the terminal must not end the helper
             )
             stack.pop_all()
         self._link = ours
@@ -192,7 +192,7 @@ class DriverHelper:
                 status = process.wait(1.0)
                 how = f" (by signal {-status})" if status < 0 else f" (status {status})"
                 if status in (-signal.SIGKILL, -signal.SIGTERM):
-                    kind = "Unasked"  # somebody's doing, or the kernel's for memory: no card's
+                    kind = "Unasked"  # somebody, or the kernel for memory, killed it: no card did
         answer = self._give_up(kind, f"the process that asked the driver died{how}")
         return [] if answer is None else [answer]
 

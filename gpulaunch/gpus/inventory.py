@@ -1,4 +1,4 @@
-"""The table of `gpulaunch gpus`: the cards, who uses them, who leases them, how they are.
+"""Gathers the table of `gpulaunch gpus`: the cards, their users, their leases, their health.
 
 Gathers; never prints and never decides whether a run may take a card (`free`).
 """
@@ -42,7 +42,7 @@ class InventoryRow:
 def inventory(
     machine: Machine, client: ProbeClient, scope: str = "", pool: InheritedPool | None = None
 ) -> list[InventoryRow]:
-    """A row for each card of the machine, the unusable ones last. Blocks as `looks` does.
+    """Return a row for each card of the machine, the unusable ones last. Blocks as `looks` does.
 
     `scope`: that of the job in which this process runs, whose leases are below the machine's.
     `pool`: what the inherited mask leaves of the machine; None: all of it.

@@ -63,38 +63,38 @@ __all__ = [
 SCOPE_VARIABLE = "GPULAUNCH_LEASED"
 POLL = 2.0
 VISITORS = 32
-"""So many connections a lease keeps open at most; those of a user who has the most give way."""
-_SHARE = 32  # of this process's descriptors one lease may have one part
+"""Connections that a lease keeps open at most; the user with the most loses some to others."""
+_SHARE = 32  # one lease may use 1/32 of this process's descriptors
 _ROUNDS = 2 * VISITORS
 _WANTS, _WANTS_NOT, _YOURS = b"w", b"-", b"L"
 
 
 def scope_of(environ: Mapping[str, str]) -> str:
-    """Below which job's lease this process leases its cards; empty outside of gpulaunch."""
+    """Return the job below whose lease this process leases cards; empty outside of gpulaunch."""
     return environ.get(SCOPE_VARIABLE, "")
 
 
 def lease_name(key: str, scope: str = "") -> str:
-    """The name of a card's lease, without `gpulaunch/1/`."""
+    """Return the name of a card's lease, without `gpulaunch/1/`."""
     return f"{_below(scope)}gpu/{key}"
 
 
 def gather_name(scope: str = "") -> str:
-    """The name of the right to hold cards idle until enough for a wide job are there."""
+    """Return the name of the right to hold cards idle until a wide job has enough of them."""
     return f"{_below(scope)}gather"
 
 
 def take(key: str, scope: str = "") -> Lease:
-    """Take a card's lease, at once or not at all.
+    """Take a card's lease and return it, at once or not at all.
 
-    Raises Held, naming the holder; OSError where it cannot be told (UnfitLockError, or too few
-    descriptors).
+    Raises NameHeldError, which names the holder; OSError if it is unknown whether the lease is
+    free (UnfitLockError, or too few descriptors).
     """
     return take_name(lease_name(key, scope), key)
 
 
 def take_gather(scope: str = "") -> Lease:
-    """Take the right to gather cards. Raises Held."""
+    """Take the right to gather cards. Raises NameHeldError."""
     return take_name(gather_name(scope), "gather")
 
 
@@ -109,7 +109,7 @@ def take_name(name: str, key: str) -> Lease:
 
 
 def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
-    """A card's lease by copies of descriptors that its keepers hold; None where it is not there."""
+    """Return a card's lease from copies of its keepers' descriptors; None if it is not there."""
     name = lease_name(key, scope)
     for fd in descriptors:
         try:
@@ -128,20 +128,20 @@ def lent(key: str, scope: str, descriptors: Sequence[int]) -> Lease | None:
 
 
 def holders(scope: str = "") -> dict[str, Holder]:
-    """Who leases which key, of all launchers in this network namespace."""
+    """Return the holder of each leased key, of all launchers in this network namespace."""
     prefix = lease_name("", scope)
     found = {name.removeprefix(prefix): holder_of(name) for name in listening(prefix)}
     return {key: holder for key, holder in found.items() if holder}
 
 
 def holder(key: str, scope: str = "") -> Holder | None:
-    """Who leases the card as things are; None where nobody does in this network namespace."""
+    """Return who leases the card now; None if nobody does in this network namespace."""
     return holder_of(lease_name(key, scope))
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """One who waits for a lease: the connection, and whose process it is, by user id."""
+    """A launcher that waits for a lease: its connection and its user id."""
 
     link: socket.socket
     uid: int
@@ -195,8 +195,8 @@ class Lease:
         return () if self.closed else (self._poll.fileno(),)
 
     def on_readable(self) -> bool:
-        """Take in who came, who left and what they want; returns `wanted`."""
-        for _ in range(_ROUNDS):  # not for ever: a visitor could talk without end
+        """Handle new and closed connections and their messages; return `wanted`."""
+        for _ in range(_ROUNDS):  # bounded: a visitor could send without end
             events = self._poll.poll(0)
             for fd, _ in events:
                 if fd == self._sock.fileno():
@@ -211,8 +211,8 @@ class Lease:
         """Pass the lease to the launcher that has wanted it longest, and close this one.
 
         The open socket itself travels, so that nobody can take the name in between. Only for a
-        lease that no keeper or job holds any more. False: nobody wanted it, it was just closed.
-        One that is stopped gets none: it would keep the lease, unread, until it goes on.
+        lease that no keeper or job holds any more. Returns False if nobody wanted it: it was just
+        closed. A stopped launcher gets none: it would keep the lease, unread, until it goes on.
         """
         self._accept_more(True)
         self.on_readable()
@@ -222,10 +222,10 @@ class Lease:
             self.close()
 
     def close(self) -> None:
-        """Let go. The card is free once every other holder has let go as well. Idempotent."""
+        """Close this process's copy. The card is free once all others are closed. Idempotent."""
         if self.closed:
             return
-        # The lease first: who waits is woken by the hangup and must then find it free.
+        # The lock first: the hangup wakes those who wait, and they must find the card free.
         if self._locked is not None:
             os.close(self._locked)
             self._locked = None
@@ -253,19 +253,19 @@ class Lease:
         except BlockingIOError:
             return
         except OSError:
-            # No descriptor left. Those who wait in the kernel's queue are woken at the end anyway.
+            # No descriptor left. The end of the lease wakes those in the kernel's queue anyway.
             self._accept_more(False)
             return
         uid = peer(link)[1]
         if len(self._visitors) >= self._most and not self._make_room(uid):
-            link.close()  # it looks again in a while, by the clock
+            link.close()  # that launcher looks again in a while, by the clock
             return
         link.setblocking(False)
         self._visitors[link.fileno()] = Visitor(link, uid)
         self._poll.register(link.fileno(), select.EPOLLIN)
 
     def _make_room(self, uid: int) -> bool:
-        """Hang up on the newest visitor of the user who has the most, unless this is that user."""
+        """Drop the newest visitor of the user with the most; False if that user is `uid`."""
         crowds = Counter(visitor.uid for visitor in self._visitors.values())
         crowd, many = crowds.most_common(1)[0]
         if crowds[uid] + 1 >= many:
@@ -316,7 +316,7 @@ class Waiter:
     def connect(
         cls, key: str, scope: str = "", want: bool = False, by_clock: bool = False
     ) -> Waiter | None:
-        """Wait for a card; None: nobody holds it any more, take it.
+        """Return a Waiter for a card; None if nobody holds it any more: take it.
 
         `want`: this launcher holds no card. `by_clock`: its holder is not to be connected to.
         """
@@ -332,7 +332,7 @@ class Waiter:
     def connect_name(cls, name: str, key: str, want: bool = False) -> Waiter | None:
         try:
             link, taken = connect_patiently(name)
-        except OSError:  # too many wait there unaccepted, or it is forbidden: ask again in a while
+        except OSError:  # too many wait there unaccepted, or it is forbidden: try again later
             return cls(key, name, None, want)
         # Nothing announces the end of a lock in another container, or of a bind without a listen:
         # without a link the Waiter goes by the clock.
@@ -345,7 +345,7 @@ class Waiter:
 
     @property
     def holder(self) -> tuple[int, int] | None:
-        """PID and user id of whoever held the name when this Waiter connected, if it did."""
+        """PID and user id of the holder when this Waiter connected; None if it did not connect."""
         return peer(self._link) if self._link else None
 
     def want(self, want: bool) -> None:
@@ -353,15 +353,15 @@ class Waiter:
         if self._link is None or want == self._want:
             return
         self._want = want
-        # A holder that is gone, or deaf, shows at the next on_readable.
+        # A holder that is gone, or does not read, shows at the next on_readable.
         with contextlib.suppress(OSError):
             self._link.send(_WANTS if want else _WANTS_NOT)
 
     def on_readable(self) -> Lease | Literal["gone", "odd", "perhaps", "still"]:
-        """The lease, if it was handed to us; "gone": try to take it; "still": go on waiting.
+        """Return the lease if it was handed to us; "gone": try to take it; "still": wait on.
 
-        "perhaps": nothing can be told of its holder from here, it is time to try. "odd": what holds
-        it is no launcher, and may say such things for ever: close, and wait by the clock.
+        "perhaps": the holder cannot be watched, so try now and then. "odd": the holder is no
+        launcher, and may send such things for ever: close, and wait by the clock.
         """
         if self._link is None:
             return "perhaps"
@@ -383,7 +383,7 @@ class Waiter:
             self._timer = -1
 
     def _receive(self, fds: list[int]) -> Lease | None:
-        """Make a lease of what came, or close it all if that is not the socket it should be."""
+        """Return a lease from the descriptors that came; if they are none, close them: None."""
         with contextlib.ExitStack() as undo:
             for fd in fds[1:]:
                 undo.callback(os.close, fd)
@@ -400,9 +400,9 @@ class Waiter:
 
 
 def _lock(name: str) -> int | None:
-    """The locked file beside the socket, None where none is asked for.
+    """Lock the file beside the socket and return it; None if no lock files are asked for.
 
-    Raises Held, or UnfitLockError where the file cannot be locked.
+    Raises NameHeldError, or UnfitLockError if the file cannot be locked.
     """
     directory = os.environ.get(lockfile.VARIABLE)
     if not directory:
@@ -414,7 +414,7 @@ def _lock(name: str) -> int | None:
 
 
 def _lock_passed(name: str, fds: Sequence[int]) -> int | None:
-    """The one of these descriptors that holds the lock, else as `_lock`."""
+    """Return the one of these descriptors that holds the lock; without one, as `_lock`."""
     directory = os.environ.get(lockfile.VARIABLE)
     for fd in fds if directory else ():
         if lockfile.holds(fd, str(directory), _file(name)):

@@ -1,6 +1,6 @@
-"""Hands the supervisor's leases to a process that keeps them (`lease_server`), and has them lent.
+"""Hands the supervisor's leases to the process that keeps them (`lease_server`).
 
-Owns that process and the socket to it. Never waits for it but at the end.
+Owns that process and the socket to it. Waits for the process only at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LeaseServerGoneError(GpulaunchError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """How lease `number` is: `held` there, and `wanted` by one who waits; or let go."""
+    """The state of lease `number`: `held` by the server or closed, and `wanted` by a launcher."""
 
     number: int
     held: bool
@@ -38,10 +38,10 @@ class LeaseState:
 
 @dataclass(slots=True)
 class LentLeases:
-    """What a new pair is to hold: descriptors of leases, and a link through which others come.
+    """The leases for a new pair: descriptors, and a link through which others come.
 
-    The link gives one message, as many descriptors as its byte says; or an end of file without it:
-    the leases are not to be had there.
+    The link brings one message with as many descriptors as its byte says; an end of file without
+    it: the leases are gone.
     """
 
     descriptors: list[int]
@@ -61,15 +61,15 @@ class LentLeases:
 
 
 class LeaseClient:
-    """Leases in the hands of a process that is not stopped together with this one."""
+    """Leases that a process holds which is not stopped together with this one."""
 
     def __init__(self) -> None:
-        """Raises OSError where no process is to be had."""
+        """Start the process. Raises OSError if that fails."""
         self._count = 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs:
-            # Where our own standard streams are closed, the socket has the number of one.
+            # If our own standard streams are closed, the socket has the number of one of them.
             control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
             self._process = subprocess.Popen(
@@ -95,7 +95,7 @@ class LeaseClient:
         return self._socket.fileno()
 
     def keep(self, lease: Lease) -> int:
-        """Bring a lease; returns its number there. It is safe once a LeaseState says so (`held`).
+        """Give a lease to the process; return its number. Safe once a LeaseState says `held`.
 
         Raises LeaseServerGoneError.
         """
@@ -106,7 +106,7 @@ class LeaseClient:
         return self._count
 
     def lend(self, numbers: Sequence[int]) -> socket.socket:
-        """A link through which copies of all these leases come. Raises LeaseServerGoneError."""
+        """Return a link that brings copies of all these leases. Raises LeaseServerGoneError."""
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -117,11 +117,11 @@ class LeaseClient:
         return link
 
     def release(self, number: int) -> None:
-        """Hand the lease over to one who wants it, or close it. Raises LeaseServerGoneError."""
+        """Hand the lease to a launcher that wants it, or close it. Raises LeaseServerGoneError."""
         self._send({"do": "release", "id": number})
 
     def on_readable(self) -> list[LeaseState]:
-        """What has come. Raises LeaseServerGoneError at the end of it."""
+        """Return the states that have come. Raises LeaseServerGoneError if the process is gone."""
         states: list[LeaseState] = []
         while True:
             try:
@@ -134,12 +134,12 @@ class LeaseClient:
                 said = json.loads(data)
                 states.append(LeaseState(said["id"], said["held"], said["wanted"]))
             elif states:
-                return states  # the next call says it
+                return states  # the next call raises LeaseServerGoneError
             else:
                 raise LeaseServerGoneError("the process that keeps the leases is gone")
 
     def close(self) -> None:
-        """Let it end, and wait for that, two seconds at most: all that is kept there is let go."""
+        """End the process, which closes its leases; wait two seconds at most."""
         if self._socket.fileno() < 0:
             return
         with contextlib.suppress(OSError):
@@ -161,7 +161,7 @@ class LeaseClient:
             else:
                 self._socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
         except BlockingIOError as problem:
-            # It reads nothing any more. What it holds is free again with its death.
+            # The process is dead or dying, and its leases are free with its death.
             self._process.kill()
             raise LeaseServerGoneError(
                 "the process that keeps the leases does not answer"

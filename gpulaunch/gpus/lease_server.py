@@ -7,10 +7,10 @@
                      ◀── how each lease is ─  {"id": 3, "held": true, "wanted": false}
     end of file ───────────────────────────▶  the end
 
-A supervisor that is found stopped (Ctrl-Z, SIGSTOP; proc(5)) at LOOKS looks in a row has all its
-leases closed here. They are handed to nobody: where a job runs, its keepers hold the lease as well,
+When the supervisor is stopped (Ctrl-Z, SIGSTOP; proc(5)) at LOOKS looks in a row, this process
+closes all leases. It hands them to nobody: where a job runs, its keepers hold the lease as well,
 and the card is free when they are gone. Pairs of keepers without a job leave likewise (`keeper`).
-Nothing that runs is touched, and a supervisor that goes on asks for its cards anew.
+Running jobs are not touched, and a supervisor that goes on asks for its cards again.
 
 Never looks at a card, and takes no lease by itself.
 """
@@ -31,22 +31,22 @@ from gpulaunch.gpus.names import is_stopped
 from gpulaunch.peers import receive
 
 LOOK = 2.0
-"""Seconds between two looks at the supervisor."""
+"""Seconds between two looks whether the supervisor is stopped."""
 LOOKS = 2
 _ROOM = 8  # descriptors that one message brings at most
 
 
 def main() -> None:
-    """Arguments: the supervisor's PID, the descriptor of the control socket."""
+    """Serve; the arguments are the supervisor's PID and the descriptor of the control socket."""
     owner, control = int(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
-    # It ends with its supervisor, and not before: what the leases are for may still run.
+    # This process ends with its supervisor, not before: jobs on the leased cards may still run.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     LeaseServer(control, owner).serve()
 
 
 class LeaseServer:
-    """All leases that were brought, by the number that the supervisor gave each of them."""
+    """The supervisor's leases, by the numbers that it gave them."""
 
     def __init__(self, control: socket.socket, owner: int) -> None:
         control.setblocking(False)
@@ -59,7 +59,7 @@ class LeaseServer:
         self._poll.register(control.fileno(), select.EPOLLIN)
 
     def serve(self) -> None:
-        """Until the supervisor is gone."""
+        """Serve until the supervisor is gone."""
         look_at, stopped = time.monotonic() + LOOK, 0
         while True:
             for fd, event in self._poll.poll(max(0.0, look_at - time.monotonic())):
@@ -77,7 +77,7 @@ class LeaseServer:
     # ── What the supervisor asks ────────────────────────────────────────────────────────────────
 
     def _hear(self) -> bool:
-        """Take in one message; False: there is no supervisor any more."""
+        """Handle one message; return False if the supervisor is gone."""
         try:
             message, fds = self._receive()
         except BlockingIOError:
@@ -115,7 +115,7 @@ class LeaseServer:
         self._untold[number] = True
 
     def _lend(self, numbers: list[int], fds: list[int]) -> None:
-        """An end of file without a word says that not all of them are here."""
+        """Send copies of these leases through the link; if one is missing, only close it."""
         if not fds:
             return
         with socket.socket(fileno=fds[0]) as link, contextlib.suppress(KeyError, OSError):
@@ -150,7 +150,7 @@ class LeaseServer:
         return lease
 
     def _tell(self) -> None:
-        """How leases are, the newest of each: one who is stopped reads nothing meanwhile."""
+        """Send each lease's newest state: a supervisor that is stopped reads nothing meanwhile."""
         for number, held in list(self._untold.items()):
             wanted = held and self._leases[number].wanted
             try:
@@ -158,7 +158,7 @@ class LeaseServer:
                 self._control.send(json.dumps(said).encode(), socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 break
-            except OSError:  # its end of file comes next
+            except OSError:  # the supervisor is gone: its end of file comes next
                 self._untold.clear()
                 break
             del self._untold[number]

@@ -1,4 +1,4 @@
-"""The helper process that listens to the driver: a line of JSON for whatever it has to say.
+"""The helper process that listens to the driver; it prints a line of JSON for each of these:
 
     {"said": "asking", "gpus": [UUID, ...]}              before the driver is asked about a card
     {"said": "hears", "gpus": [...], "types": ["xid"]}   from now on these events come
@@ -8,7 +8,7 @@
 
 Waiting for an event blocks, and any call may hang for good on a sick card: hence a process of its
 own, which the kernel kills when a call outlasts its time. Its client (`events`) starts another.
-MIG: the driver tells events by card; they are told on by the instances that they concern.
+MIG: the driver reports events by card; a line names the instances that an event concerns.
 Standard library and pynvml only; never calls cuInit, never judges an event (`xid`).
 """
 
@@ -53,7 +53,7 @@ Place = tuple[int, int] | None
 
 
 def main() -> None:
-    """Arguments: the launcher's PID, the longest wait in seconds, [[index, UUID], ...] in JSON."""
+    """Listen; arguments: the launcher's PID, the longest wait in seconds, [[index, UUID], ...]."""
     parent, period, gpus = int(sys.argv[2]), float(sys.argv[3]), json.loads(sys.argv[4])
     die_with_parent(parent)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -80,7 +80,7 @@ def say(said: str, **what: Any) -> None:
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """The kernel ends this process, whatever it is stuck in, unless the block ends in time."""
+    """Have the kernel end this process, wherever it is stuck, unless the block ends in time."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -124,20 +124,20 @@ class RegisteredCards:
         return [name for name, bit in EVENT_TYPES.items() if wanted & bit]
 
     def listen(self, period: float) -> None:
-        """Until nothing is left to listen to. An error of the driver ends the process."""
+        """Print events until no card is left. An error of the driver ends the process."""
         while self._places:
             began = time.monotonic()
             try:
                 with limited(period + RECHECK_INTERVAL):
                     data = self._nvml.nvmlEventSetWait_v2(self._events, int(period * 1000))
             except self._nvml.NVMLError_Timeout:
-                # It may come early, and is not to come all the time.
+                # The driver's timeout may come early; this loop must not spin.
                 time.sleep(max(0.0, min(1.0, period) - (time.monotonic() - began)))
             except self._nvml.NVMLError as error:
                 if for_good(error):
                     say("deaf", gpus=self._uuids(), error=explained(error))
                     return
-                # One of the cards, perhaps: whoever registers them again is told which.
+                # Perhaps one card's fault: registering the cards again shows whose.
                 raise SystemExit(1) from None
             else:
                 self._tell(data)
@@ -156,7 +156,7 @@ class RegisteredCards:
         say("event", gpus=gpus, kind=kind, code=code, recovery=action, time=time.time())
 
     def _repeated(self, *event: object) -> bool:
-        """Whether the same was told a moment ago."""
+        """Whether the same event was printed less than REPEAT seconds ago."""
         now = time.monotonic()
         recent = {key: at for key, at in self._last.items() if now - at < REPEAT}
         self._last = {event: now} | recent
@@ -167,7 +167,7 @@ class RegisteredCards:
 
 
 def handle_of(nvml: Any, index: int, uuid: str) -> Any:
-    """The card at that index; the one of that UUID where another has left and the indices moved.
+    """Return the card at that index; by UUID if another card has left and the indices moved.
 
     By index first: a search by UUID touches every card, and one of them may hang.
     """
@@ -185,7 +185,7 @@ def handle_of(nvml: Any, index: int, uuid: str) -> Any:
 
 
 def places(nvml: Any, handle: Any) -> dict[str, Place]:
-    """The card's UUID and those of its MIG instances, with the places of these."""
+    """Return the card's UUID (None) and its MIG instances' UUIDs, with their places."""
     found: dict[str, Place] = {text(nvml.nvmlDeviceGetUUID(handle)): None}
     with contextlib.suppress(nvml.NVMLError):  # a card that knows no MIG
         for mig in instances(nvml, handle):
@@ -197,7 +197,7 @@ def places(nvml: Any, handle: Any) -> dict[str, Place]:
 
 
 def concerned(there: dict[str, Place], event: tuple[int, int]) -> list[str]:
-    """Which of them an event of that place concerns."""
+    """Return the UUIDs that an event at that place concerns."""
     return [
         uuid
         for uuid, place in there.items()

@@ -1,7 +1,7 @@
 """The second layer of a lease: a locked file, for containers with a network namespace of their own.
 
-Owns the files `<GPULAUNCH_LEASE_DIR>/<key>.lock`. They are never removed and mean nothing by their
-presence: the lock, held through open descriptors, is the lease. Everybody may write to the
+Owns the files `<GPULAUNCH_LEASE_DIR>/<key>.lock`. They are never removed, and their presence means
+nothing: the lock, held through open descriptors, is the lease. Everybody may write to the
 directory, so anything may stand in a file's place: nothing is opened there in a way that waits, and
 a lock that is unfit is a trouble of its card alone.
 """
@@ -24,7 +24,7 @@ _MAX_TRIES = 100
 
 
 class UnfitLockError(OSError):
-    """A lock cannot be taken and is not held by another: what stands at its path, and what to do.
+    """A lock that cannot be taken though nobody holds it; the text says why and what to do.
 
     An OSError, since whoever takes a lease is ready for one: it is that card's trouble alone.
     """
@@ -34,7 +34,7 @@ class UnfitLockError(OSError):
 
 
 def check(environ: Mapping[str, str]) -> None:
-    """Raises UsageError where a directory is named that cannot be used."""
+    """Raise UsageError if GPULAUNCH_LEASE_DIR names a directory that cannot be used."""
     directory = environ.get(VARIABLE)
     if directory and not (os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)):
         raise UsageError(
@@ -44,7 +44,7 @@ def check(environ: Mapping[str, str]) -> None:
 
 
 def lock(directory: str, key: str) -> int | None:
-    """A read-only, close-on-exec descriptor that holds the key's lock; None: another holds it.
+    """Lock the key's file; return its read-only descriptor, None if another process holds it.
 
     Raises UnfitLockError where the lock's path holds something else, or cannot be reached.
     """
@@ -61,7 +61,7 @@ def lock(directory: str, key: str) -> int | None:
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # somebody removed the file in between: this lock excludes nobody
+            os.close(fd)  # somebody removed the file meanwhile: this lock excludes nobody
     except UnfitLockError:
         raise
     except OSError as error:
@@ -83,7 +83,7 @@ def _path(directory: str, key: str) -> str:
 
 
 def _take(fd: int, path: str) -> bool:
-    """Lock an open file; False: it is locked through another descriptor."""
+    """Lock an open file; return False if it is locked through another descriptor."""
     kind = os.fstat(fd).st_mode
     if not stat.S_ISREG(kind):
         raise UnfitLockError(path, f"is {_KINDS.get(stat.S_IFMT(kind), 'no file')}")
@@ -99,7 +99,7 @@ _UNOPENED = {errno.ELOOP: "is a symbolic link", errno.ENXIO: "is a socket or a d
 
 
 def _open(path: str) -> int:
-    """Open without O_CREAT first: fs.protected_regular refuses it on another user's file."""
+    """Open the file, or create it; fs.protected_regular refuses O_CREAT on another user's file."""
     for _ in range(_MAX_TRIES):
         try:
             return os.open(path, _LOOK)

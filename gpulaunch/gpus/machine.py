@@ -1,6 +1,6 @@
-"""What the driver said, as values: the machine's cards, what is wrong with some, a look at one.
+"""The driver's answers as values: the machine's cards, faults of some, a reading of one.
 
-Sizes in bytes. None stands for what the driver did not answer; nothing unknown is read as 0.
+Sizes in bytes. None means that the driver did not answer; nothing unknown becomes 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fault:
 
     @property
     def advised(self) -> str:
-        """What is wrong and what to do, without where."""
+        """The fault and the advice, without the card."""
         return f"{self.what}; {self.advice}" if self.advice else self.what
 
     def __str__(self) -> str:

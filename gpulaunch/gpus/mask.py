@@ -1,4 +1,4 @@
-"""An inherited mask -> the pool: which of the machine's cards this launcher may use at all.
+"""Turns an inherited mask into the pool: the machine's cards that this launcher may use.
 
 Pure. Sources: CUDA C++ Programming Guide, "Environment Variables", and PyTorch's reading of the
 same variable (`torch.cuda._parse_visible_devices`): an invalid entry or -1 ends the list, a
@@ -22,7 +22,7 @@ _WRONG_COMMAS = "，、；;：:"
 
 @dataclass(frozen=True, slots=True)
 class InheritedPool:
-    """`why` says what narrowed the pool ("" : nothing did), `notes` what looks like a mistake."""
+    """The pool. `why`: what narrowed it ("" if nothing did); `notes`: what looks like a mistake."""
 
     gpus: tuple[Gpu, ...]
     why: str = ""
@@ -30,7 +30,7 @@ class InheritedPool:
 
 
 def pool(machine: Machine, environ: Mapping[str, str]) -> InheritedPool:
-    """The machine's cards, or those of them that CUDA_VISIBLE_DEVICES or Slurm gave us, in order.
+    """Return the cards that CUDA_VISIBLE_DEVICES or Slurm gave us, in order; without them, all.
 
     Raises UsageError where an index may mean two different cards.
     """
@@ -67,7 +67,7 @@ def masked(machine: Machine, mask: str, order: str) -> InheritedPool:
 
 
 def ordinals(mask: str) -> tuple[list[int], tuple[str, ...]]:
-    """The numbers that CUDA reads, and what a person should know about them."""
+    """Return the numbers that CUDA reads in the mask, and notes for people about the mask."""
     read: list[int] = []
     notes: list[str] = []
     for entry in mask.split(","):
@@ -106,8 +106,7 @@ def uuids(mask: str) -> tuple[list[str], tuple[str, ...]]:
 def chosen(
     why: str, names: Sequence[str], notes: tuple[str, ...], gpus: Sequence[Gpu]
 ) -> InheritedPool:
-    """The cards of these UUIDs, or of prefixes that fit one card alone, up to the first that fits
-    none."""
+    """Return the cards of these UUIDs or unambiguous prefixes, up to the first that fits none."""
     found: list[Gpu] = []
     for name in names:
         fits = [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
@@ -120,7 +119,7 @@ def chosen(
 
 
 def numbered(machine: Machine, order: str, mask: str) -> list[Gpu]:
-    """The cards as CUDA numbers them. Raises UsageError where that cannot be known from here.
+    """Return the cards in CUDA's order. Raises UsageError if that order cannot be known here.
 
     CUDA counts the cards that it can open, by default the fastest first: that is the order of the
     bus only among cards of one model.
@@ -137,7 +136,7 @@ def numbered(machine: Machine, order: str, mask: str) -> list[Gpu]:
 
 
 def by_slurm(machine: Machine, name: str, given: str) -> InheritedPool:
-    """Slurm's own numbers are those of the device files, whatever the job's cgroup shows."""
+    """Return the cards by Slurm's numbers, which are those of the device files."""
     numbers = [int(entry) for entry in re.findall(r"[0-9]+", given)]
     found = [gpu for n in numbers for gpu in machine.gpus if n == gpu.minor]
     return InheritedPool(tuple(found), f"{name}={given}")

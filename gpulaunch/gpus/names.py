@@ -4,8 +4,8 @@ Owns binding, connecting to and listing `\\0gpulaunch/1/...`. A bound name is he
 the listening socket open and is gone with the last of them: nothing here can be stale, and no file
 exists that a cleaner could remove. What the sockets mean is decided elsewhere (leases, runs).
 
-Any user of the machine may bind any of these names. Who did is asked of the kernel (SO_PEERCRED);
-what such a process says of itself is never believed unread.
+Any user of the machine may bind any of these names. The kernel tells who did (SO_PEERCRED); what
+such a process says of itself is checked before use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUN_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*|perl|Rscript|ruby|node|julia|bash|dash|sh|zsh")
 _LISTENING = 0x10000  # __SO_ACCEPTCON in /proc/net/unix
 # A stream socket that is not connected. A name may hold line breaks, and so forge whole lines of
-# the table: what has another shape is passed over. (net/unix/af_unix.c, unix_seq_show)
+# the table: lines of another form are skipped. (net/unix/af_unix.c, unix_seq_show)
 _BOUND = re.compile(
     rb"[0-9a-f]+: [0-9A-F]{8} [0-9A-F]{8} ([0-9A-F]{8}) 0001 01 +[0-9]+ @%s(.*)\n"
     % re.escape(PREFIX.encode())
@@ -73,9 +73,9 @@ class NameHeldError(GpulaunchError):
 
 
 def bind_name(name: str) -> socket.socket:
-    """Take `gpulaunch/1/<name>`: a listening, non-blocking, close-on-exec socket.
+    """Take `gpulaunch/1/<name>`; return its listening, non-blocking, close-on-exec socket.
 
-    Raises Held when a living process has it.
+    Raises NameHeldError when a living process has it.
     """
     for _ in range(_ANSWER_TIMEOUT_MS):
         try:
@@ -85,14 +85,14 @@ def bind_name(name: str) -> socket.socket:
                 raise
         if holder := holder_of(name):
             raise NameHeldError(name, holder)
-        # It is bound but refuses connections: its holder stands between bind and listen, or has
-        # closed it this moment. Both last microseconds, once that process gets its turn.
+        # Bound but refusing connections: its holder is between bind and listen, or has just closed
+        # it. Both last microseconds, once that process gets its turn.
         os.sched_yield()
     raise NameHeldError(name, UNKNOWN)
 
 
 def connect_name(name: str) -> socket.socket | None:
-    """A non-blocking connection to whoever holds the name; None when nobody does.
+    """Return a non-blocking connection to the name's holder; None when there is none.
 
     Raises BlockingIOError when as many connections as the kernel allows wait there unaccepted.
     """
@@ -109,7 +109,7 @@ def connect_name(name: str) -> socket.socket | None:
 
 
 def holder_of(name: str) -> Holder | None:
-    """Who called listen on the name last, or None when nobody holds it (or not yet)."""
+    """Return the process that called listen on the name last; None when nobody listens on it."""
     try:
         link = connect_name(name)
     except OSError:
@@ -123,12 +123,12 @@ def holder_of(name: str) -> Holder | None:
 
 
 def listening(prefix: str = "") -> tuple[str, ...]:
-    """The names below `gpulaunch/1/<prefix>` that somebody listens on, without `gpulaunch/1/`."""
+    """Return the names below `gpulaunch/1/<prefix>` with a listener, without `gpulaunch/1/`."""
     return tuple(name for name, listens in _bound() if listens and name.startswith(prefix))
 
 
 def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
-    """A connection, and whether the name is taken: (None, True) where its holder does not listen.
+    """Return a connection and whether the name is taken: (None, True) if nobody listens on it.
 
     Raises BlockingIOError as connect_name does.
     """
@@ -142,12 +142,12 @@ def connect_patiently(name: str) -> tuple[socket.socket | None, bool]:
 
 
 def is_bound(name: str) -> bool:
-    """Whether the name is taken at all, by a socket that does not listen yet included."""
+    """Whether the name is taken, be it by a socket that does not listen yet."""
     return any(bound == name for bound, _ in _bound())
 
 
 def run_of(pid: int) -> str | None:
-    """The id of the run whose supervisor this process is; of so many runs at most."""
+    """Return the id of the run whose supervisor this process is; asks _RUNS_ASKED runs at most."""
     names = listening("run/") if pid else ()
     runs = (name for name in names if RUN_ID.fullmatch(name.removeprefix("run/")))
     for name in islice(runs, _RUNS_ASKED):
@@ -169,8 +169,10 @@ def user_name(uid: int) -> str:
 
 
 def command_of(pid: int, width: int = 200) -> str | None:
-    """The command line of a process as people know it, fit to be printed: by its script, without
-    the interpreter and the directories of both. None where it cannot be read."""
+    """Return a process's command line for people, from its script on and without directories.
+
+    Fit to be printed. None if it cannot be read.
+    """
     if not pid:
         return None
     try:
@@ -187,14 +189,14 @@ def is_stopped(pid: int) -> bool:
     """Whether a process is suspended, by job control or a debugger; False where that is unknown."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name before it may hold anything, brackets too. (proc(5))
+            # The process's name before the state may hold anything, brackets too. (proc(5))
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
 
 
 def known_as(argv: list[str]) -> list[str]:
-    """`/opt/env/bin/python -u /home/ann/train.py --lr 3` is train.py --lr 3."""
+    """Shorten a command: `/opt/env/bin/python -u /home/ann/train.py --lr 3` to train.py --lr 3."""
     program = argv[0].rpartition("/")[2] or argv[0]
     rest = argv[1:]
     if not _INTERPRETER.fullmatch(program):
@@ -228,10 +230,9 @@ def _is_run(name: str) -> bool:
 
 
 def _bound() -> list[tuple[str, bool]]:
-    """(name, whether it listens) of all stream sockets below our prefix in this network namespace.
+    """Return name and whether it listens of all our stream sockets in this network namespace.
 
-    Accepted connections go by their listener's name and hold it no longer than the listener does:
-    they are left out.
+    Accepted connections have their listener's name, but do not hold it: they are left out.
     """
     with open("/proc/net/unix", "rb") as file:
         found = [_BOUND.fullmatch(line) for line in file]

@@ -1,7 +1,7 @@
-"""Device nodes: which belong to which card, so that strict isolation can hide the other cards'.
+"""Maps device nodes to cards, so that strict isolation can hide the other cards' nodes.
 
-`look` reads names below /dev, /sys and /proc and opens no node; what follows from it is pure. It
-never hides anything itself: keepers do, in the job's own process.
+`look` reads names below /dev, /sys and /proc and opens no node; the rest is pure. Keepers hide the
+nodes, in the job's own process.
 
 Sources: the driver's README, "Device nodes"; NVIDIA's MIG User Guide, "Device Nodes and
 Capabilities"; nvidia-docker#170 (CUDA and NVML pass over cards whose node is absent).
@@ -33,7 +33,7 @@ class NodesError(GpulaunchError):
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes that are there. `drm` leads from a path to the PCI bus id of NVIDIA's card behind
+    """The nodes that exist. `drm` maps a path to the PCI bus id of NVIDIA's card behind
     it, `parts` to the MIG instance that it opens, `minors` from a bus id to the card's minor.
     """
 
@@ -47,7 +47,7 @@ class Nodes:
 
 
 def look(root: str = "/") -> Nodes:
-    """What is there now; what cannot be read counts as absent."""
+    """Return the nodes that exist now; one that cannot be read counts as absent."""
     base = Path(root)
     return Nodes(
         paths=frozenset(
@@ -77,7 +77,7 @@ def _drm(base: Path) -> Iterator[tuple[str, str]]:
 
 
 def _parts(base: Path) -> Iterator[tuple[str, Part]]:
-    """Lines such as `gpu0/gi1/access 12` and `gpu0/gi1/ci0/access 13`: the N of nvidia-capN."""
+    """Yield nodes of MIG instances, from lines such as `gpu0/gi1/access 12` (nvidia-cap12)."""
     for line in _text(base / "proc/driver/nvidia-caps/mig-minors").splitlines():
         if found := re.fullmatch(r"gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access\s+(\d+)", line.strip()):
             minor, gi, ci, number = found.groups()
@@ -110,7 +110,7 @@ def _text(file: Path) -> str:
 
 
 def hidden_from(gpus: Sequence[Gpu], nodes: Nodes) -> tuple[str, ...]:
-    """The nodes by which a program could use other cards than these; some may not be there yet.
+    """Return the nodes by which a program could use other cards; some may not exist yet.
 
     For pretend cards, and for none, those of every card. Raises NodesError (see `why_not`).
     """
@@ -131,7 +131,7 @@ def hidden_from(gpus: Sequence[Gpu], nodes: Nodes) -> tuple[str, ...]:
 
 
 def why_not(gpu: Gpu, nodes: Nodes) -> str | None:
-    """What keeps a job from having this card and no other, one line; None: nothing."""
+    """Return why a job cannot be given this card alone, in one line; None if it can."""
     where = f"GPU {gpu.index} ({gpu.uuid})"
     if gpu.minor is None:
         return f"{where}: the driver does not say which /dev/nvidiaN is this card's"

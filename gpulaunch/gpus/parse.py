@@ -1,4 +1,4 @@
-"""What the helper answered (`probe`) -> values. Pure: asks nobody, decides nothing.
+"""Turns the helper's answers (`probe`) into values. Pure: asks nobody, decides nothing.
 
 An answer that is missing or of the wrong type becomes None or a Fault, never 0.
 """
@@ -39,7 +39,7 @@ _RECOVERY = {
 
 
 def machine_fault(answer: Answer) -> Fault | None:
-    """Why no card can be asked for at all."""
+    """Return why no card can be asked about at all; None if cards can."""
     if error := answer.get("error"):
         return fault("", error)
     if number(answer.get("count")) is None:
@@ -50,13 +50,13 @@ def machine_fault(answer: Answer) -> Fault | None:
 
 
 def cuda_version(answer: Answer) -> str | None:
-    """As NVML counts it, 12040 is 12.4."""
+    """Return the CUDA version as text: NVML's 12040 is "12.4"."""
     version = number(answer.get("cuda"))
     return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def cards(answer: Answer) -> tuple[tuple[Gpu, ...], tuple[Fault, ...]]:
-    """The card, or in MIG mode its instances, and what keeps it or one of them out of use."""
+    """Return the card, or in MIG mode its instances, and the faults of those that are unusable."""
     where = f"card {answer['index']}"
     if error := answer.get("error"):
         return (), (fault(where, error),)
@@ -100,7 +100,7 @@ def gpu_of(
 
 
 def bus_id(value: object) -> str | None:
-    """Lower case, and with the kernel's four digits of domain where NVML writes eight."""
+    """Return the bus id in lower case, with the kernel's four digits of domain for NVML's eight."""
     if not isinstance(value, str) or value.count(":") != 2:
         return None
     domain, rest = value.lower().split(":", 1)
@@ -108,7 +108,7 @@ def bus_id(value: object) -> str | None:
 
 
 def look(answer: Answer) -> CardReading:
-    """One card at one moment; what fails for the whole card makes it sick."""
+    """Return a reading of one card; an error of the whole card makes it sick."""
     uuid, errors = answer["uuid"], answer.get("errors", {})
     if error := answer.get("error"):
         if error["kind"] == "Unasked":
@@ -133,7 +133,7 @@ def look(answer: Answer) -> CardReading:
 
 
 def processes(answer: Answer) -> tuple[Process, ...]:
-    """Each process once, as computing where it is listed under several kinds."""
+    """Return each process once; one that is listed under several kinds counts as computing."""
     kinds: tuple[ProcessKind, ...] = ("G", "M", "C")
     found = {
         entry["pid"]: Process(
@@ -146,7 +146,7 @@ def processes(answer: Answer) -> tuple[Process, ...]:
 
 
 def sickness(answer: Answer) -> str | None:
-    """Why the card can do no work; None where nothing says so."""
+    """Return why the card can do no work; None if nothing says so."""
     for error in answer.get("errors", {}).values():
         if error["kind"] in ("NVMLError_GpuIsLost", "NVMLError_ResetRequired"):
             return str(fault("", error))
@@ -160,7 +160,7 @@ def sickness(answer: Answer) -> str | None:
 
 
 def notes(answer: Answer) -> tuple[str, ...]:
-    """What does not keep the card from work, and a person should know."""
+    """Return what a person should know of a card that can work."""
     said = []
     if number(answer.get("ecc")):
         said.append(f"{answer['ecc']} uncorrected memory errors since the driver was loaded")
@@ -172,7 +172,7 @@ def notes(answer: Answer) -> tuple[str, ...]:
 
 
 def remapped(answer: Answer) -> tuple[int, int, int, int]:
-    """(corrected, uncorrected, pending, failed) of the row remapper."""
+    """Return the row remapper's counts: corrected, uncorrected, pending, failed."""
     rows = answer.get("remapped")
     if not isinstance(rows, list) or len(rows) != 4:
         return (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""TCP ports for jobs, one each: reserved among launchers by a name, tried against everybody else.
+"""Reserves TCP ports for jobs: by a name among launchers, by a trial bind against all others.
 
 A reservation keeps other launchers off; a stranger may still take the port before the job does.
 """
@@ -17,7 +17,7 @@ _FIRST, _LAST = 20_000, 65_535
 
 
 class PortLease:
-    """A reserved port; closing it, or the end of all who hold its descriptor, gives it back."""
+    """A reserved port, free again once every descriptor of it is closed."""
 
     def __init__(self, port: int, sock: socket.socket) -> None:
         self.port = port
@@ -37,7 +37,7 @@ class PortLease:
 
 
 def reserve_port(among: range | None = None) -> PortLease:
-    """A port that no launcher has reserved and nobody listens on. Raises GpulaunchError."""
+    """Reserve a port that no launcher has and nobody listens on. Raises GpulaunchError."""
     ports = among or port_range()
     start = random.randrange(len(ports))
     for offset in range(len(ports)):
@@ -54,7 +54,7 @@ def reserve_port(among: range | None = None) -> PortLease:
 
 @cache
 def port_range() -> range:
-    """Ports the kernel does not hand out to outgoing connections by itself, where it leaves any."""
+    """Return the ports outside the kernel's range of outgoing connections, if it leaves enough."""
     low, high = _FIRST, _FIRST
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:

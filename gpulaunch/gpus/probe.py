@@ -32,9 +32,9 @@ _UNCORRECTED, _SINCE_DRIVER_LOAD, _CORE = 1, 0, 0
 
 
 def main() -> None:
-    """Its argument is the PID of the process that asks."""
+    """Answer requests from standard input; the argument is the PID of the process that asks."""
     die_with_parent(int(sys.argv[2]))
-    with contextlib.suppress(ImportError):  # said in the answer to the first request
+    with contextlib.suppress(ImportError):  # the answer to the first request reports it
         import pynvml  # noqa: F401
     print("ready", flush=True)
     for line in sys.stdin:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def answer(request: Answer) -> Answer:
-    """The answer to one request; a failure of the whole is its "error"."""
+    """Return the answer to one request; a failure of the whole is its "error"."""
     try:
         nvml = started()
         if request["ask"] == "machine":
@@ -58,7 +58,7 @@ def answer(request: Answer) -> Answer:
 
 
 def started() -> Any:
-    """pynvml with the driver's library initialised; tried again at each request until it is."""
+    """Return pynvml with the driver's library initialised; retried at each request until it is."""
     import pynvml
 
     if not getattr(pynvml, "_nvmlLib_refcount", 0):
@@ -73,7 +73,7 @@ class Fields:
         self.answer: Answer = {"errors": {}}
 
     def ask(self, name: str, *calls: Callable[[], Any]) -> Any:
-        """The first of these calls that the driver knows gives the field's value."""
+        """Set the field to the value of the first of these calls that the driver knows."""
         for call in calls:
             try:
                 value = call()
@@ -118,7 +118,7 @@ def instance(nvml: Any, mig: Any) -> Answer:
 
 
 def identity(nvml: Any, handle: Any) -> Fields:
-    """What a card and a MIG instance both have."""
+    """Return the fields that a card and a MIG instance both have."""
     fields = Fields()
     fields.ask("uuid", lambda: text(nvml.nvmlDeviceGetUUID(handle)))
     fields.ask("name", lambda: text(nvml.nvmlDeviceGetName(handle)))
@@ -140,7 +140,7 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
     fields.ask("memory", lambda: memory_v2(nvml, part), lambda: memory_v1(nvml, part))
     for kind, name in (("C", "Compute"), ("M", "MPSCompute"), ("G", "Graphics")):
         fields.ask(f"processes_{kind}", *processes(nvml, part, name))
-    # A MIG instance is as healthy as its card, and has no state of its own.
+    # A MIG instance has no health of its own: its card's counts.
     fields.ask("compute_mode", lambda: nvml.nvmlDeviceGetComputeMode(handle))
     fields.ask("persistence", lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
     fields.ask("recovery", lambda: recovery_action(nvml, handle))
@@ -156,7 +156,7 @@ def look(nvml: Any, handle: Any, uuid: str) -> Answer:
 
 
 def use(nvml: Any, handle: Any, uuid: str) -> Answer:
-    """What is asked once a second, of every card: as few calls as can be."""
+    """Return the values that are asked every second of every card, by as few calls as possible."""
     part = found(nvml, handle, uuid)
     fields = pids_of(nvml, part)
     fields.ask("utilization", lambda: nvml.nvmlDeviceGetUtilizationRates(part).gpu)
@@ -176,7 +176,7 @@ def pids(nvml: Any, handle: Any, uuid: str) -> Answer:
 
 
 def pids_of(nvml: Any, part: Any) -> Fields:
-    """[PID, memory or None] of what computes there, as the driver numbers them."""
+    """Return [PID, memory or None] of the computing processes, with the driver's PIDs."""
     fields = Fields()
     for kind, name in (("C", "Compute"), ("M", "MPSCompute")):
         fields.ask(f"pids_{kind}", *_listed(nvml, part, name, lambda e: [e.pid, e.usedGpuMemory]))
@@ -184,7 +184,7 @@ def pids_of(nvml: Any, part: Any) -> Fields:
 
 
 def found(nvml: Any, handle: Any, uuid: str) -> Any:
-    """The handle of the card or of its MIG instance of that UUID. Raises LookupError."""
+    """Return the handle of the card, or of its MIG instance of that UUID. Raises LookupError."""
     own = text(nvml.nvmlDeviceGetUUID(handle))
     if own == uuid:
         return handle
@@ -197,7 +197,7 @@ def found(nvml: Any, handle: Any, uuid: str) -> Any:
 
 
 def memory_v2(nvml: Any, handle: Any) -> Answer:
-    """With what the driver reserves for itself apart from `used`."""
+    """Return the memory's sizes, with the driver's own reserve apart from `used`."""
     info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     return {"total": info.total, "free": info.free, "used": info.used, "reserved": info.reserved}
 
@@ -214,7 +214,7 @@ def processes(nvml: Any, handle: Any, kind: str) -> list[Callable[[], list[Answe
 def _listed(
     nvml: Any, handle: Any, kind: str, shown: Callable[[Any], Any]
 ) -> list[Callable[[], list[Any]]]:
-    """The calls that list such processes, newest first: old drivers lack some."""
+    """Return the calls that list such processes, newest first: old drivers lack some."""
     return [
         lambda version=version: [  # type: ignore[misc]
             shown(entry)
@@ -238,8 +238,8 @@ def process(pid: int, memory: int | None) -> Answer:
 def is_the_same_here(pid: int, proc: str = "/proc") -> bool:
     """Whether the PID, which is the host's, names the same process in this PID namespace.
 
-    In a container the same number may be somebody else: then only a process that is seen to have
-    a card open is believed to be the one.
+    In a container the same number may be another process: it counts as the same only if it has a
+    card open.
     """
     try:
         if sees_all_pids(proc):
@@ -272,11 +272,11 @@ def text(value: str | bytes) -> str:
 
 
 def explained(error: Exception) -> Answer:
-    """An error as data: NVML's number where it has one, and words."""
+    """Return an error as data: NVML's number, if it has one, and words."""
     code = getattr(error, "value", None)
     try:
         words = str(error)
-    except Exception:  # it asks the driver for the words
+    except Exception:  # str() asks the driver for the words
         words = type(error).__name__
     return {
         "code": code if isinstance(code, int) else None,
@@ -286,10 +286,10 @@ def explained(error: Exception) -> Answer:
 
 
 def die_with_parent(parent: int) -> None:
-    """A helper stuck inside the driver would not notice that its client is gone.
+    """Have the kernel kill this helper with its client, whose end a hung helper would not notice.
 
-    `parent` is the client as it knows itself: one that was killed while this process came up is
-    no longer the parent, and no signal would come any more.
+    `parent` is the client's own PID: a client that was killed while this process started is no
+    longer the parent, and no signal would come.
     """
     import ctypes
     import signal

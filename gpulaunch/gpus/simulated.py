@@ -13,8 +13,8 @@ MEMORY = 80 * 2**30
 
 
 def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
-    """Pretend cards SIM-0, SIM-1, ... of 80 GiB; runs of one user and one `pool` share them."""
-    # A name in the kernel has 107 bytes at most, and the key is only a part of it.
+    """Return pretend cards SIM-0, SIM-1, ... of 80 GiB; a user's runs of one `pool` share them."""
+    # A socket's name has 107 bytes at most, and the key is only a part of it.
     short = pool if len(pool) <= 32 else hashlib.sha256(os.fsencode(pool)).hexdigest()[:32]
     return tuple(
         Gpu(
@@ -30,5 +30,5 @@ def simulated(count: int, pool: str) -> tuple[Gpu, ...]:
 
 
 def pool_name(run: str, environ: Mapping[str, str]) -> str:
-    """The pool of pretend cards: the run's own, unless GPULAUNCH_SIM_POOL names a shared one."""
+    """Return the name of the pool of pretend cards: GPULAUNCH_SIM_POOL, else the run's own."""
     return environ.get(POOL_VARIABLE) or run

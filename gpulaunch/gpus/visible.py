@@ -24,7 +24,7 @@ Style: TypeAlias = Literal["index", "uuid"]
 
 
 def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[str, str]:
-    """The variables under which a program sees these cards, in this order, and no others.
+    """Return the variables by which a program sees these cards, in this order, and no others.
 
     A pretend card's number lies beyond the `real` cards of this machine (None: counted here), so
     that a program that looks for it finds none, as on a machine without a card.
@@ -40,7 +40,7 @@ def visible(gpus: Sequence[Gpu], style: Style, real: int | None = None) -> dict[
 
 
 def style_for(machine: Machine) -> tuple[Style, str]:
-    """How to name this machine's cards in the mask, and why where it is not by index.
+    """Return how to name this machine's cards in the mask, and why if not by index.
 
     CUDA numbers only the cards that it can open, NVML all of them: with one that does not open,
     every index behind it may be another card.
@@ -55,15 +55,15 @@ def style_for(machine: Machine) -> tuple[Style, str]:
 
 @cache
 def _count_here() -> int:
-    """Asked at every start; cards do not come and go while a program runs."""
+    """Return the number of cards, counted once: it does not change while a program runs."""
     return count_cards()
 
 
 def count_cards(root: str = "/") -> int:
-    """How many NVIDIA cards the kernel has, at least as many as CUDA can number."""
+    """Return how many NVIDIA cards the kernel has, at least as many as CUDA can number."""
     try:
         return len(os.listdir(os.path.join(root, "proc/driver/nvidia/gpus")))
     except OSError:
-        # WSL and sandboxes have the device and not the list.
+        # WSL and sandboxes have the device but not the list.
         devices = ("dev/nvidiactl", "dev/dxg")
         return MANY if any(os.path.exists(os.path.join(root, path)) for path in devices) else 0

@@ -1,7 +1,7 @@
-"""What the driver's numbers mean: Xids, its other health events, its wish for a reset. Pure.
+"""The meanings of Xids, of the driver's other health events and recovery actions. Pure.
 
-An Xid alone is a starting point and no proof: hence three verdicts only, and whatever is not known
-for certain to end a card is no more than a note.
+An Xid alone proves little: hence only three verdicts, and any number that does not certainly end a
+card is only a note.
 
 Sources: NVIDIA's "Analyzing Xid Errors with the Xid Catalog" (the immediate actions RESET_GPU and
 RESTART_BM make a card lost; RESTART_APP with CHECK_APP/CUDA blames the program), the list of
@@ -19,9 +19,9 @@ Verdict: TypeAlias = Literal["lost", "app", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`verdict`: "lost" sets the card aside for the run, "app" blames the program, "note" nobody.
+    """A meaning. `verdict`: "lost" sets the card aside, "app" blames the program, "note" nobody.
 
-    `stops`: what runs on the card will not come to an end, or to a right result, by itself.
+    `stops`: a job on the card will not end, or not with a right result, by itself.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Meaning:
 
 
 def xid(code: int) -> Meaning:
-    """The meaning of an Xid; one that is not in the tables below is a note."""
+    """Return the meaning of an Xid; one that is not in the tables below is a note."""
     if code in _XIDS:
         title, what, verdict, stops = _XIDS[code]
         return Meaning(f"Xid {code} ({title})", what, verdict, stops)
@@ -47,13 +47,13 @@ def xid(code: int) -> Meaning:
 
 
 def recovery(action: int) -> Meaning:
-    """What nvmlDeviceGpuRecoveryAction_t wants done; 0 and what is unknown here is a note."""
+    """Return the meaning of an nvmlDeviceGpuRecoveryAction_t; 0 and unknown ones are notes."""
     what, verdict, stops = _ACTIONS.get(action, (f"recovery action {action}", "note", False))
     return Meaning("the driver's recovery action changed", what, verdict, stops)
 
 
 def event(kind: str) -> Meaning:
-    """The meaning of an event that is no Xid, by its name in `EVENT_TYPES`."""
+    """Return the meaning of an event that is no Xid, by its name in `EVENT_TYPES`."""
     what, verdict, stops = _EVENTS.get(kind, (kind, "note", False))
     return Meaning(what, "", verdict, stops)
 
