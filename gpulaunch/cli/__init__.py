@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except BrokenPipeError:
-        _silence_stdout()  # its reader has gone (`| head`); nothing more is to be said there
+        _silence_stdout()  # the reader is gone (`| head`)
         return 141
     except OSError as error:
         if error.errno not in DISK_TROUBLE:
@@ -121,7 +121,7 @@ def _called(argv: list[str], asked: AskedForJson) -> int:
 
 
 def _open_streams() -> None:
-    """Standard streams that the caller closed (`>&-`) go to /dev/null, before a file gets them."""
+    """Open standard streams that the caller closed (`>&-`) on /dev/null, before files get them."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR)
@@ -132,7 +132,7 @@ def _open_streams() -> None:
 
 
 def _silence_stdout() -> None:
-    """What is left in the buffer would fail once more, at exit."""
+    """Send standard output to /dev/null: the rest of its buffer would fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -142,7 +142,7 @@ def _usage(error: click.ClickException) -> str:
         return f"there is no option {error.option_name}{_other_option(error.option_name, context)}"
     text = error.format_message()
     if isinstance(error, click.MissingParameter):
-        text = " ".join(text.split())  # what there is to choose from would have a line each
+        text = " ".join(text.split())  # one line: click lists choices on a line each
     return f"{text} (see: {context.command_path} -h)" if context else text
 
 

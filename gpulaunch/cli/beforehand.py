@@ -1,4 +1,4 @@
-"""Before anything starts: what does not suit the cards, who could not be told, and the cards.
+"""Checks before anything starts: scripts that do not suit their cards, notifications, the cards.
 
 Says what it finds, or refuses; starts nothing and leaves nothing behind.
 """
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from gpulaunch.lint import Finding
 
 WARNINGS = 20
-"""How many warnings of scripts `run` shows; `check` shows all."""
+"""Warnings of scripts that `run` shows; `check` shows all."""
 
 
 def runs_before(job_file: Path | None) -> list[RunDir]:
-    """Earlier runs of this file, newest first: how long its jobs took then is expected again."""
+    """Return earlier runs of this file, newest first, by which durations are estimated."""
     return [] if job_file is None else list(islice(runs_of(job_file, working_directory()), RUNS))
 
 
 def warn_of(plan: Plan, options: RunOptions, most: int = WARNINGS) -> list[Finding]:
-    """Say what in jobs and their scripts does not suit the cards they get; returns all of it."""
+    """Warn of what in jobs and their scripts does not suit their cards; return all findings."""
     from gpulaunch.lint import report
 
     if options.quiet:
@@ -58,14 +58,14 @@ def warn_of(plan: Plan, options: RunOptions, most: int = WARNINGS) -> list[Findi
 
 
 def looking_for(engine: str | None) -> Look:
-    """What adds the programs, scripts and functions that are not there to a file's mistakes."""
+    """Return the check that adds missing programs, scripts, functions to a file's mistakes."""
     from gpulaunch.lint.absent import looking
 
     return looking(os.environ, cluster=engine == "slurm")
 
 
 def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
-    """Raises JobFileError for what these jobs of a run that goes on would run and is not there."""
+    """Raise JobFileError if programs of these jobs of a resumed run are missing."""
     mistakes = Mistakes(plan.source, plan.root)
     first = [job for job in jobs if not (job.needs or job.after)]
     looking_for(options.engine)(mistakes, first)
@@ -73,7 +73,7 @@ def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
 
 
 def all_told(*steps: Callable[[], Any]) -> list[Any]:
-    """What each step returns. Raises JobFileError with the mistakes of all of them together."""
+    """Call each step and return the results. Raises JobFileError with the mistakes of all."""
     made: list[Any] = []
     wrong: list[Mistake] = []
     for step in steps:
@@ -87,12 +87,12 @@ def all_told(*steps: Callable[[], Any]) -> list[Any]:
 
 
 def looking_at(plan: Plan) -> Looking:
-    """Begins to look at whom the plan tells; `warn_of_telling` is for what comes of it."""
+    """Start to check the plan's notifications; `warn_of_telling` takes the result."""
     return Looking(plan.notify, os.environ, plan.base)
 
 
 def warn_of_telling(plan: Plan, looking: Looking, options: RunOptions) -> None:
-    """Say what would keep people from being told. Raises JobFileError for addresses that are wrong.
+    """Warn of what would keep notifications from arriving. Raises JobFileError for wrong addresses.
 
     Shows no line of the file: an address may be on it.
     """
@@ -102,14 +102,14 @@ def warn_of_telling(plan: Plan, looking: Looking, options: RunOptions) -> None:
     ]
     if mistakes := [mistake for wrong, mistake in concerns if wrong]:
         raise JobFileError(mistakes)
-    for _, concern in concerns:  # also where silence was asked for: nobody would hear of the end
+    for _, concern in concerns:  # despite --quiet: otherwise nobody would hear of the end
         click.echo(f"warning: {concern.text}", err=True)
 
 
 def with_engine(
     options: RunOptions, engine: str = "local", slurm: Sequence[str] = ()
 ) -> RunOptions:
-    """The options with the engine that they mean, and each word for sbatch checked.
+    """Return the options with their engine filled in, and each word for sbatch checked.
 
     `engine` and `slurm` hold where the command line is silent: a run goes on as it was begun.
     Raises UsageError for what does not go with the engine.
@@ -134,7 +134,7 @@ def with_engine(
 
 
 def pool_for(plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str) -> CardPool:
-    """The cards, and whether each of these jobs could run on them."""
+    """Return the pool of cards. Raises an error if one of these jobs could not run on them."""
     pool = _asked_for(plan, options, run_id)
     if pool.engine == "local" and not pool.gpus:
         require(pool, max((job.demand.gpus for job in jobs), default=0))
@@ -146,7 +146,7 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str) 
 
 
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
-    """What a person should know of these jobs on these cards."""
+    """Yield what a person should know of these jobs on these cards."""
     if pool.engine == "slurm":
         from gpulaunch.jobfile import scheduler_support
 
@@ -158,8 +158,11 @@ def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
 
 
 def require_programs(pool: CardPool) -> None:
-    """Raises NoCardsError where the engine's own programs are not to be found, or know of no
-    cluster, and UsageError where the environment sets it wrongly or allows too few descriptors."""
+    """Raise an error if the engine cannot work here.
+
+    NoCardsError: its programs are missing, or know of no cluster. UsageError: a wrong setting in
+    the environment, or too few descriptors.
+    """
     if pool.engine != "slurm":
         require_descriptors(len(pool.gpus))
         return
@@ -180,7 +183,7 @@ def require_programs(pool: CardPool) -> None:
 
 
 def _asked_for(plan: Plan, options: RunOptions, run_id: str) -> CardPool:
-    """The cards that `--gpus` or the file asks for."""
+    """Return the cards that `--gpus` or the file asks for."""
     choices = options.choices
     asked = choices.gpus if choices.gpus is not None else plan.selection
     try:

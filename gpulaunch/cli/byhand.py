@@ -1,4 +1,4 @@
-"""What `exec --job` is about: the job, where it is from, the cards it may have, why it cannot be.
+"""Finds the job of `exec --job`: its run or job file, its cards, and why it cannot be run.
 
 -r RUN ─▶ the run's job file again, under the run's choices ─┐
 -r FILE of which there is no run ─▶ that file ───────────────┴─▶ JOB ─▶ ChosenJob
@@ -36,16 +36,16 @@ from gpulaunch.text import listing
 from gpulaunch.views.words import clip, visible
 
 MAX_JOBS_NAMED = 10
-"""So many jobs that a pattern fits are named."""
+"""Jobs that an error names of those that a pattern fits."""
 MAX_COMMAND_LENGTH = 300
-"""Letters of a command that are shown."""
+"""Characters of a command that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenJob:
     """A job to be run by hand, and the cards it may have.
 
-    For people: `whose` it is, and as `notes` what is not as in a run.
+    For people: `whose` it is, and `notes` on what differs from a run.
     """
 
     job: Job
@@ -67,7 +67,7 @@ class _Source:
 
 
 def wanted(name: str, run: str | None, options: RunOptions) -> ChosenJob:
-    """The job of that name, ready to be given cards. Raises UsageError where it cannot be run."""
+    """Return the job of that name with its pool. Raises UsageError if it cannot be run by hand."""
     source = _source(run, options)
     job = _picked(name, source)
     if why := _why_not(job, source.plan, os.environ):
@@ -78,14 +78,14 @@ def wanted(name: str, run: str | None, options: RunOptions) -> ChosenJob:
         raise UsageError(f"{job.name}: {error}") from None
     record = source.ledger.jobs.get(job.name)
     attempt = len(record.attempts) + 1 if record else 1
-    # On pretend cards it is to find those of the run leased, as it would real ones.
+    # A job on pretend cards must see the run's pretend leases, as it would see real ones.
     pool = pool_for(source.plan, [job], source.options, source.run or f"exec-{os.getpid()}")
     origin = SourceRun(source.directory, source.run, attempt)
     return ChosenJob(job, _whose(source), origin, pool, tuple(_notes(job, source)))
 
 
 def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
-    """What was made of it, on one line: the cards, the directories, the command."""
+    """Return the cards, directories and command in one line for people."""
     in_shell = not isinstance(asked.job.run, tuple)
     command = made.argv[-1] if in_shell else shlex.join(made.argv)
     kind = "simulated GPU" if any(gpu.simulated for gpu in gpus) else "GPU"
@@ -126,7 +126,7 @@ def _of_run(run: RunDir, options: RunOptions) -> _Source:
 
 
 def _of_one_job(choices: Choices) -> Choices:
-    """Those of a run's choices that mean anything for one of its jobs alone."""
+    """Return those of a run's choices that apply to one of its jobs alone."""
     return Choices(
         gpus=choices.gpus,
         per_gpu=choices.per_gpu,
@@ -137,7 +137,7 @@ def _of_one_job(choices: Choices) -> Choices:
 
 
 def _picked(name: str, source: _Source) -> Job:
-    """The job that a name, or a pattern that fits no other, means. Raises UsageError."""
+    """Return the one job that a name or pattern means. Raises UsageError."""
     jobs = {job.name: job for job in source.plan.jobs}
     fits = [name] if name in jobs else [each for each in jobs if fnmatchcase(each, name)]
     if len(fits) == 1:
@@ -167,7 +167,7 @@ def _near(name: str, jobs: Collection[str]) -> str:
 
 
 def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:
-    """Why the job has no command that could run by itself, after its name; empty if it has."""
+    """Return why the job's command cannot run by itself, to follow its name; else ""."""
     if job.worker is not None:
         return f"runs in a worker ({job.worker.title}), and has no command of its own"
     services = {each.name for each in plan.jobs if each.service is not None}
@@ -182,7 +182,7 @@ def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:
 
 
 def _notes(job: Job, source: _Source) -> Iterator[str]:
-    """What is not as in a run."""
+    """Yield what differs from a run of the job."""
     services = {each.name for each in source.plan.jobs if each.service is not None}
     states = {name: record.state for name, record in source.ledger.jobs.items()}
     lacking = [n for n in job.needs if n not in services and states.get(n) != "succeeded"]

@@ -1,4 +1,4 @@
-"""A run's history as its journal has it; what is missing there is said once, on standard error."""
+"""Reads a run's history from its journal, and warns once of what is missing there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.ends import read_end
 
 MAX_FAULTS_TOLD = 3
-"""Faults of one journal that are told one by one."""
+"""Faults of one journal that are shown one by one."""
 
 
 def remembered(run: RunDir, state: RunState) -> Ledger:
-    """The run's history, to be looked at. Raises as `journal.read.replay` does."""
+    """Return the run's history, for showing it. Raises as `journal.read.replay` does."""
     faults: list[Fault] = []
     ledger = replay(run.events, faults)
     tell(run, faults, state)
@@ -30,9 +30,9 @@ def remembered(run: RunDir, state: RunState) -> Ledger:
 
 
 def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
-    """The run's history, to go on with; attempts of which only their files tell are put in.
+    """Return the run's history, for resuming it, with attempts known only by their files.
 
-    And the jobs whose end, maybe a success, may be among what is lost there: nothing else has it.
+    Also returns the jobs whose end, maybe a success, may be among the lost lines and nowhere else.
 
     Raises DamagedJournalError where another version of gpulaunch wrote what this one cannot know.
     """
@@ -49,7 +49,7 @@ def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
 
 
 def tell(run: RunDir, faults: Sequence[Fault], state: RunState) -> None:
-    """Say what the history lacks; not of a live run's last line, which may be being written."""
+    """Warn of what the history lacks, except a live run's last line, which may be half written."""
     told = [fault for fault in faults if not (_torn(fault) and state == "running")]
     for fault in told[:MAX_FAULTS_TOLD]:
         say(f"{_where(run)}: {_sentence(fault)}")
@@ -82,14 +82,14 @@ def _sentence(fault: Fault) -> str:
     return f"{what} (byte {fault.byte:,}) cannot be read: {fault.why}"
 
 
-# ── Attempts of which only their files tell, or not even those ──────────────────────────────────
+# ── Attempts that are known only by their files, or not at all ──────────────────────────────────
 
 
 def _witness(run: RunDir, ledger: Ledger, at: Instant) -> None:
-    """Put in attempts that left a log, or a keeper's record, and whose launch was lost.
+    """Add attempts to the ledger that left a log or a keeper's record, but whose launch was lost.
 
-    They are then as any whose end is not on record: looked for, ended where they still live, and
-    their numbers, and with them their logs, are nobody else's.
+    They are then treated as any attempt without an end: found, ended if they still live, and their
+    numbers, and so their logs, are not given out again.
     """
     mender = Mender(ledger)
     for attempt in sorted(_attempts(run)):
@@ -109,7 +109,7 @@ def _endless(run: RunDir, ledger: Ledger) -> Iterator[str]:
 
 
 def _has_end(run: RunDir, attempt: AttemptId) -> bool:
-    """Whether the keeper's own record is there, from which the attempt is then settled."""
+    """Whether the keeper's record of the end exists, by which the attempt is settled."""
     try:
         return read_end(run.end(attempt)) is not None
     except OSError:

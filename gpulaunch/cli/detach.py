@@ -1,4 +1,4 @@
-"""Going on without the terminal: the supervisor in a session of its own.
+"""Detaches a run from its terminal: the supervisor in a session of its own.
 
 parent ──fork──▶ child: setsid; once begun, standard streams away from the terminal
    ▲──────────── "begun", or its exit status where it ended before that ──┘
@@ -17,16 +17,16 @@ from gpulaunch.files import regular
 
 
 class Detached:
-    """Which side of the fork this is."""
+    """The side of the fork: `Parent` or `Child`."""
 
     @dataclass(frozen=True, slots=True)
     class Parent:
-        """`status` is 0 once the run is being recorded."""
+        """The process that the user started; `status` is 0 once the run is being recorded."""
 
         status: int
 
     class Child:
-        """Keeps the terminal for what goes wrong until the run has begun."""
+        """The supervisor, which keeps the terminal for errors until the run has begun."""
 
         def __init__(self, channel: int, log: Path) -> None:
             self._channel = channel
@@ -39,13 +39,13 @@ class Detached:
 
 
 def detach(log: Path) -> Detached.Parent | Detached.Child:
-    """Fork. Must come before any thread, lock or socket that only one side may have."""
+    """Fork; return which side this is. Call it before any thread, lock or socket of one side."""
     sys.stdout.flush()
     sys.stderr.flush()
     read, write = os.pipe()
     pid = os.fork()
     if pid:
-        # The signals that the child puts off are this side's as ever: Ctrl-C ends the waiting.
+        # The child blocks signals at first; this side does not: Ctrl-C ends its waiting.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(write)
         with open(read, "rb") as channel:
@@ -61,7 +61,7 @@ def detach(log: Path) -> Detached.Parent | Detached.Child:
 
 
 def _redirect(log: Path) -> None:
-    """Standard streams to /dev/null and the run's own file: nothing writes to a dead terminal."""
+    """Redirect standard streams to /dev/null and the run's file, away from the terminal."""
     null = os.open(os.devnull, os.O_RDONLY)
     out = regular(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(null, 0)

@@ -56,7 +56,7 @@ def command(run: str | None, gpus: str, now: bool, off: bool) -> None:
 
 
 def _any(count: int, ledger: Ledger, off: bool) -> tuple[Gpu, ...]:
-    """So many cards that are not drained (with `off`: that are), those without a job first.
+    """Return so many cards that are not drained (`off`: that are), those without a job first.
 
     Raises LookupError where there are not so many.
     """

@@ -25,7 +25,7 @@ from gpulaunch.errors import (
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """What to become. `cwd`: where; None: here."""
+    """The command that this process becomes, its environment and directory (None: the current)."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
@@ -97,7 +97,7 @@ def _the_line(
     run: str | None,
     recorded: bool,
 ) -> ExecCommand:
-    """CMD, its cards taken. Raises UsageError for an option that goes with --job alone."""
+    """Take the cards; return CMD's command. Raises UsageError for an option of --job alone."""
     refuse_option_as_command(argv)
     if run is not None or recorded:
         raise UsageError(f"{'--recorded' if run is None else '-r'} goes with --job JOB")
@@ -112,7 +112,7 @@ def _the_job(
     run: str | None,
     **options: Any,
 ) -> ExecCommand:
-    """The job's own command, its cards taken; says what was understood. Raises UsageError."""
+    """Take the cards; return the job's command, and print what it is. Raises UsageError."""
     from gpulaunch.cli.byhand import understood, wanted
     from gpulaunch.engines.byhand import demand_of, prepared
     from gpulaunch.engines.single import as_given, take_for_good
@@ -133,9 +133,10 @@ def _the_job(
 def _take(
     count: int | None, wait: float | None, spec: str | None, simulate: int | None, share_busy: bool
 ) -> dict[str, str]:
-    """Take the cards; returns the environment under which CMD finds exactly them.
+    """Take the cards; return the environment under which CMD finds exactly them.
 
-    `count` as `-g` says it; None: as many as `spec` does, else one. What a `spec` came to is said.
+    `count` is that of `-g`; None: as many as `spec` names, else one. Prints which cards a `spec`
+    gave.
     """
     from gpulaunch.core.selection import describe_taken
     from gpulaunch.engines.pool import open_pool, require
@@ -154,7 +155,7 @@ def _become(argv: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and that outlives an exec
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and an exec would keep that
     try:
         if not argv[0]:
             raise FileNotFoundError

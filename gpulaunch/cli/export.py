@@ -88,7 +88,7 @@ def _chosen(
 
 
 def _files(chosen: ExportSelection, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
-    """Text by name, a single file has none; and what only now is known not to be as in a run."""
+    """Return the texts by file name ("" for a single file), and notes on differences to a run."""
     from gpulaunch.export import to_hyperqueue, to_shell, to_slurm
 
     if chosen.target == "slurm":
@@ -98,12 +98,12 @@ def _files(chosen: ExportSelection, gpus: int) -> tuple[Mapping[str, str], tuple
 
 
 def _bytes(text: str) -> bytes:
-    """Names of files that are not UTF-8 come out as they are on disk."""
+    """Return the text's bytes; names of files that are not UTF-8 keep their bytes."""
     return text.encode(errors="surrogateescape")
 
 
 def _write(output: Path, files: Mapping[str, str], force: bool) -> None:
-    """All of them, or none where one is there already."""
+    """Write all files. Raises UsageError, before it writes any, if one exists already."""
     paths = {output / name if name else output: text for name, text in files.items()}
     for path in () if force else paths:
         if os.path.lexists(path):

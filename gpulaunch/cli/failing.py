@@ -1,6 +1,6 @@
-"""How a command tells that it failed: in words on standard error, and as JSON where asked for.
+"""Reports a command's failure: in words on standard error, and as JSON if asked for.
 
-With `--json`, standard output gets one line and nothing else of the failure:
+With `--json`, standard output gets one line about the failure and nothing else:
 {"error": WORDS, "status": EXIT STATUS, "mistakes": [...]}. A mistake of a job file has file, line,
 column, field and message; other failures have no mistakes.
 """
@@ -19,7 +19,7 @@ _ENDS = frozenset({"--", ":::"})
 
 
 def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mistake] = ()) -> int:
-    """Say why a command failed; returns its exit status."""
+    """Print why a command failed; return its exit status."""
     from gpulaunch.views.words import visible_lines
 
     shown = visible_lines(text)
@@ -35,7 +35,7 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
 
 
 def asks_for_json(error: click.ClickException, argv: Sequence[str]) -> bool:
-    """Whether a command line that could not be read to its end has the command's own `--json`."""
+    """Whether a command line that could not be parsed has the command's own `--json`."""
     context: click.Context | None = getattr(error, "ctx", None)
     if context is None or not any("--json" in one.opts for one in context.command.params):
         return False

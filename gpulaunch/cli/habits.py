@@ -61,10 +61,10 @@ HABITS: Mapping[str, str] = {word: text for text, words in _MEANT.items() for wo
 
 
 def instead_of(word: str, commands: Sequence[str]) -> str:
-    """The end of a line about a word that is no command: ours for it, or what it may be."""
+    """Return the end of a line about an unknown command: our name for it, or a near spelling."""
     if ours := HABITS.get(word.lower()):
         return f": {ours}"
-    # Of a short word two letters that changed places count for much: rnu is run.
+    # In a short word, swapped letters lower the likeness much: rnu is run.
     turned = [command for command in commands if sorted(command) == sorted(word.lower())]
     near = turned or get_close_matches(word, commands, 1, NEAR)
     return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"

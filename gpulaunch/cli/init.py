@@ -10,7 +10,7 @@ import click
 from gpulaunch.errors import UsageError
 
 MAX_SCRIPT_CHARACTERS = 16 << 20
-"""Characters of a script."""
+"""Characters of a script that `init` reads at most."""
 
 
 @click.command("init")
@@ -53,7 +53,7 @@ def command(script: Path | None, output: Path) -> None:
 
 
 def _beside(directory: Path, name: str) -> str | None:
-    """The text of a file that the script names; None where it cannot be read, or is no file."""
+    """Return the text of a file that the script names; None if it cannot be read."""
     from gpulaunch.files import regular
 
     try:
@@ -65,7 +65,7 @@ def _beside(directory: Path, name: str) -> str | None:
 
 
 def _read(script: Path) -> str:
-    """The script's text; it may come through a pipe, as from `<(...)`."""
+    """Return the script's text, from a file or from a pipe such as `<(...)`."""
     try:
         with open(script, encoding="utf-8") as file:
             text = file.read(MAX_SCRIPT_CHARACTERS + 1)

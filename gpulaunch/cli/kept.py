@@ -1,4 +1,4 @@
-"""What a run keeps from one start to the next, and what is said of it."""
+"""Applies what a run keeps from one start to the next, and tells people of it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gpulaunch.text import several
 
 
 def as_before(options: RunOptions, manifest: Manifest, ledger: Ledger) -> RunOptions:
-    """The options of this start, and where they are silent, what the run was begun with.
+    """Return the options of this start, with those that the run was begun with where none is given.
 
-    Says what is kept. Raises UsageError where the run's engine still has attempts, and another one
-    is asked for.
+    Prints what is kept. Raises UsageError if another engine is asked for while the run's engine
+    still has attempts.
     """
     changes = options.engine not in (None, manifest.engine)
     if changes and (left := len(ledger.open_attempts())):
@@ -44,7 +44,7 @@ def as_before(options: RunOptions, manifest: Manifest, ledger: Ledger) -> RunOpt
 
 
 def among(jobs: Sequence[Job], options: RunOptions, ledger: Ledger) -> set[str] | None:
-    """Names of the jobs that `--only` picks, and of what they need; None: all.
+    """Return the names of the jobs that `--only` picks, and of those that they need; None: all.
 
     Raises UsageError where it picks none.
     """
@@ -76,6 +76,6 @@ def say_left_out(
 
 
 def say_not_taken(options: RunOptions) -> None:
-    """For a command that only speaks to a run which is alive: what does not reach it."""
+    """Warn of options that have no effect on a live run, for a command that only talks to one."""
     if words := options.choices.words():
         say(f"{' '.join(words)}: not for a run that is alive already, as it was begun it goes on")

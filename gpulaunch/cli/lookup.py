@@ -1,4 +1,4 @@
-"""Runs by what people type, and jobs of a run by name or pattern."""
+"""Finds runs by what people type, and jobs of a run by name or pattern."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FoundRun:
         return self.ledger.run
 
     def reasons(self) -> dict[str, str]:
-        """Why each waiting job waits: the live run knows; of another, why it went no further.
+        """Why each waiting job waits: by a live run's answer; for another, why it went no further.
 
         A reason that holds whether the run is alive or not stands in the job's record.
         """
@@ -78,12 +78,12 @@ class FoundRun:
 
 
 def found(run: str | None) -> FoundRun:
-    """The run that `directory` finds, as it stands now."""
+    """Return the run that `directory` finds, as it stands now."""
     return FoundRun(directory(run))
 
 
 def directory(run: str | None, options: RunOptions | None = None) -> RunDir:
-    """The run of that directory, name, id or job file: here, else among the live ones.
+    """Return the run of that directory, name, id or job file: here, else among the live ones.
 
     Left out, it is the newest one here, and a line says which, unless there is no other. Raises
     UsageError.
@@ -105,7 +105,7 @@ def directory(run: str | None, options: RunOptions | None = None) -> RunDir:
 
 
 def alive(run: str | None) -> FoundRun:
-    """The live run that is named, or the only one of the runs here. Raises UsageError."""
+    """Return the live run of that name; without one, the only live run here. Raises UsageError."""
     if run is not None:
         one = found(run)
         if one.state != "running":
@@ -124,14 +124,16 @@ def alive(run: str | None) -> FoundRun:
 
 
 def alive_of(job_file: Path) -> list[RunDir]:
-    """This user's live runs of a job file, wherever on this machine they lie."""
+    """Return this user's live runs of a job file, in any directory of this machine."""
     real = os.path.realpath(job_file)
     return [run for run in _named_directories() if is_of(run, real)]
 
 
 def runs_here() -> Here:
-    """The runs of the working directory or its nearest parent; those that live in directories of
-    their own are asked for where the working directory has no others."""
+    """Return the runs of the working directory, or else of its nearest parent.
+
+    If the working directory has none, live runs kept in directories of their own count too.
+    """
     cwd = working_directory()
     near = here(cwd)
     if near is None or near.directory != cwd:
@@ -149,7 +151,7 @@ def _which(near: Here) -> str:
 
 
 def _start(run: str) -> Path:
-    """Where a run is looked for first; a path that is whole needs no working directory."""
+    """Return the directory in which to look for a run first."""
     try:
         return working_directory()
     except UsageError:
@@ -159,7 +161,7 @@ def _start(run: str) -> Path:
 
 
 def _named_directories() -> list[RunDir]:
-    """This user's live runs, wherever on this machine they lie."""
+    """Return this user's live runs, in any directory of this machine."""
     return [RunDir(one.dir) for one in live_runs() if one.own and one.dir]
 
 
@@ -168,7 +170,7 @@ def _means(run: RunDir, typed: str) -> bool:
 
 
 def _elsewhere() -> str:
-    """The live runs elsewhere, for who may have meant one of them."""
+    """Return the end of an error that names the live runs elsewhere; else ""."""
     runs = _named_directories()
     return f"; alive elsewhere (name it with -r): {_listed(runs)}" if runs else ""
 
@@ -178,18 +180,20 @@ def _listed(runs: Sequence[RunDir]) -> str:
 
 
 def pulse(run: RunDir, id: str) -> socket | None:
-    """A connection that becomes readable when the run's supervisor is gone; None if it is, and of
-    a copy, whose id is that of a run of its own."""
+    """Return a connection that is readable once the run's supervisor is gone.
+
+    None if it is gone, and for a copy of a run, whose id is the original's.
+    """
     return None if original_of(run) else watch(id)
 
 
 def behind(told: Sized) -> str:
-    """What is said of the waiting jobs of which the run did not say why."""
+    """Return the reason of waiting jobs for which the run gave none."""
     return f"waits behind {len(told):,} others"
 
 
 def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
-    """Names of jobs, in the run's order. Raises UsageError for a pattern that fits none."""
+    """Return the names of jobs, in the run's order. Raises UsageError if a pattern fits none."""
     chosen: dict[str, None] = {}
     for pattern in patterns:
         if pattern in ledger.jobs:
@@ -203,7 +207,7 @@ def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:
 
 
 def with_needs(jobs: Sequence[Job], patterns: Sequence[str], ledger: Ledger) -> list[Job]:
-    """The jobs that a pattern names, with those they need and that have not succeeded yet."""
+    """Return the jobs that the patterns fit, with their needs that have not succeeded yet."""
     if not patterns:
         return list(jobs)
     by_name = {job.name: job for job in jobs}

@@ -33,7 +33,7 @@ OURS = {
     "{%}": "{{gpu_index}}, the card's number",
     "{1}": "{{path}}",
 }
-"""What GNU Parallel's replacement strings are called here."""
+"""Our names for GNU Parallel's replacement strings."""
 _PARALLEL = re.compile(r"(?<![{$\\])\{(?:|\.|/|//|/\.|#|%)\}(?!\})|(?<![^\s=\"'/,:])\{1\}(?!\})")
 
 
@@ -99,23 +99,23 @@ def command(
     look, base = looking_for(asked.engine), working_directory()
     try:
         plan = load_text(text, name="map", base=base, environ=os.environ, look=look)
-    except JobFileError as error:  # nobody wrote a job file: its places mean nothing
+    except JobFileError as error:  # there is no file: its lines and columns mean nothing
         told = dict.fromkeys(f"{_option_of(one.field)}: {one.message}" for one in error.found)
         raise UsageError("\n".join(told)) from None
     return running.start(plan, None, asked)
 
 
 def _option_of(field: str) -> str:
-    """What of the command line a field of the made job file stands for: `jobs[0].run[1]` CMD."""
+    """Return the command line's name for a field of the made job file: CMD for `jobs[0].run[1]`."""
     name = field.rpartition(".")[2].partition("[")[0]
     own = {"run": "CMD", "foreach": "ITEM", "": "map"}
     return own.get(name, f"--{name.replace('_', '-')}")
 
 
 def _refuse_parallels(run: Sequence[str]) -> None:
-    """Raises UsageError for GNU Parallel's `{}` and its kin, where no placeholder of ours is.
+    """Raise UsageError for GNU Parallel's `{}` and its kin, if CMD has no placeholder of ours.
 
-    With one, whoever wrote CMD knows ours, and `{}` is what it is (a regular expression, JSON).
+    With one, the author knows ours, and `{}` is literal (a regular expression, JSON).
     """
     if any("{{" in word for word in run):
         return
@@ -156,7 +156,7 @@ def _expand(item: str) -> list[str]:
 
 
 def _job(run: list[str], items: list[str]) -> dict[str, Any]:
-    """The entry of the job file: `run`, `foreach` and a name that tells the jobs apart.
+    """Return the entry of the job file: `run`, `foreach` and a name that tells the jobs apart.
 
     Items are values: as such each is taken as it is, whatever characters are in it, and
     `{{path}}`, `{{stem}}` and so on are those of the path that it names.

@@ -292,8 +292,9 @@ MEANT: Sequence[tuple[str, Mapping[str, str]]] = (
 
 
 def instead_of(option: str, command: str, known: Collection[str], fields: Collection[str]) -> str:
-    """The end of a line about an option that `command` does not have: ours for it, what it may be
-    a slip of, or where its options are listed.
+    """Return the end of a line about an unknown option of `command`.
+
+    It names our option, a near spelling, or where the options are listed.
 
     `known`: the options that it has; `fields`: those of a job, where it takes jobs.
     """
@@ -319,7 +320,7 @@ def _ours(word: str, command: str) -> str:
 
 
 def before_a_command(option: str) -> str:
-    """The end of a line about an option that stands where the command is expected."""
+    """Return the end of a line about an option that stands where a command is expected."""
     if option in ("-v", "-V"):
         return ": gpulaunch --version"
     return ": options stand behind a command, as in gpulaunch run jobs.yaml --gpus 2"

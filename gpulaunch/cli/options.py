@@ -36,10 +36,10 @@ class Duration(click.ParamType[float]):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line said. `wait` in seconds.
+    """The options of the command line. `wait` in seconds.
 
-    `choices`, `engine` and `slurm` are the run's own, and hold for the starts that follow; where
-    they are silent, it is as the run was begun. All else is of this start alone.
+    `choices`, `engine` and `slurm` are kept with the run for later starts; those that are not given
+    are as the run was begun. All others apply to this start alone.
     """
 
     choices: Choices = NOTHING_CHOSEN
@@ -59,7 +59,7 @@ class RunOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunOptions:
-        """The options from what click parsed, by name."""
+        """Return the options from click's parsed values, by name."""
         chosen = {name: given[name] for name in _CHOICES & given.keys()}
         rest = {name: value for name, value in given.items() if name not in chosen}
         return cls(choices=Choices(**chosen), **rest)
@@ -71,7 +71,7 @@ DURATION = Duration()
 
 
 def run_argument(command: F) -> F:
-    """Give a command its RUN, by its place or by `-r` as where the places are the jobs'."""
+    """Give a command its RUN as an argument, or as `-r` as in commands that take jobs."""
 
     @click.argument("run", required=False)
     @click.option("-r", "--run", "named", metavar="RUN", help="The run, as its place says too.")
@@ -89,7 +89,7 @@ job_file = click.argument("jobs", type=click.Path(path_type=Path))
 
 @dataclass(slots=True)
 class AskedForJson:
-    """What a command line asks of how its own failure is told."""
+    """Whether a command's failure is to be reported as JSON too."""
 
     json: bool = False
 
@@ -101,7 +101,7 @@ def _note_json(context: click.Context, _: click.Parameter, value: bool) -> bool:
 
 
 def json_option(text: str) -> Callable[[F], F]:
-    """`--json`, with which a command's failure is told as JSON too, whatever is wrong beside it."""
+    """Return the option `--json`, with which a command's failure is reported as JSON too."""
     return click.option(
         "--json", "as_json", is_flag=True, is_eager=True, callback=_note_json, help=text
     )
@@ -111,9 +111,9 @@ as_json = json_option("Print JSON on standard output.")
 
 
 def refuse_option_as_command(words: Sequence[str]) -> None:
-    """A mistyped option must not become the command. Raises UsageError.
+    """Raise UsageError if the command's first word is a mistyped option.
 
-    Whoever means a command of such a name writes `--` before it: that one is not among the words.
+    A command of such a name can be given after `--`, which is not among the words.
     """
     if words and words[0].startswith("-") and sys.argv.count("--") <= words.count("--"):
         option = words[0].partition("=")[0]
@@ -124,7 +124,7 @@ def refuse_option_as_command(words: Sequence[str]) -> None:
 
 
 def instead_of_option(option: str, context: click.Context) -> str:
-    """The end of a line about an option that a command does not have."""
+    """Return the end of a line about an unknown option of a command."""
     from gpulaunch.cli.option_habits import instead_of
 
     command = context.command
@@ -134,14 +134,14 @@ def instead_of_option(option: str, context: click.Context) -> str:
 
 
 def _fields() -> Collection[str]:
-    """The names of a job's fields."""
+    """Return the names of a job's fields."""
     from gpulaunch.jobfile.fields import FIELDS
 
     return FIELDS
 
 
 def pool_options(command: F) -> F:
-    """Which cards: the options of everything that begins something."""
+    """Add the options of which cards, for commands that start something new."""
     simulate = click.option(
         "--simulate", type=click.IntRange(1, 64), metavar="N", help="Pretend N cards."
     )
@@ -149,7 +149,7 @@ def pool_options(command: F) -> F:
 
 
 def pool_options_again(command: F) -> F:
-    """Which cards: the options of what goes on with a run, which may have had others."""
+    """Add the options of which cards, for commands that go on with a run."""
     simulate = click.option(
         "--simulate",
         type=click.IntRange(0, 64),
@@ -174,7 +174,7 @@ def _added(command: F, options: Sequence[Callable[[F], F]]) -> F:
 
 
 def engine_options(command: F) -> F:
-    """Whose cards: `run`, `map`, `resume`, `retry` and `check`."""
+    """Add the options of the engine: `run`, `map`, `resume`, `retry` and `check`."""
     engine = click.option(
         "--engine",
         type=click.Choice(["local", "slurm"]),
@@ -201,7 +201,7 @@ per_gpu = click.option(
 
 
 def run_options(command: F) -> F:
-    """How a run behaves and what it shows: `run`, `map`, `resume` and `retry`."""
+    """Add the options of a run's behaviour and output: `run`, `map`, `resume` and `retry`."""
     return _added(command, (*_RUNS_OWN, *_OF_THIS_START))
 
 

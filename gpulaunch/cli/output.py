@@ -1,4 +1,4 @@
-"""What commands print: JSON events, plans, summaries, and their own words on standard error."""
+"""Prints for commands: JSON events, plans, summaries, and lines on standard error."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 def say(text: str, options: Any = None) -> None:
-    """A line of gpulaunch's own, on standard error; not where `--quiet` asked for silence."""
+    """Print a line of gpulaunch's own on standard error, unless `--quiet` was given."""
     if not getattr(options, "quiet", False):
         click.echo(f"gpulaunch: {visible_lines(text)}", err=True)
 
 
 def print_json(value: Any) -> None:
-    """For machines, on standard output."""
+    """Print a value as JSON on standard output."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 class JsonView(SilentView):
-    """One event per line, exactly as the journal has it. `first` is the first one's number."""
+    """Prints one event per line, as the journal has it. `first` is the first event's number."""
 
     def __init__(self, stream: TextIO, first: int) -> None:
         self._stream: TextIO | None = stream
@@ -66,7 +66,7 @@ def stderr_console() -> Console:
 
 
 def typed(path: Path, base: str | None = None) -> str:
-    """As people would type it from here; whole where that is no way down."""
+    """Return the path as people would type it from here; absolute if it is not below here."""
     try:
         relative = os.path.relpath(path, os.getcwd() if base is None else base)
     except OSError:  # the working directory was deleted
@@ -99,7 +99,7 @@ class TypedPaths:
 
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:
-    """The end of a run for people, on standard error."""
+    """Print the end of a run for people, on standard error."""
     from gpulaunch.metrics.read import measured
     from gpulaunch.views.ending import print_summary
     from gpulaunch.views.summary import summarise
@@ -113,7 +113,7 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 def echo_plan(
     plan: Plan, jobs: Sequence[Job], pool: CardPool, as_json: bool, found: Sequence[Finding] = ()
 ) -> None:
-    """What a run would do; for machines, also what was found in its commands and scripts."""
+    """Print what a run would do; as JSON also the findings in its commands and scripts."""
     from gpulaunch.notify.preflight import describe
     from gpulaunch.views.plan import plan_json, print_plan
 

@@ -1,4 +1,4 @@
-"""Printing logs: whole, by their last lines, or as they grow.
+"""Prints logs: whole, their last lines, or as they grow.
 
 Logs of several jobs are told apart by a heading, or while they are followed by a name before each
 line. Only reads: the logs belong to the jobs that write them.
@@ -47,7 +47,7 @@ class LogSelection:
 
 
 def show(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
-    """Print what is there now. Raises UsageError where the jobs have no log."""
+    """Print the logs as they are now. Raises UsageError if the jobs have no log."""
     attempts = _attempts(wanted, ledger)
     if len(attempts) == 1:
         path = wanted.run.log(attempts[0].id)
@@ -70,7 +70,7 @@ def show(wanted: LogSelection, ledger: Ledger, lines: int | None) -> None:
 
 
 def _unreadable(path: Path, error: OSError) -> str:
-    if error.filename is None:  # it is what is printed that cannot be written
+    if error.filename is None:  # standard output failed, not the log
         raise error
     return f"{path} cannot be read: {error.strerror}"
 
@@ -107,7 +107,7 @@ def _print(path: Path, raw: bool, lines: int | None) -> None:
 
 
 def _start_of_last(fd: int, lines: int) -> int:
-    """Where the last lines begin, looking at most 1 MiB back: a line may be 100 MB long."""
+    """Return where the last lines begin, at most 1 MiB back: a line may be 100 MB long."""
     size = os.fstat(fd).st_size
     start = max(0, size - (1 << 20))
     data = os.pread(fd, size - start, start)
@@ -221,7 +221,7 @@ def _close_all(streams: Mapping[AttemptId, _Stream]) -> None:
 
 
 def _is_news(wanted: LogSelection, ledger: Ledger, attempt: AttemptId) -> bool:
-    """Of what ended before, only the newest attempt of a job that was named is worth showing."""
+    """Whether to show the attempt: it runs, or is the newest of a job that was named."""
     newest = ledger.jobs[attempt.job].attempts[-1].id == attempt
     return ledger.attempt(attempt).ended is None or (wanted.names is not None and newest)
 

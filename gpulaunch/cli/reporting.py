@@ -1,5 +1,7 @@
-"""The report at the end of a run: begun before the summary, named after it, and no reason for
-another exit status."""
+"""Writes the report at the end of a run, while the summary is printed.
+
+A failure to write it does not change the exit status.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ class ReportRequest(Protocol):
 
 @contextmanager
 def reported(ledger: Ledger, run: RunDir, options: ReportRequest) -> Iterator[None]:
-    """Have the report written meanwhile, then say where it is, or in one line why it is not.
+    """Have the report written during the block; then print where it is, or why it is missing.
 
-    A run that started nothing gets none, nor one whose directory is gone.
+    A run that started no job gets no report, nor one whose directory is gone.
     """
     if not run.holds_run or not any(job.attempts for job in ledger.jobs.values()):
         yield

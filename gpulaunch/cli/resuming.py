@@ -1,7 +1,7 @@
-"""Going on with a run: what `resume`, `retry` and `run --continue` share.
+"""Goes on with a run, for `resume`, `retry` and `run --continue`.
 
 run directory ─▶ ledger ─┐
-job file again ─▶ plan ──┴─▶ what is to run (core.again) ─▶ pool ─▶ supervise ─▶ exit status
+job file again ─▶ plan ──┴─▶ what is to run (core.resume_plan) ─▶ pool ─▶ supervise ─▶ exit status
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ Choose: TypeAlias = Callable[[Ledger, Sequence[Job], RunOptions], ResumePlan]
 
 
 def resume(run: RunDir, options: RunOptions) -> int:
-    """Everything not yet succeeded, and what the job file has gained since.
+    """Run everything not yet succeeded, and the file's new jobs; return the exit status.
 
-    A live run that paused because so many jobs failed alike starts jobs again.
+    A live run that paused because many jobs failed alike starts jobs again.
     """
     taken_over = options.take_over and not origin_of(run).here
     if taken_over:
@@ -88,11 +88,11 @@ def resume(run: RunDir, options: RunOptions) -> int:
 
 
 def go_on(run: RunDir, options: RunOptions, choose: Choose) -> int:
-    """Take a run up again with what `choose` picks; returns the exit status."""
+    """Go on with a run with the jobs that `choose` picks; return the exit status."""
 
     def supervised(begun: Begun) -> int:
-        # The lock comes first: what is read after it changes under nobody's hands, and a port that
-        # is taken by this very run is not what keeps it from going on.
+        # The lock comes first: after it nobody changes what is read, and an error names the live
+        # run itself rather than the metrics port that it holds.
         with ControlServer(own_id(run)) as server, Served(options) as served:
             return _go_on(run, options, choose, server, begun, served)
 
@@ -158,8 +158,10 @@ def _go_on(
 
 
 def plan_again(run: RunDir, manifest: manifests.Manifest, options: RunOptions) -> Plan:
-    """The job file as it is now, under the run's choices; the run's own copy where that is asked
-    for, or where there is no file."""
+    """Return the plan of the job file as it is now, under the run's choices.
+
+    Of the run's own copy, if that is asked for or there is no file.
+    """
     plan = _read_again(run, manifest, options)
     return as_chosen(plan, options.choices.explain, options.choices.preload)
 
@@ -186,14 +188,14 @@ def _read_again(run: RunDir, manifest: manifests.Manifest, options: RunOptions) 
 
 
 def _filed(manifest: manifests.Manifest, options: RunOptions) -> Filed | None:
-    """Where the run's jobs are read again while it lives; None: nowhere."""
+    """Return the file from which a live run reads its jobs again; None if there is none."""
     if not manifest.job_file or options.recorded:
         return None
     return Filed(Path(manifest.job_file), options.choices)
 
 
 def _mend(run: RunDir, ledger: Ledger) -> None:
-    """What a crash may have cut off between a fact and what follows from it."""
+    """Make links to results that a crash prevented after the success was recorded."""
     for job in ledger.jobs.values():
         if job.state == "succeeded" and not os.path.lexists(run.result(job.name)):
             link_result(run, ledger, job.name)

@@ -1,4 +1,4 @@
-"""What `retry` is about: which run, which of its jobs, and whether that run lives."""
+"""Carries out `retry`: finds the run and the jobs, and asks a live run or starts it again."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.text import listing, several
 
 READING = 600.0
-"""Seconds in which a live run has read its job file again: 100,000 jobs take ten."""
+"""Seconds for a live run to read its job file again: 100,000 jobs take ten."""
 
 
 def told_apart(
     run: str | None, words: Sequence[str], options: RunOptions
 ) -> tuple[RunDir, Sequence[str]]:
-    """The run, and the names or patterns of jobs: `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
+    """Return the run and the patterns of jobs of `-r RUN JOB ...`, `RUN JOB ...` or `JOB ...`.
 
-    Raises UsageError where the first word names a run and a job as well, or neither.
+    Raises UsageError if the first word names both a run and a job, or neither.
     """
     if run is not None or not words:
         return directory(run, options), words
@@ -43,8 +43,8 @@ def told_apart(
     if named is not None and not is_job:
         return named, words[1:]
     if named is None and (here is None or is_job):
-        return directory(None, options), words  # without a run here it names those elsewhere
-    assert here is not None  # a run without one here has returned, as has no run at all
+        return directory(None, options), words  # without a run here, an error names those elsewhere
+    assert here is not None  # the cases without a run here have returned
     if named is None:
         raise UsageError(
             f"{words[0]} is not a run, nor a job of {typed(here.path)}: gpulaunch status --all"
@@ -57,7 +57,7 @@ def told_apart(
 
 
 def retry(run: RunDir, patterns: Sequence[str], options: RunOptions) -> int:
-    """Run again what failed, or these jobs; on a live run they are put back into it."""
+    """Run again what failed, or these jobs, in the live run or by starting it again."""
     refuse_elsewhere(run)
     names = tuple(jobs_of(replay(run.events), patterns)) if patterns else None
     if state_of(run) == "running":
@@ -87,7 +87,7 @@ def _retry_alive(run: RunDir, names: tuple[str, ...] | None, options: RunOptions
 
 
 def _dry(run: RunDir, names: tuple[str, ...] | None, options: RunOptions) -> int:
-    """What a retry of the live run would put back into it, by the job file as it is now."""
+    """Print what a retry would put back into the live run, by the job file as it is now."""
     ledger, manifest = replay(run.events), run.read_manifest()
     options = as_before(options, manifest, ledger)
     plan = resuming.plan_again(run, manifest, options)
@@ -110,7 +110,7 @@ def _say_untouched(
 
 
 def _called(run: str) -> RunDir | None:
-    """The run here that a word may mean; one elsewhere is reached by -r alone."""
+    """Return the run here that a word may mean, or None; only -r reaches one elsewhere."""
     try:
         return find(run, working_directory())
     except UsageError:

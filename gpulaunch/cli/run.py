@@ -70,8 +70,11 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
 
 
 def _last(jobs: Path, options: RunOptions) -> RunDir | None:
-    """The run that `--continue` goes on with: cron and Makefiles start elsewhere than people do,
-    so it is looked for where `resume JOBS` would find it; one that is not begun here is named."""
+    """Return the run that `--continue` goes on with; print its name if it was not begun here.
+
+    It is found as `resume JOBS` finds it: cron and Makefiles start in other directories than
+    people do.
+    """
     from gpulaunch.cli.output import say, typed
     from gpulaunch.journal.finding import counts, newest_around, newest_of, working_directory
     from gpulaunch.journal.rundir import RunDir

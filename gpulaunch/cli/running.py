@@ -1,4 +1,4 @@
-"""A run from its job file to its exit status; `run` and `map` start one, `resuming` goes on.
+"""Takes a run from its job file to its exit status; `run` and `map` start one, `resuming` goes on.
 
 start:   job file ─▶ plan ─▶ pool ─▶ run directory ─┐
 go on:   run directory ─▶ ledger + job file again ──┴─▶ supervise ─▶ summary, exit status
@@ -63,7 +63,7 @@ from gpulaunch.views.choose import choose_view
 from gpulaunch.views.terminal import View
 
 BREAKER = 10
-"""So many fast failures alike in a row stop a run, where it was not told another number."""
+"""Fast failures alike in a row that stop a run, unless --breaker says otherwise."""
 
 Begun: TypeAlias = Callable[[], None]
 """Called once the run is being recorded."""
@@ -74,9 +74,9 @@ Begun: TypeAlias = Callable[[], None]
 def start(
     plan: Plan, job_file: Path | None, options: RunOptions, beside: Sequence[str] = ()
 ) -> int:
-    """Run a plan for the first time; returns the exit status.
+    """Run a plan for the first time; return the exit status.
 
-    `beside`: what is to be said of other runs of the file, once it is certain that this one starts.
+    `beside`: lines about other runs of the file, printed once it is certain that this one starts.
     """
     options = with_engine(options)
     plan = as_chosen(plan, options.choices.explain, options.choices.preload)
@@ -129,7 +129,7 @@ def start(
 
 
 def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choices) -> None:
-    """The job file as it was read, and the manifest."""
+    """Write the job file as it was read, and the manifest, into the run directory."""
     replace_file(session.run.next_jobs_file(), plan.text)
     manifest = manifests.collect(
         session.run_id,
@@ -147,9 +147,9 @@ def _describe(session: Session, plan: Plan, job_file: Path | None, choices: Choi
 
 
 def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
-    """Raise UnfinishedRunError where the newest run of this file has more to do.
+    """Raise UnfinishedRunError if the newest run of this file has more to do.
 
-    What stands in the newest one, to be said, where it is over and some jobs failed.
+    Returns a line about the newest run if it is over and some of its jobs failed; else "".
     """
     newest = newest_of(job_file, working_directory())
     if newest is None:
@@ -168,9 +168,9 @@ def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
 
 
 def alive_elsewhere(job_file: Path) -> str:
-    """Which runs of this file are alive, begun in other directories or kept in them, to be said.
+    """Return a line about live runs of this file in other directories; else "".
 
-    They hold nothing up: a run is looked for where one works, and the same list may be meant twice.
+    They are no reason to refuse: the same list may well be meant to run twice.
     """
     alive = [shlex.quote(short(run.path)) for run in alive_of(job_file)]
     if not alive:
@@ -180,11 +180,11 @@ def alive_elsewhere(job_file: Path) -> str:
 
 
 def _what_stands(run: RunDir, job_file: Path) -> str:
-    """What that run came to, and how to go on with it instead of running all anew."""
+    """Return how that run ended, and how to go on with it instead of starting afresh."""
     try:
         counts = replay(run.events, faults=[]).counts
     except UsageError:
-        return ""  # what it came to cannot be read, which is no reason against another run
+        return ""  # its journal cannot be read, which is no reason against another run
     where = short(run.path)
     text = f"starting all jobs anew; in the last run of this file ({where}): {_told(counts)}"
     if counts["failed"]:
@@ -194,7 +194,7 @@ def _what_stands(run: RunDir, job_file: Path) -> str:
 
 
 def stands(ledger: Ledger, names: Collection[str]) -> str:
-    """`2 cancelled, 1 failed`: how these jobs of a run stand."""
+    """Return how many of these jobs are in which state: `2 cancelled, 1 failed`."""
     return _told(Counter(ledger.jobs[name].state for name in names))
 
 
@@ -206,7 +206,7 @@ def _told(counts: Mapping[JobState, int]) -> str:
 
 
 def here_or_detached(run: RunDir, options: RunOptions, work: Callable[[Begun], int]) -> int:
-    """Supervise in this process, or in one of its own that outlives the terminal."""
+    """Call `work` in this process, or in one that outlives the terminal; return the exit status."""
     if not options.detach or options.dry_run:
         return work(lambda: None)
     detached = detach(run.path / "supervisor.log")
@@ -225,7 +225,7 @@ def run_to_its_end(
     served: Served,
     earlier: Mapping[str, float] | None = None,
 ) -> int:
-    """Drive the run to its end and show it; returns the exit status.
+    """Drive the run to its end and show it; return the exit status.
 
     `earlier`: how long jobs took in earlier runs of the same file, in seconds by name.
     """
@@ -274,7 +274,7 @@ def run_to_its_end(
 
 
 def _what_now(session: Session, journal: Journal) -> str:
-    """How to go on where a run could not be recorded: what is gone cannot be resumed."""
+    """Return how to go on after a run could not be recorded; a deleted one cannot be resumed."""
     where = shlex.quote(short(session.run.path))
     if not journal.gone:
         return f"make room there (df -h {where}), then: gpulaunch resume {where}"
@@ -284,7 +284,7 @@ def _what_now(session: Session, journal: Journal) -> str:
 
 
 def _start_again(session: Session, filed: Filed) -> str:
-    """The command line that starts such a run anew, in its own directory where that can be."""
+    """Return the command line that starts such a run afresh, in its own directory if possible."""
     command = f"gpulaunch run {shlex.quote(short(filed.file))}"
     command += _typed(filed.choices, session.engine, session.slurm)
     if session.run.path.parent.name == RUNS or os.path.lexists(session.run.events):
@@ -293,7 +293,7 @@ def _start_again(session: Session, filed: Filed) -> str:
 
 
 def _typed(choices: Choices, engine: str | None, slurm: Sequence[str]) -> str:
-    """What was chosen for a run, as the end of a command line."""
+    """Return a run's choices as the end of a command line."""
     words = [*choices.words()]
     if engine == "slurm":
         words += ["--engine slurm", *(f"--slurm {shlex.quote(word)}" for word in slurm)]
@@ -305,5 +305,5 @@ def _watched(options: RunOptions) -> bool:
 
 
 def short(path: Path) -> str:
-    """As people would type it from here."""
+    """Return the path as people would type it from here."""
     return typed(path)

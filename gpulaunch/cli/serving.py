@@ -1,5 +1,4 @@
-"""`--metrics-port` on the command line: the port is taken first, its address said, and it is served
-from when the run is being recorded until its end."""
+"""Serves `--metrics-port`: takes the port first, prints its address, serves until the run's end."""
 
 from __future__ import annotations
 
@@ -36,12 +35,12 @@ class Served:
 
     def announce(self) -> None:
         if self._exporter is not None:
-            # A port that was left to us nobody else can tell: --quiet does not silence that.
+            # Nobody can know a port that we chose: print it despite --quiet.
             quiet = self._options if self._options.metrics_port else None
             say(f"metrics at {self._exporter.address}", quiet)
 
     def start(self, run: RunDir) -> None:
-        """Serve a run whose journal is there. It goes on without its metrics, too."""
+        """Serve a run that has a journal; a failure to serve does not stop the run."""
         if self._exporter is None:
             return
         try:
@@ -61,6 +60,6 @@ class Served:
 
 
 def say_unserved(options: MetricsRequest) -> None:
-    """For a command that only speaks to a run which is alive."""
+    """Warn that --metrics-port has no effect on a live run."""
     if options.metrics_port is not None:
         say("--metrics-port changes nothing for a run that is alive already", options)

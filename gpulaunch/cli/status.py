@@ -61,7 +61,7 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
 
 
 def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
-    """The run, and which of its jobs; none: all of it. Raises UsageError."""
+    """Return the run and the jobs asked for, none for the whole run. Raises UsageError."""
     from gpulaunch.cli.lookup import found, jobs_of
     from gpulaunch.errors import UsageError
 
@@ -80,7 +80,7 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
 
 
 def _commands(one: FoundRun) -> dict[str, str]:
-    """What each job of the run's own copy of its file runs, by name; nothing where it is lost."""
+    """Return each job's command by name, from the run's copy of its file; empty if that is lost."""
     import os
     from contextlib import suppress
     from pathlib import Path

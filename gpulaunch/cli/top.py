@@ -43,8 +43,8 @@ def command(run: str | None) -> int | None:
 
     require("top", "gpulaunch top")
     _refuse_other_terminals()
-    # What a journal adds up to is no garbage: to look through it again and again, as it grows,
-    # would take a third of the time in which 100,000 jobs are read.
+    # The ledger is no garbage, and collecting again and again while it grows would take a third of
+    # the time in which 100,000 jobs are read.
     gc.set_threshold(100_000, 50, 100)
     link = Attached(directory(run))
     try:
@@ -63,13 +63,13 @@ def command(run: str | None) -> int | None:
 
 
 def _end_with_terminal() -> None:
-    """Under nohup the signal was ignored; Textual would read from a closed terminal for ever."""
+    """End by SIGHUP, even under nohup: Textual would read from a closed terminal for ever."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGHUP)
 
 
 def _refuse_other_terminals() -> None:
-    """Raises UsageError where the screen cannot be drawn, or keys cannot be read."""
+    """Raise UsageError if the screen cannot be drawn, or keys cannot be read."""
     from gpulaunch.errors import UsageError
     from gpulaunch.views.terminal import can_redraw, is_terminal
 
@@ -118,7 +118,7 @@ class Attached:
 
     @property
     def faults(self) -> Sequence[Fault]:
-        """What the journal lacked, as far as it was read."""
+        """The faults of the journal, as far as it was read."""
         return self._follower.faults
 
     def past(self) -> Iterator[Dated]:
@@ -146,7 +146,7 @@ class Attached:
         return now().utc
 
     def samples(self) -> SampleStore | None:
-        """Opened once there is something: the sampler begins after the run does."""
+        """Open the samples once they exist, and return them; the sampler starts after the run."""
         from gpulaunch.metrics.read import open_metrics
 
         if self._samples is None:
@@ -186,7 +186,7 @@ class Attached:
         return self.run.read_manifest().run
 
     def _beats(self, run: str) -> bool:
-        """A connection that hangs up when the supervisor is gone: nothing is asked of it."""
+        """Whether the supervisor lives, by a connection that hangs up once it is gone."""
         import select
 
         from gpulaunch.cli.lookup import pulse

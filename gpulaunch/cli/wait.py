@@ -48,10 +48,10 @@ def command(run: str | None) -> int:
 
 
 def _unreported(run: RunDir, ledger: Ledger) -> bool:
-    """Whether no report tells of the run's end: its launcher was killed before, or it was removed.
+    """Whether no report shows the run's end: its launcher was killed before, or it was removed.
 
-    A report older than the run's end tells of an earlier one. It is asked of the clock of its file
-    system too: a server's may be behind, and a copy's files are all younger.
+    A report older than the run's end is of an earlier end. The file system's own times count too: a
+    file server's clock may be behind, and a copy's files are all younger.
     """
     if ledger.closed is None or not any(job.attempts for job in ledger.jobs.values()):
         return False
