@@ -91,7 +91,7 @@ def looking_at(plan: Plan) -> Looking:
     return Looking(plan.notify, os.environ, plan.base)
 
 
-def warn_of_telling(plan: Plan, looking: Looking, options: RunOptions) -> None:
+def warn_of_telling(plan: Plan, looking: Looking) -> None:
     """Warn of what would keep notifications from arriving. Raises JobFileError for wrong addresses.
 
     Shows no line of the file: an address may be on it.

@@ -66,7 +66,7 @@ def command(
         pool = open_pool(gpus, simulate, os.environ, "check") if local else None
         here = pool is None or pool.here
         _, asked = all_told(
-            lambda: warn_of_telling(plan, looking, options),
+            lambda: warn_of_telling(plan, looking),
             lambda: pool_for(plan, plan.jobs, options, "check") if here else pool,
         )
         pool = asked

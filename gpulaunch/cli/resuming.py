@@ -116,7 +116,7 @@ def _go_on(
         pool, *_ = all_told(
             lambda: pool_for(plan, chosen.to_do, options, manifest.run),
             lambda: refuse_absent(plan, chosen.to_do, options),
-            lambda: warn_of_telling(plan, looking, options),
+            lambda: warn_of_telling(plan, looking),
         )
     cards = f"{pool.echo}; " if chosen.to_do and not options.dry_run else ""
     say(f"{cards}{chosen}", options)

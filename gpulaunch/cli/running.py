@@ -91,7 +91,7 @@ def start(
         names = {job.name for job in jobs}
         pool, _ = all_told(
             lambda: pool_for(plan, jobs, options, run_id),
-            lambda: warn_of_telling(plan, looking, options),
+            lambda: warn_of_telling(plan, looking),
         )
     if options.dry_run:
         echo_plan(plan, jobs, pool, options.as_json, found)

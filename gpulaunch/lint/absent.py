@@ -212,10 +212,10 @@ class _Absences:
         if run.number == 0:
             if why := self._cannot_run(path, run.what):
                 yield _Absent(0, why)
-        elif not self.files.exists(path) and not self._in_path(values, run):
+        elif not self.files.exists(path) and not self._in_path(run):
             yield _Absent(run.number, self._not_there(path, run.what))
 
-    def _in_path(self, values: Sequence[str | None], run: ProgramRun) -> bool:
+    def _in_path(self, run: ProgramRun) -> bool:
         """A shell looks in PATH as well, for a script without a slash."""
         if run.kind != "shell" or "/" in run.what:
             return False

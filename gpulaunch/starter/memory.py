@@ -125,7 +125,7 @@ class Memory:
 
     # ── builtins ────────────────────────────────────────────────────────────────────────────────
 
-    def builtin(self, node: Node, background: bool, scope: Scope, order: Order) -> bool:
+    def builtin(self, node: Node, scope: Scope, order: Order) -> bool:
         """Whether the statement was one that starts no job; raises where it has no counterpart."""
         command, redirected = node, False
         if node.type == "redirected_statement" and node.children[0].type == "command":

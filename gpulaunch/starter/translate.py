@@ -143,7 +143,7 @@ class _Translator:
             raise Untranslatable("only waits: gpulaunch starts a job when a card is free for it")
         elif kind in ("if_statement", "case_statement") and self._leaves_traces(node):
             raise Untranslatable("changes directory, environment or order under a condition")
-        elif not self.memory.builtin(node, background, scope, order):
+        elif not self.memory.builtin(node, scope, order):
             self.comments = comments
             self._launch([[node]], background, scope, order, must)
         self.comments = []

@@ -301,7 +301,7 @@ class ProgressView:
             if self._console.width < NARROW:  # the line of figures says "simulated" there
                 label = label.removeprefix("simulated ")
             first = min(record.attempts, key=str, default=None)
-            rows.append((label, _on_card(record, ledger), first))
+            rows.append((label, _on_card(record), first))
         return rows
 
     def _cpu_row(self, ledger: Ledger) -> list[AttemptId]:
@@ -312,7 +312,7 @@ class ProgressView:
         return clock(now.mono - since.mono) if since else ""
 
 
-def _on_card(record: GpuRecord, ledger: Ledger) -> str:
+def _on_card(record: GpuRecord) -> str:
     """What runs on a card, else why nothing does."""
     drained = "given back" if record.drained else ""
     if record.attempts:

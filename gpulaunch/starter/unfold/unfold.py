@@ -39,7 +39,7 @@ class Unfolded:
 def unfold(source: str, read: Read) -> Unfolded:
     """The script spelt out; `read` gives the text of a file it names. Raises Untranslatable."""
     script = Script(source)
-    unfolder = _Unfolder(_batch(script, source, read), read)
+    unfolder = _Unfolder(_batch(script, source), read)
     unfolder.remarks(slurm.header(source)[1])
     for _ in range(MAX_UNFOLDED):
         if not unfolder.step():
@@ -47,7 +47,7 @@ def unfold(source: str, read: Read) -> Unfolded:
     return unfolder.done
 
 
-def _batch(script: Script, source: str, read: Read) -> Script:
+def _batch(script: Script, source: str) -> Script:
     """A batch script with what its `#SBATCH` lines ask for as its first words."""
     asked, _ = slurm.header(source)
     if not asked.options:
