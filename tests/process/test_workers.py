@@ -419,7 +419,7 @@ def test_a_big_item_comes_through_whole(bench: Bench) -> None:
 def test_answers_that_nobody_asked_for_end_the_worker(bench: Bench) -> None:
     what = (
         "import gc\n"
-        "c = next(o for o in gc.get_objects() if type(o).__name__ == 'Channel')\n"
+        "c = next(o for o in gc.get_objects() if type(o).__name__ == 'ItemPipes')\n"
         "os.write(c.answers, {words!r})\n"
         "time.sleep(600 if {wait} else 0)"
     )
