@@ -381,8 +381,8 @@ class LocalAttempts:
     def _hear(self, pair: Pair) -> None:
         for report in pair.on_readable():
             match report:
-                case client.ProgramStarted(pid=pid):
-                    self._started(self._of(pair), pid)
+                case client.ProgramStarted(pid=pid, keeper=keeper):
+                    self._started(self._of(pair), pid, keeper)
                 case client.StartedCold(why=why, for_good=for_good):
                     live = self._of(pair)
                     if live.server:
@@ -464,10 +464,10 @@ class LocalAttempts:
     def _of(self, pair: Pair) -> _Live:
         return next(live for live in self._live.values() if live.pair is pair)
 
-    def _started(self, live: _Live, pid: int) -> None:
+    def _started(self, live: _Live, pid: int, keeper: int) -> None:
         self._post(Started(live.launch.attempt, pid))
         goes_on = live.launch.worker is not None
-        self._metering.begin(live.launch.attempt, pid, live.launch.gpus, goes_on)
+        self._metering.begin(live.launch.attempt, pid, keeper, live.launch.gpus, goes_on)
         service = live.launch.job.service
         if service is None:
             return

@@ -108,14 +108,20 @@ class Metering:
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
     def begin(
-        self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu], goes_on: bool = False
+        self,
+        attempt: AttemptId,
+        pid: int,
+        keeper: int,
+        gpus: Sequence[Gpu],
+        goes_on: bool = False,
     ) -> None:
         """Tell the sampler of an attempt whose main process has just started.
 
-        `goes_on`: the process is a worker's, which has just got another item.
+        `keeper`: the PID of its keeper, as the keeper says it. `goes_on`: the process is a
+        worker's, which has just got another item.
         """
         own = None if self._pretend else tuple(gpu.uuid for gpu in gpus)
-        begun = _Begun(attempt, own, keeper_of(pid, goes_on), time.monotonic())
+        begun = _Begun(attempt, own, keeper_of(pid, keeper, goes_on), time.monotonic())
         self._live[attempt] = begun
         if not self._wanted:
             self._wanted = True

@@ -41,10 +41,11 @@ class SpawnerGoneError(GpulaunchError):
 
 @dataclass(frozen=True, slots=True)
 class ProgramStarted:
-    """The program runs: its exec succeeded."""
+    """The program runs as `pid`: its exec succeeded. `keeper` is the PID of its parent."""
 
     attempt: str
     pid: int
+    keeper: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ class Pair:
         if message is None:
             yield from self._last_words()
         elif message["is"] == "started":
-            yield ProgramStarted(message["attempt"], message["pid"])
+            yield ProgramStarted(message["attempt"], message["pid"], message["keeper"])
         elif message["is"] == "unkillable":
             # A guardian that sweeps because its monitor was killed does not know the attempt.
             if attempt := message["attempt"] or self._attempt:

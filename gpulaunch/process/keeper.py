@@ -936,6 +936,12 @@ class KeeperAttempt:
         self.asked = (time.monotonic(), time.time())
         self.launch()
 
+    def send_started(self) -> None:
+        keeper = os.getpid()
+        self.keeper.channel.send(
+            {"is": "started", "attempt": self.id, "pid": self.pid, "keeper": keeper}
+        )
+
     def take_over(self, worker: WorkerPipes) -> None:
         """Hand the item to the waiting worker; nothing is forked."""
         self.pid = worker.pid
@@ -944,7 +950,7 @@ class KeeperAttempt:
         worker.grace = self.grace
         assert self.task is not None
         worker.hand(self.task, fresh=False)
-        self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
+        self.send_started()
 
     def start_clock(self) -> None:
         """Start the timeout and the idle timeout; a worker's loading has a limit of its own."""
@@ -978,7 +984,7 @@ class KeeperAttempt:
         if self.exec_words:
             self.error = self.exec_words.decode("utf-8", "replace")
         elif self.ready_by is None:
-            self.keeper.channel.send({"is": "started", "attempt": self.id, "pid": self.pid})
+            self.send_started()
 
     def hear_fork(self) -> None:
         """Take the forker's line and READY from what came through the exec's pipe.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-_NAME = b"keeper-monitor"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 11, 12, 13, 14, 19
 """Fields of /proc/PID/stat, from the state on."""
@@ -29,20 +28,20 @@ class Keeper:
     spent: float
 
 
-def keeper_of(main: int, goes_on: bool = False) -> Keeper | None:
+def keeper_of(main: int, pid: int, goes_on: bool = False) -> Keeper | None:
     """The keeper of an attempt that has just begun; None where its main process is gone again.
 
+    `main` and `pid` are the PIDs of its main process and of the keeper, as the keeper says them.
     `goes_on`: the main process is a worker that has run others before.
     """
     try:
-        parent = int(_stat(main)[1][_PARENT])
-        name, fields = _stat(parent)
+        if int(_stat(main)[_PARENT]) != pid:  # the keeper is gone: another inherited the process
+            return None
+        fields = _stat(pid)
     except (OSError, IndexError):
         return None
-    if name != _NAME:
-        return None
-    before = _live(parent) if goes_on else 0.0
-    return Keeper(parent, int(fields[_START]), _spent(fields) + before)
+    before = _live(pid) if goes_on else 0.0
+    return Keeper(pid, int(fields[_START]), _spent(fields) + before)
 
 
 def spent_by_all(keeper: Keeper) -> float | None:
@@ -60,7 +59,7 @@ def spent_since(keeper: Keeper) -> float | None:
     Negative where a worker lives that had spent more before: its own count makes up for it.
     """
     try:
-        _, fields = _stat(keeper.pid)
+        fields = _stat(keeper.pid)
         if int(fields[_START]) != keeper.start:
             return None
     except (OSError, IndexError):
@@ -74,7 +73,7 @@ def _live(pid: int) -> float:
     while todo:
         pid = todo.pop()
         try:
-            _, fields = _stat(pid)
+            fields = _stat(pid)
         except (OSError, IndexError):
             continue
         own = int(fields[_USER]) + int(fields[_SYSTEM])
@@ -98,11 +97,11 @@ def _spent(fields: list[bytes]) -> float:
     return (int(fields[_CHILDREN_USER]) + int(fields[_CHILDREN_SYSTEM])) / _TICKS
 
 
-def _stat(pid: int) -> tuple[bytes, list[bytes]]:
-    """The name in /proc/PID/stat, and what follows it, from the state on."""
+def _stat(pid: int) -> list[bytes]:
+    """What follows the name in /proc/PID/stat, from the state on."""
     file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        name, _, rest = os.read(file, 4096).rpartition(b")")
+        _, _, rest = os.read(file, 4096).rpartition(b")")
     finally:
         os.close(file)
-    return name.partition(b"(")[2], rest.split()
+    return rest.split()

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,6 +65,9 @@ class Bench:
     def turn(self, seconds: float = 0.05) -> None:
         self.loop.call_after("test", seconds, lambda: None)
         self.loop.turn()
+
+    def begin(self, attempt: AttemptId, pid: int, gpus: Sequence[Gpu]) -> None:
+        self.metering.begin(attempt, pid, psutil.Process(pid).ppid(), gpus)
 
     def until_pid(self, other_than: int | None = None) -> int:
         def there() -> int | None:
@@ -136,7 +139,7 @@ def test_an_attempt_is_measured_while_it_lives(
     pid = launched(slots[0])
     fake.process(0, pid, 3 * GIB)
     fake.card(0, utilization=40, used=4 * GIB)
-    bench.metering.begin(A, pid, bench.gpus[:1])
+    bench.begin(A, pid, bench.gpus[:1])
     use = bench.until_use()
     assert use.peak_gpu_memory == use.mean_gpu_memory == 3 * GIB
     assert use.peak_card_memory == 4 * GIB
@@ -151,7 +154,7 @@ def test_its_end_tells_the_exact_cpu_time(bench: Bench, slots: list[Slot]) -> No
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     pid = launched(slots[0], sys.executable, "-S", "-c", burn)
     before = time.monotonic()
-    bench.metering.begin(A, pid, bench.gpus)
+    bench.begin(A, pid, bench.gpus)
     began = time.monotonic()
     slots[0].expect(AttemptOver)
     least = time.monotonic() - began
@@ -172,7 +175,7 @@ def test_a_list_that_is_over_at_once_starts_no_sampler(
 ) -> None:
     bench = Bench(tmp_path, fake)
     bench.metering._after = 60.0
-    bench.metering.begin(A, launched(slots[0]), ())
+    bench.begin(A, launched(slots[0]), ())
     bench.metering.end(A)
     bench.turn()
     assert bench.metering.pid is None
@@ -185,7 +188,7 @@ def test_on_pretend_cards_processes_are_measured_and_cards_are_not(
     tmp_path: Path, fake: FakeDriver, slots: list[Slot]
 ) -> None:
     for bench in closing(Bench(tmp_path, fake, simulated=True)):
-        bench.metering.begin(A, launched(slots[0]), bench.gpus[:1])
+        bench.begin(A, launched(slots[0]), bench.gpus[:1])
         use = bench.until_use()
         assert use.cpu_seconds is not None
         assert use == AttemptUse(A, cpu_seconds=use.cpu_seconds, peak_resident=use.peak_resident)
@@ -204,7 +207,7 @@ def test_a_sampler_that_was_killed_is_followed_by_another(
 ) -> None:
     pid = launched(slots[0])
     fake.process(0, pid, 3 * GIB)
-    bench.metering.begin(A, pid, bench.gpus[:1])
+    bench.begin(A, pid, bench.gpus[:1])
     bench.until_use()
     first = bench.until_pid()
     os.kill(first, signal.SIGKILL)
@@ -227,7 +230,7 @@ def test_one_that_dies_at_once_each_time_is_given_up_quietly(
 ) -> None:
     monkeypatch.setattr("gpulaunch.engines.metering.FIRST_PAUSE", 0.0)
     monkeypatch.setattr("gpulaunch.engines.metering.command", lambda *_, **__: ["false"])
-    bench.metering.begin(A, launched(slots[0]), ())
+    bench.begin(A, launched(slots[0]), ())
 
     def given_up() -> bool:
         bench.turn()
@@ -246,8 +249,8 @@ def test_a_job_on_a_card_that_is_not_its_own_is_posted_once(
     fake.process(0, mine, GIB)
     fake.process(1, mine, GIB)
     fake.process(1, other, GIB)
-    bench.metering.begin(A, mine, bench.gpus[:1])
-    bench.metering.begin(B, other, bench.gpus[1:])
+    bench.begin(A, mine, bench.gpus[:1])
+    bench.begin(B, other, bench.gpus[1:])
     wait_until(lambda: bench.turn() or bench.events)
     (event,) = bench.events
     assert isinstance(event, Misplaced)
@@ -273,7 +276,7 @@ def test_a_card_outside_of_the_run_is_not_its_own_either(
         stranger = fake.card(1)
         pid = launched(slots[0])
         fake.process(1, pid, GIB)
-        bench.metering.begin(A, pid, bench.gpus)
+        bench.begin(A, pid, bench.gpus)
         wait_until(lambda bench=bench: bench.turn() or bench.events)
         assert isinstance(bench.events[0], Misplaced)
         assert bench.events[0].gpu == stranger
@@ -285,7 +288,7 @@ def test_two_jobs_that_share_a_card_are_told_apart_by_their_memory(
     pids = [launched(slot) for slot in slots]
     for attempt, pid, memory in zip((A, B), pids, (2 * GIB, 5 * GIB), strict=True):
         fake.process(0, pid, memory)
-        bench.metering.begin(attempt, pid, bench.gpus[:1])
+        bench.begin(attempt, pid, bench.gpus[:1])
     assert bench.until_use(A).peak_gpu_memory == 2 * GIB
     assert bench.until_use(B).peak_gpu_memory == 5 * GIB
     assert {wait_until(lambda a=a: bench.pin(a)) for a in (A, B)} == {"verified"}
@@ -297,7 +300,7 @@ def test_a_card_that_hangs_leaves_the_others_and_the_processes_measured(
 ) -> None:
     for bench in closing(Bench(tmp_path, fake)):
         fake.card(0, hang="power")
-        bench.metering.begin(A, launched(slots[0]), bench.gpus[1:])
+        bench.begin(A, launched(slots[0]), bench.gpus[1:])
         bench.until_use()
         with opened(bench.path) as reader:
             assert reader is not None
@@ -308,7 +311,7 @@ def test_a_card_that_hangs_leaves_the_others_and_the_processes_measured(
 def test_a_database_that_is_held_is_said_once_and_costs_nothing_else(
     bench: Bench, slots: list[Slot]
 ) -> None:
-    bench.metering.begin(A, launched(slots[0]), bench.gpus[:1])
+    bench.begin(A, launched(slots[0]), bench.gpus[:1])
     bench.until_use()
     holder = sqlite3.connect(bench.path, isolation_level=None, timeout=20.0)
     holder.execute("BEGIN EXCLUSIVE")
@@ -329,7 +332,7 @@ from gpulaunch.loop import Loop
 loop = Loop()
 gpus = [Gpu(sys.argv[2], 0, "key", "a card", 1 << 30)]
 metering = Metering(Path(sys.argv[1]), gpus, loop, print, os.environ, print, after=0.0)
-metering.begin(AttemptId("a", 1), os.getpid(), gpus)
+metering.begin(AttemptId("a", 1), os.getpid(), os.getppid(), gpus)
 loop.turn()
 print(metering.pid, flush=True)
 while True:

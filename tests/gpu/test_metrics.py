@@ -125,7 +125,8 @@ def test_an_attempt_on_a_card_is_measured_from_its_beginning_to_its_end(
     try:
         with Slot(spawner, tmp_path) as slot:
             slot.launch("env", "-i", *names, "bash", "-c", holds)
-            metering.begin(attempt, slot.expect(ProgramStarted).pid, [gpu])
+            started = slot.expect(ProgramStarted)
+            metering.begin(attempt, started.pid, started.keeper, [gpu])
             pin = wait_until(pinned, 30.0, "a verdict")
             sampler = psutil.Process(metering.pid)
             processes = [sampler, *sampler.children()]

@@ -61,9 +61,10 @@ def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
             (tmp_path / uuid).mkdir()
             slot = stack.enter_context(Slot(spawner, tmp_path / uuid))
             slot.launch(sys.executable, "-S", "-c", JOB)
-            pid = slot.expect(ProgramStarted).pid
+            started = slot.expect(ProgramStarted)
+            pid = started.pid
             fake.process(number, pid, 10 * GIB)
-            keeper = keeper_of(pid)
+            keeper = keeper_of(pid, started.keeper)
             assert keeper is not None
             begun = {"do": "begin", "job": f"j{number}", "number": 1, "gpus": [uuid]}
             ours.send(json.dumps({**begun, "seconds": 0.0, "keeper": astuple(keeper)}).encode())
