@@ -153,7 +153,7 @@ class ActiveAttempts:
         self.gpus += live.demand.gpus
         if live.node is not None:
             live.node.state, live.node.attempt = "running", live.id
-            live.node.skipped, live.node.blocked_on = 0, ""
+            live.node.skipped, live.node.blocked_on = 0, None
 
     def end(self, live: ActiveAttempt) -> None:
         del self._live[live.id]

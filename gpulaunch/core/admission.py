@@ -25,7 +25,7 @@ from gpulaunch.core.idle_workers import IdleWorker, IdleWorkers
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import AttemptId, Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
-from gpulaunch.core.waiting import WAITING, Node, is_extra
+from gpulaunch.core.waiting import WAITING, BlockedOn, Node, is_extra
 
 FOCUSED = ("ready", "asking")
 
@@ -154,20 +154,20 @@ class Admission:
                 self._kept_tokens.update(demand.uses)
                 self._cpus_kept = self._cpus_kept or node.blocked_on == "cpus"
 
-    def obstacle(self, node: Node) -> str:
-        """What, other than cards, keeps a ready job from starting: a key, empty for nothing."""
+    def obstacle(self, node: Node) -> BlockedOn | None:
+        """What, other than cards, keeps a ready job from starting."""
         demand = node.job.demand
         for token, count in Counter(demand.uses).items():
             taken = self._attempts.tokens[token] + self._kept_tokens[token]
             if taken + count > self._limits.get(token, 1):
                 return "tokens"
         if node.job.service:
-            return "" if self._room_for(node) else "room"
+            return None if self._room_for(node) else "room"
         cpus, taken = cpus_of(demand), self._attempts.cpus
         # A job that wants more than is allowed runs, alone.
         if cpus and (self._cpus_kept or (taken and taken + cpus > self._cpus)):
             return "cpus"
-        return ""
+        return None
 
     def _place(self, node: Node, demand: Demand) -> None:
         """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""

@@ -261,7 +261,7 @@ class Jobs:
                 if not service.waiters and service.state in ("ready", "asking"):
                     self.leave(service)
                     service.state = "idle"
-        node.skipped, node.blocked_on = 0, ""
+        node.skipped, node.blocked_on = 0, None
 
     def retry_due(self, name: str) -> None:
         node = self.nodes.get(name)

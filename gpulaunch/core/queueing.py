@@ -25,7 +25,7 @@ from gpulaunch.core.effects import Effects
 from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.model import AttemptId, Demand, Instant
-from gpulaunch.core.waiting import Key, Node
+from gpulaunch.core.waiting import BlockedOn, Key, Node
 from gpulaunch.core.why import Why
 
 NO_BOUND = 1 << 60
@@ -166,15 +166,15 @@ class Queueing(Admission):
             return "a service cannot wait in a queue: it runs beside other jobs"
         return ""
 
-    def obstacle(self, node: Node) -> str:
-        """What keeps a ready job from being handed over: a key, empty for nothing."""
+    def obstacle(self, node: Node) -> BlockedOn | None:
+        """What keeps a ready job from being handed over."""
         if len(self._attempts) >= self.most:
             return "turn"
         demand = node.job.demand
         taken = self._attempts.gpus + demand.gpus
         if demand.gpus and self.limit is not None and (self._kept_cards or taken > self.limit):
             return "cards"
-        return "" if demand in self._shares else super().obstacle(node)
+        return None if demand in self._shares else super().obstacle(node)
 
 
 def _turn(node: Node) -> tuple[Key, int]:

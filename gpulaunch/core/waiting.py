@@ -22,6 +22,10 @@ NodeState: TypeAlias = Literal[
 """Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
 `asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
 
+BlockedOn: TypeAlias = Literal["tokens", "room", "cpus", "cards", "turn"]
+"""What a ready job lacks: tokens, room for a service and its dependants, CPUs, cards, or its turn
+in the engine's queue."""
+
 UNCOUNTED = 1 << 30
 """A job's blockers before they are counted: so many that settled jobs cannot bring them to 0."""
 
@@ -54,7 +58,7 @@ class Node:
     borrowed_key: Key | None = None
     blockers: int = UNCOUNTED
     skipped: int = 0
-    blocked_on: str = ""
+    blocked_on: BlockedOn | None = None
     excluded: bool = False
     fresh_from: int = 1
     needs: tuple[Node, ...] = ()

@@ -136,9 +136,9 @@ def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
 def _ignore_the_tokens(patch: pytest.MonkeyPatch) -> None:
     obstacle = admission.Admission.obstacle
 
-    def broken(self: admission.Admission, node: object) -> str:
+    def broken(self: admission.Admission, node: object) -> str | None:
         found = obstacle(self, node)  # type: ignore[arg-type]
-        return "" if found == "tokens" else found
+        return None if found == "tokens" else found
 
     patch.setattr(admission.Admission, "obstacle", broken)
 
@@ -265,9 +265,9 @@ def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyP
 def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:
     obstacle = queueing.Queueing.obstacle
 
-    def broken(self: queueing.Queueing, node: object) -> str:
+    def broken(self: queueing.Queueing, node: object) -> str | None:
         found = obstacle(self, node)  # type: ignore[arg-type]
-        return "" if found == "turn" else found
+        return None if found == "turn" else found
 
     patch.setattr(queueing.Queueing, "obstacle", broken)
 
@@ -275,15 +275,17 @@ def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:
 def _forget_the_limit_of_cards(patch: pytest.MonkeyPatch) -> None:
     obstacle = queueing.Queueing.obstacle
 
-    def broken(self: queueing.Queueing, node: object) -> str:
+    def broken(self: queueing.Queueing, node: object) -> str | None:
         found = obstacle(self, node)  # type: ignore[arg-type]
-        return "" if found == "cards" else found
+        return None if found == "cards" else found
 
     patch.setattr(queueing.Queueing, "obstacle", broken)
 
 
 def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queueing.Queueing, "obstacle", lambda self, node: "turn" * len(self._attempts))
+    patch.setattr(
+        queueing.Queueing, "obstacle", lambda self, node: "turn" if self._attempts else None
+    )
 
 
 def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
