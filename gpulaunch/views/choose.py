@@ -1,4 +1,4 @@
-"""Which view a run gets: live on a terminal that can redraw, else a line per event."""
+"""Chooses a run's view: live on a terminal that can redraw, else a line per event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def choose_view(
     json: bool = False,
     earlier: Mapping[str, float] | None = None,
 ) -> View:
-    """The view that fits: live on a terminal that can redraw, else a line per event.
+    """Return the view that fits the stream: live if it can redraw, else a line per event.
 
     `earlier`: how long jobs took in earlier runs, for the estimate.
     """

@@ -1,4 +1,4 @@
-"""The end of a run for people, on one screen however many failed: what, why, and how to go on."""
+"""Prints the end of a run on one screen: what failed, why, and how to go on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LINES = 40
-"""Of what is no terminal."""
+"""Lines of the summary where standard error is no terminal."""
 EACH = 4
-"""Cards whose use is given one by one."""
+"""Cards whose use is shown one by one; with more, only the least and the most busy."""
 _LABEL = 10
 _STATES: tuple[tuple[JobState, str], ...] = (
     ("succeeded", "green"),
@@ -32,7 +32,7 @@ _STATES: tuple[tuple[JobState, str], ...] = (
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """Failures first, what it came to last: the end of a long output is what people see."""
+    """Print failures first and totals last: people see the end of a long output."""
     foot = [*_skipped(summary), *_totals(summary)]
     room = (console.height if console.is_terminal else LINES) - 2  # the report, the shell's prompt
     told = _told(summary, room - sum(_height(console, line) for line in foot), console)
@@ -49,7 +49,7 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EndLine:
-    """`text` behind a right-aligned label. `whole`: never cut, so that it can be copied."""
+    """A line: `text` after a right-aligned label. `whole`: never cut, so that it can be copied."""
 
     label: str = ""
     text: str | Text = ""
@@ -62,11 +62,13 @@ class EndLine:
 
 
 def _told(summary: Summary, room: int, console: Console) -> list[list[EndLine]]:
-    """What is told of each kind of failure: of as many as find room in short, then of the first
-    ones all that there is."""
+    """Return the lines of each kind of failure that fit into `room` lines.
+
+    As many kinds as possible get short lines; then the first ones get their details.
+    """
     told: list[list[EndLine]] = []
     if len(summary.failed) > 1:
-        room -= 2  # for what says how many more there are
+        room -= 2  # for the lines that count the rest
     for detail in range(3):
         advised: set[str] = set()
         for at, failed in enumerate(summary.failed):
@@ -86,16 +88,17 @@ def _height(console: Console, line: EndLine) -> int:
 
 
 def print_report(console: Console, path: str) -> None:
-    """Where the run's report is: a line of the summary that comes once it is written."""
+    """Print where the run's report is, once it is written."""
     from rich.text import Text
 
     _say(console, EndLine("report", Text(words.visible(path)), "dim", whole=True))
 
 
 def _lines_of(failed: Failed, detail: int, advise: bool) -> list[EndLine]:
-    """`detail`: 0 how and what shows it, 1 also its log and what to do, 2 everything.
+    """Return the lines of one kind of failure.
 
-    `advise`: its advice has not been given yet.
+    `detail`: 0 how it ended and the evidence, 1 also its log and advice, 2 everything. `advise`:
+    its advice has not been shown yet.
     """
     from rich.text import Text
 
@@ -169,7 +172,7 @@ def _totals(summary: Summary) -> list[EndLine]:
 def _cards_line(summary: Summary) -> str:
     kind = "simulated card" if summary.simulated else "card"
     hours = f"{summary.gpu_hours:,.2f}" if summary.gpu_hours < 10 else f"{summary.gpu_hours:,.0f}"
-    if summary.nodes:  # what else those cards did is not known
+    if summary.nodes:  # other users' jobs may use a cluster's cards too
         nodes = several(summary.nodes, "node")
         return f"{several(len(summary.cards), kind)} on {nodes}, {hours} GPU-hours"
     busy = _percent(summary.busy or 0.0)
@@ -180,7 +183,7 @@ def _cards_line(summary: Summary) -> str:
 
 
 def _each(summary: Summary) -> str:
-    """`GPU 0: 90 %, GPU 1: 97 %`; of many cards, the least and the most busy."""
+    """Return each card's use: `GPU 0: 90 %, GPU 1: 97 %`; of many, the least and most busy."""
     named = [(name.removeprefix("simulated "), use.share) for name, use in summary.cards]
     if len(named) > EACH:
         least, most = min(named, key=lambda n: n[1]), max(named, key=lambda n: n[1])

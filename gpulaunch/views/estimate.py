@@ -1,11 +1,11 @@
-"""How long a run still takes, guessed from how long its finished jobs took. Pure.
+"""Estimates how long a run still takes from how long its finished jobs took. Pure.
 
 Per group of jobs (one entry of the job file): the mean time of those that succeeded, by cost where
-all have one, in this run and in an earlier one of the same file. Never from fewer than three. What
-is left is done as many jobs at once as so far.
+all have one, in this run and in an earlier one of the same file; never from fewer than three. The
+rest is assumed to run as many jobs at once as so far.
 
-The range holds four times of five, as far as jobs to come are like those that finished: it comes
-from how much those differed, and from how few they were.
+The range is right four times in five, if jobs to come are like those that finished: it follows from
+how much those differed, and from how few they were.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpulaunch.core.model import AttemptId, Instant
 
 MIN_JOBS_FINISHED = 3
 KNOWN_SHARE = 0.75
-"""Silent unless at least this share of the jobs left is in groups with enough finished ones."""
+"""The share of the jobs left that must be in groups with enough finished ones for an estimate."""
 
 
 FOUR_OF_FIVE = 1.28
@@ -29,7 +29,7 @@ FOUR_OF_FIVE = 1.28
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Seconds still to go: the guess, and between what it lies."""
+    """Seconds still to go: the estimate, and its range from `low` to `high`."""
 
     seconds: float
     low: float
@@ -38,8 +38,8 @@ class Ahead:
 
 @dataclass(slots=True)
 class DurationGroup:
-    """Finished: how many, the sums of their seconds and costs, of those squared and multiplied.
-    Left: how many and their costs."""
+    """A group's finished jobs (their number, sums of seconds and costs, of squares and products)
+    and those left (their number and the sum of their costs)."""
 
     done: int = 0
     seconds: float = 0.0
@@ -62,7 +62,7 @@ class DurationGroup:
 
     @property
     def variance(self) -> float:
-        """Of one job's seconds about what `mean` expects of it; of at least two finished ones."""
+        """The variance of a job's seconds about `mean`, from at least two finished jobs."""
         if self.costed and self.done_cost > 0:
             rate = self.seconds / self.done_cost
             rest = self.seconds_squared - 2 * rate * self.seconds_by_cost
@@ -72,7 +72,7 @@ class DurationGroup:
         return max(0.0, rest / (self.done - 1))
 
     def mean(self, cost: float) -> float:
-        """Expected seconds of one job of this group."""
+        """Return the expected seconds of a job of this group with that cost."""
         if self.costed and self.done_cost > 0:
             return self.seconds * cost / self.done_cost
         return self.seconds / self.done
@@ -104,7 +104,7 @@ class Estimate:
         return len(self._queued)
 
     def seed(self, ledger: Ledger) -> None:
-        """Begin in the middle: what a ledger holds already. Its past speeds count as well."""
+        """Start from a ledger's jobs and attempts; those that finished count as well."""
         for job in ledger.jobs.values():
             if job.state in ("waiting", "running") and not job.vanished:
                 self._add(job)
@@ -140,7 +140,7 @@ class Estimate:
                 self._end(attempt, at, ledger)
 
     def ahead(self, now: Instant) -> Ahead | None:
-        """None: too little is known to say."""
+        """Return the estimate of the run's rest; None if too little is known."""
         waiting = {number: (g.left, g.left_cost) for number, g in self._groups.items() if g.left}
         if not waiting or self._began is None:
             return None
@@ -151,7 +151,7 @@ class Estimate:
         work = sum(
             self._groups[n].mean(waiting[n][1] / waiting[n][0]) * waiting[n][0] for n in known
         )
-        # What is not known is taken to be like what is.
+        # Groups with too few finished jobs are assumed to be like the others.
         scale = total / sum(waiting[n][0] for n in known)
         begun, longest = self._under_way(now)
         at_once = (self._busy + self._elapsed_under_way(now)) / max(
@@ -165,19 +165,19 @@ class Estimate:
         return Ahead(guess, low, high)
 
     def _doubt(self, group: int, left: int) -> float:
-        """The variance of what the group's jobs still take together, that of its mean included."""
+        """Return the variance of the time that the group's jobs left take, that of its mean too."""
         known = self._groups[group]
         return known.variance * left * (1 + left / known.done)
 
     def expected(self, name: str) -> float | None:
-        """Seconds that this unfinished job takes, by its group's; None: too little is known."""
+        """Return the seconds that this unfinished job takes by its group's mean, or None."""
         member = self._left.get(name)
         if member is None or self._groups[member[0]].done < MIN_JOBS_FINISHED:
             return None
         return self._groups[member[0]].mean(member[1])
 
     def _under_way(self, now: Instant) -> tuple[float, float]:
-        """Of running jobs: the seconds of expected work that are done, the longest still ahead."""
+        """Return of running jobs the expected seconds already done, and the longest rest of one."""
         begun, longest = 0.0, 0.0
         for attempt, since in self._running.items():
             member = self._left.get(attempt.job)
@@ -216,7 +216,7 @@ class Estimate:
         self._groups.setdefault(job.group, DurationGroup()).count(seconds, job.cost)
 
     def _recall(self, job: JobRecord) -> None:
-        """An earlier run's time of this job counts as if it had finished once."""
+        """Count an earlier run's time of this job as that of a finished job."""
         seconds = self._earlier.pop(job.name, None)
         if seconds is not None and not job.service:
             self._count(job, seconds)

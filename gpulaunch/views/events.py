@@ -1,4 +1,4 @@
-"""What a run tells people as it goes: facts in, lines of words out. Knows no stream, no colour.
+"""Turns a run's facts into lines for people as it goes. Knows no stream, no colour.
 
 Owns which facts deserve a line, and folds bursts (10,000 jobs skipped for one cause) into one.
 """
@@ -27,7 +27,7 @@ Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 
 BURST, QUEUED = 3, "queued"
 DRAINING = 2.0
-"""Seconds that a card's memory may take to be given back before it is worth a word."""
+"""Seconds for a card's memory to drain before a line reports that it has not."""
 _OPENING = (f.RunOpened, f.JobAdded, f.JobVanished, f.JobRequeued)
 _UNUSABLE: dict[GpuState, str] = {
     "elsewhere": "in use by another launcher",
@@ -38,9 +38,9 @@ _UNUSABLE: dict[GpuState, str] = {
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """`verb`, then how long it took (None: not a span), whom it is about, and the details.
+    """A line: `verb`, `seconds` that it took (None: no span), the `subject`, the `detail`.
 
-    `loud`: also for those who asked for failures alone.
+    `loud`: shown with `--quiet` too.
     """
 
     utc: float
@@ -84,7 +84,7 @@ class LineFormatter:
         return lines
 
     def flush(self) -> list[EventLine]:
-        """The lines that were held back to see whether more of their kind would come."""
+        """Return the lines that were held back to be folded with more of their kind."""
         burst, self._burst = self._burst, []
         if len(burst) <= BURST:
             return burst
@@ -94,7 +94,7 @@ class LineFormatter:
         return [EventLine(first.utc, first.tone, first.verb, jobs, detail)]
 
     def waits(self, now: Instant, ledger: Ledger) -> list[EventLine]:
-        """Said once of each card whose memory is all that the run waits for."""
+        """Return lines, once for each card, if draining memory is all that the run waits for."""
         due = self.waits_at
         if due is None or now.mono < due or ledger.counts["running"]:
             return []
@@ -106,7 +106,7 @@ class LineFormatter:
 
     @property
     def waits_at(self) -> float | None:
-        """When `waits` may next have something to say (monotonic)."""
+        """The monotonic time from which `waits` may return a line; None for never."""
         return min(self._draining.values()) + DRAINING if self._draining else None
 
     @property
@@ -150,14 +150,14 @@ class LineFormatter:
         return _about_run(fact, at, ledger)
 
     def _attempt_of(self, name: str, ledger: Ledger) -> AttemptRecord | None:
-        """Whose end this follows from. The ledger may be ahead: the next attempt may be in it."""
+        """Return the attempt whose end a fact follows from; the ledger may have a newer one."""
         ended = self._ended.pop(name, None)
         return ledger.attempt(ended) if ended else _last_attempt(ledger.jobs[name])
 
     def _card(
         self, uuid: str, state: GpuState, why: str, at: Instant, ledger: Ledger
     ) -> EventLine | None:
-        """A line when a card becomes unusable, or is used after that; looking again is no news."""
+        """Return a line if a card becomes unusable, or is used again; None for anything else."""
         self._draining.pop(uuid, None)
         if state == "draining":
             self._draining[uuid] = at.mono
@@ -172,7 +172,7 @@ class LineFormatter:
 
 
 def unusable(state: GpuState, why: str) -> str:
-    """Why a card is not used: `set aside: its memory did not drain`."""
+    """Return why a card is not used: `set aside: its memory did not drain`."""
     kind = _UNUSABLE.get(state, state)
     return f"{kind}: {words.visible(why)}" if why else kind
 
@@ -184,7 +184,7 @@ def _line(
 
 
 def _alike(one: EventLine, other: EventLine) -> bool:
-    """What is queued has needs of its own, job by job."""
+    """Whether two lines may be folded; queued jobs may, although their details differ."""
     return one.verb == other.verb and (one.detail == other.detail or one.verb == QUEUED)
 
 
@@ -226,7 +226,7 @@ def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> 
 
 
 def _cause(fact: f.JobDelayed, attempt: AttemptRecord) -> str:
-    """What cut the attempt short; that it was is said by the line's verb."""
+    """Return what cut the attempt short, to follow the line's verb."""
     match attempt.outcome:
         case Interrupted(by):
             return by
@@ -259,7 +259,7 @@ def _settled(
         f"attempt {number}" if number > 1 else "",
         f"{several(left, 'process', 'processes')} left behind, killed" if left else "",
     ]
-    # What never ran has no time; a hundred that could not be started for one cause are told once.
+    # A job that never ran has no time: equal lines of a hundred such jobs are folded into one.
     seconds = None if isinstance(attempt.outcome, NotStarted) else attempt.seconds
     return _line(at, tone, verb, fact.name, ", ".join(filter(None, parts)), seconds)
 
@@ -274,7 +274,7 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
             what = "running jobs are killed" if now else "no new jobs, running ones are ended"
             return _line(at, "warn", "stopping", what, why)
         case f.Noted(text, job):
-            # What concerns the whole run, such as that somebody could not be told of it.
+            # A note on the whole run, such as a notification that failed.
             return replace(_line(at, "warn", "note", job or "", text), loud=job is None)
         case f.RunClosed(state, reason):
             tone: Tone = "good" if state == "succeeded" else "bad"
@@ -284,7 +284,7 @@ def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
 
 
 def tally(ledger: Ledger) -> str:
-    """`988 succeeded, 10 failed, 2 skipped`; states without a job are left out."""
+    """Return the counts of states that have jobs: `988 succeeded, 10 failed, 2 skipped`."""
     states: tuple[JobState, ...] = (
         "succeeded",
         "failed",
@@ -300,7 +300,7 @@ def tally(ledger: Ledger) -> str:
 
 
 def _last_attempt(job: JobRecord) -> AttemptRecord | None:
-    """The last ended attempt of the job's present round (since it was last requeued)."""
+    """Return the last ended attempt since the job was last requeued; None if there is none."""
     ended = [attempt for attempt in job.attempts[job.budget_from - 1 :] if attempt.ended]
     return ended[-1] if ended else None
 

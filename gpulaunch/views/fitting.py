@@ -1,4 +1,4 @@
-"""Whether a table stands on a screen in whole columns."""
+"""Checks whether a table fits a screen without cut cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDLESS = 1_000_000
 
 
 def fits(console: Console, table: Table, last: int | None = None) -> bool:
-    """Whether no cell need be cut or folded; of the last column, `last` columns are enough."""
+    """Whether no cell need be cut or folded; `last` columns are enough for the last one."""
     from rich.measure import Measurement
 
     if console.width >= UNBOUNDED:

@@ -1,4 +1,4 @@
-"""A run's jobs in groups that say the same: what failed alike, what waits for the same. Pure.
+"""Groups a run's jobs that failed alike or wait for the same. Pure.
 
 However many jobs there are, the groups are few: a person reads each sentence once.
 """
@@ -16,14 +16,14 @@ from gpulaunch.failure.classes import title_of
 from gpulaunch.views import words
 
 BEGINNING = 60
-"""Characters of a line by which it is known in a sentence that may hold it shortened."""
+"""Characters of an evidence line that show it is in a sentence already, perhaps shortened."""
 _NAME = re.compile(r"[^\s,;:()]+")
 _NUMBER = re.compile(r"\d+(?::\d\d)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Jobs of which the same is to be said: `text`, and of failures the line that shows it."""
+    """Jobs with one sentence in common, `text`; of failures also the line that shows it."""
 
     text: str
     names: tuple[str, ...]
@@ -31,20 +31,20 @@ class Alike:
 
 
 def evidence_of(job: JobRecord) -> str:
-    """The line that shows why the job failed; empty where nothing is known, or it did not."""
+    """Return the line that shows why the job failed; empty if unknown, or if it did not fail."""
     last = _last(job)
     return last.evidence if last is not None and job.state == "failed" else ""
 
 
 def shown(said: str, attempt: AttemptRecord) -> str:
-    """How an attempt ended, `said` in words, with the line that shows it; that line once."""
+    """Return how an attempt ended, `said` in words, with the line that shows it, but only once."""
     if not attempt.evidence or attempt.evidence[:BEGINNING] in said:
         return said
     return f"{said}: {attempt.evidence}"
 
 
 def how(job: JobRecord) -> str:
-    """How a failed job ended, in words, without the line that shows it."""
+    """Return how a failed job ended, in words, without the line that shows it."""
     last = _last(job)
     if last is None:
         return job.reason or "never started"
@@ -57,7 +57,7 @@ def how(job: JobRecord) -> str:
 
 
 def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
-    """Failed jobs by failure class, status and what shows it, the most frequent first."""
+    """Return failed jobs grouped by failure class, status and evidence, the most frequent first."""
     members: dict[tuple[object, ...], list[JobRecord]] = {}
     for job in jobs:
         last, text, evidence = _last(job), how(job), evidence_of(job)
@@ -74,9 +74,9 @@ def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
 def reasons(
     jobs: Iterable[JobRecord], reason: Callable[[JobRecord], str], ledger: Ledger
 ) -> list[Alike]:
-    """Jobs by what is said of them, the most frequent first.
+    """Return jobs grouped by their sentences, the most frequent first.
 
-    Sentences that differ in names of jobs and in numbers alone count as one (`needs fold-*, which
+    Sentences that differ only in names of jobs and in numbers are one group (`needs fold-*, which
     is running`).
     """
     members: dict[str, list[tuple[str, str]]] = {}
@@ -94,7 +94,7 @@ def _sorted(groups: Iterable[Alike]) -> list[Alike]:
 
 
 def _without(text: str, own: Sequence[str]) -> str:
-    """The text without the job's own name, values and numbers; short ones as words of their own."""
+    """Return the text without the job's own name, values and numbers; short ones as whole words."""
     text = without_own(text, own)
     for value in own:
         if 0 < len(value) < MIN_BREAKER:
@@ -107,17 +107,17 @@ def _last(job: JobRecord) -> AttemptRecord | None:
 
 
 def _status(attempt: AttemptRecord) -> Status | None:
-    """With what its process ended, where that is how the attempt did."""
+    """Return the process's status if that is the attempt's outcome; else None."""
     return attempt.outcome if isinstance(attempt.outcome, (Exited, Signaled)) else None
 
 
 def _shape(text: str, names: Mapping[str, object]) -> str:
-    """The sentence without what may vary in it."""
+    """Return the sentence without names of jobs and numbers."""
     return _NAME.sub(lambda found: "*" if found[0] in names else _NUMBER.sub("0", found[0]), text)
 
 
 def _folded(texts: Sequence[str]) -> str:
-    """One sentence for several of one shape: where their words differ, what those have alike."""
+    """Return one sentence for several of one shape, with patterns where their words differ."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) == 1:
         return distinct[0]
@@ -127,7 +127,7 @@ def _folded(texts: Sequence[str]) -> str:
 
 
 def _alike(texts: Sequence[str]) -> str:
-    """`fold-*` of fold-a and fold-b; a number is not cut in two."""
+    """Return a pattern for words: `fold-*` of fold-a and fold-b; numbers give a range."""
     if all(text.isdecimal() for text in texts):
         least, most = min(map(int, texts)), max(map(int, texts))
         return f"{least}" if least == most else f"{least} to {most}"

@@ -1,4 +1,4 @@
-"""One line per event with its time: where there is no terminal, and for detached runs.
+"""Writes one line per event with its time: without a terminal, and for detached runs.
 
 2026-11-20 07:42:15  started               fold-1ubq  GPU 1
 2026-11-20 07:42:57  succeeded      0:42  fold-1ubq  GPU 1
@@ -22,9 +22,9 @@ from gpulaunch.views.terminal import SafeStream
 HELD = 0.25
 """Seconds that a burst is held back for more of its kind."""
 BLOCKED = 0.5
-"""Seconds until a reader that takes nothing is asked again."""
+"""Seconds between two tries to write to a reader that takes nothing."""
 PIECE = 1024
-"""Characters: at most the 4096 bytes that a pipe which is ready takes without blocking."""
+"""Characters of one write: at most the 4096 bytes that a ready pipe takes without blocking."""
 
 _COLORS: dict[Tone, str] = {"good": "32", "bad": "31;1", "warn": "33", "calm": "36", "start": "2"}
 
@@ -71,7 +71,7 @@ class LineView:
         self._unwritten.extend(f"{self._text(line)}\n" for line in shown)
 
     def _write(self, wait: bool = False) -> None:
-        """What the reader takes now; a stalled one (`| less`) must not keep jobs from starting."""
+        """Write what the reader takes now: a stalled one (`| less`) must not delay jobs."""
         while self._unwritten and (wait or self._stream.writable_now()):
             piece = self._unwritten.popleft()
             while self._unwritten and len(piece) + len(self._unwritten[0]) < PIECE:

@@ -1,4 +1,4 @@
-"""What attempts used, in words. What was not measured is not mentioned: no zeros in its place."""
+"""Puts what attempts used into words. Leaves out what was not measured, instead of a zero."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpulaunch.views import words
 def use_of_one(use: AttemptUse) -> str:
     """`GPU memory at most 71.2 GiB, 63 % utilised, 12.1 GiB resident, 2:03:11 of CPU time`."""
     parts = []
-    # Over before a look met it on its card: its figures there are no measure of it.
+    # The attempt ended before the sampler saw it on its card: the card's figures are not its own.
     missed = use.peak_gpu_memory == 0
     if use.peak_gpu_memory:
         parts.append(f"GPU memory at most {size(use.peak_gpu_memory)}")
@@ -26,9 +26,9 @@ def use_of_one(use: AttemptUse) -> str:
 
 
 def use_of_all(measured: Measured) -> str:
-    """Of the whole run: peaks with whose they were, and means over the time that cards were had.
+    """Return the whole run's use: peaks with their jobs, and means over the cards' leased time.
 
-    Per attempt is meant: the sums over attempts that ran at once are not known to have come to it.
+    Peaks are of one attempt: the sum of attempts that ran at once is not known.
     """
     uses = list(measured.uses.values())
     parts = []

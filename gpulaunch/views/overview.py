@@ -1,7 +1,7 @@
-"""A run's jobs on one screen, whatever their number: groups, a few names, what is left out.
+"""Shows any number of jobs on one screen: groups, a few names, how many are left out.
 
-Owns which lines are worth their place; the words come from `groups` and `words`. On a terminal no
-line is wider than it is, elsewhere none is cut.
+Owns the choice of lines; the words come from `groups` and `words`. On a terminal lines are cut to
+its width, elsewhere none is cut.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 NAMES = 3
 """Jobs of a group that are named."""
 MIN_LINES = 6
-"""Lines for the jobs, however low the screen is."""
+"""Lines for the jobs at least, on however small a screen."""
 _BEGINNING = re.compile(r"(?<![\w…./~-])(?:/[^\s/'\"]+)+(?=/[^\s/'\"]+/[^\s/'\"])")
-"""Of a whole path, what stands before its last directory."""
+"""The part of an absolute path before its last directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewItem:
-    """Lines that belong together: of `jobs` jobs, the first one behind `label`.
+    """Lines that belong together, about `jobs` jobs; the first line follows `label`.
 
     `names` of the jobs end the first line, or are the second where that one is too narrow.
     """
@@ -42,7 +42,7 @@ class OverviewItem:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The jobs of one state. `more` is said of those that find no place: `more failed`."""
+    """The jobs of one state. `more`, as in `more failed`, counts those that are left out."""
 
     state: str
     style: str
@@ -50,7 +50,7 @@ class Section:
 
 
 def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
-    """A section of groups, each with its number."""
+    """Return a section of groups, each with its number of jobs."""
     items = []
     for group in groups:
         text = words.visible(group.text)
@@ -64,14 +64,14 @@ def grouped(state: str, style: str, groups: Sequence[Alike]) -> Section:
 
 
 def listed(state: str, style: str, lines: Sequence[str]) -> Section:
-    """A section with a line for each of its jobs."""
+    """Return a section with a line for each of its jobs."""
     first = f"{words.count(len(lines))} {state}"
     items = tuple(OverviewItem("" if n else first, 1, (line,)) for n, line in enumerate(lines))
     return Section(state, style, items)
 
 
 def fitted(item: OverviewItem, columns: int) -> OverviewItem:
-    """The item with its names in its lines: a reason however long hides none of them."""
+    """Return the item with its names in its lines, so that a long reason hides none of them."""
     from rich.cells import cell_len
 
     if not item.names:
@@ -83,8 +83,10 @@ def fitted(item: OverviewItem, columns: int) -> OverviewItem:
 
 
 def chosen(sections: Sequence[Section], room: int) -> list[int]:
-    """How many items of each section are shown in so many lines: of each the first, then of those
-    that come first the next, in turns."""
+    """Return how many items of each section fit into `room` lines: each one's first, then more.
+
+    The sections take turns, in their order.
+    """
     shown = [0] * len(sections)
     free = max(room, MIN_LINES)
     going = True
@@ -94,7 +96,7 @@ def chosen(sections: Sequence[Section], room: int) -> list[int]:
             if shown[at] == len(section.items):
                 continue
             rest = len(section.items) - shown[at] - 1
-            before = shown[at] and 1  # the line that tells of the rest is there already
+            before = shown[at] and 1  # the line that counts the rest is there already
             cost = len(section.items[shown[at]].lines) + (1 if rest else 0) - before
             if cost <= free:
                 shown[at] += 1
@@ -104,7 +106,7 @@ def chosen(sections: Sequence[Section], room: int) -> list[int]:
 
 
 def print_sections(console: Console, sections: Sequence[Section], room: int) -> None:
-    """As much of them as `room` lines hold, and how many jobs are not named."""
+    """Print as much of the sections as `room` lines hold, and how many jobs are left out."""
     from rich.text import Text
 
     width = max((len(item.label) for one in sections for item in one.items), default=0)
@@ -126,9 +128,9 @@ def print_sections(console: Console, sections: Sequence[Section], room: int) -> 
 
 
 def put(console: Console, text: Text) -> None:
-    """One line, cut where a terminal ends; its width elsewhere is no limit.
+    """Print one line, cut at a terminal's width; elsewhere at none.
 
-    Paths give up their beginnings first: what a line says is in their ends, and behind them.
+    Paths lose their beginnings first: their ends, and what follows them, say more.
     """
     from rich.text import Text
 
@@ -139,5 +141,5 @@ def put(console: Console, text: Text) -> None:
 
 
 def height_of(console: Console, text: Text) -> int:
-    """How many lines of the screen a line takes that is not cut."""
+    """Return how many rows of the screen an uncut line takes."""
     return max(1, -(-text.cell_len // console.width))

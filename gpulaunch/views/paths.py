@@ -1,4 +1,4 @@
-"""What views ask of a run's directory: a few paths. `journal.rundir.RunDir` answers."""
+"""The paths of a run's directory that views need; `journal.rundir.RunDir` has them."""
 
 from __future__ import annotations
 

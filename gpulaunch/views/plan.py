@@ -1,7 +1,7 @@
-"""`check` and `--dry-run`: what would be run, where, and how. Starts nothing.
+"""Prints what `check` and `--dry-run` show: what would run, where, and how. Starts nothing.
 
-Takes a plan's pieces, so that it needs not know how a job file is read.
-What is known only when a job starts stands as `{{out}}` in the commands.
+Takes a plan's parts, so that it need not know how a job file is read.
+Values that are known only when a job starts stand as `{{out}}` in the commands.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plan_json(
     jobs: Sequence[Job],
     engine: str = "local",
 ) -> dict[str, Any]:
-    """The plan for machines. Durations in seconds, memory in bytes; environments are left out.
+    """Return the plan as JSON. Durations in seconds, memory in bytes; environments are left out.
 
     `cards` says in words on what the jobs run; `gpus` are the cards, where they are known.
     """
@@ -87,7 +87,7 @@ def _job_json(job: Job) -> dict[str, Any]:
 
 
 def _worker_json(worker: Worker, key: str) -> dict[str, Any]:
-    """`key`: jobs of the same one may follow each other in one process."""
+    """Return a worker as JSON. Jobs with the same `key` may follow each other in one process."""
     return {
         "key": key,
         "function": worker.function or None,
@@ -99,7 +99,7 @@ def _worker_json(worker: Worker, key: str) -> dict[str, Any]:
 
 
 def command(run: Command | tuple[Command, ...]) -> str:
-    """As a person would type it; a list is quoted for a shell, its slots are not."""
+    """Return a command as a person would type it; a list is quoted for a shell, slots are not."""
     if not isinstance(run, tuple):
         return _shown(run)
     return " ".join(
@@ -127,7 +127,7 @@ def print_plan(
     jobs: Sequence[Job],
     engine: str = "local",
 ) -> None:
-    """The run in a line, then each group of jobs: how many, what each takes, first commands."""
+    """Print the run in a line, then each group of jobs: how many, their needs, first commands."""
     from rich.text import Text
 
     total = several(len(jobs), "job")
@@ -146,7 +146,7 @@ def print_plan(
 
 
 def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
-    """By entry of the job file, in its order."""
+    """Return the jobs grouped by entry of the job file, in its order."""
     groups: dict[int, list[Job]] = {}
     for job in jobs:
         groups.setdefault(job.group, []).append(job)
@@ -177,7 +177,7 @@ def _what_runs(job: Job) -> str:
 
 
 def _workers_of(group: Sequence[Job]) -> list[str]:
-    """`a worker`, or of how many kinds: each of them loads by itself."""
+    """Return words about the group's workers: one kind, or how many; each kind loads by itself."""
     kinds = {job.demand.worker for job in group if job.worker is not None}
     if not kinds:
         return []
@@ -185,13 +185,13 @@ def _workers_of(group: Sequence[Job]) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """A script of several lines on one, its line ends shown; long ones cut."""
+    """Return a script on one line, with its line ends shown; a long one is cut."""
     script = " ⏎ ".join(line.strip() for line in text.strip().splitlines())
     return words.clip(words.visible(script), MAX_COMMAND_CHARACTERS)
 
 
 def _needs_of(group: Sequence[Job]) -> list[str]:
-    """What every job of the group takes and waits for; where they differ, from least to most."""
+    """Return what the group's jobs take and wait for; where they differ, from least to most."""
     each = " each" if len(group) > 1 else ""
     demands = [job.demand for job in group]
     memories = [demand.gpu_memory or None for demand in demands]
@@ -214,7 +214,7 @@ def _needs_of(group: Sequence[Job]) -> list[str]:
 
 
 def _told_of(group: Sequence[Job], engine: str) -> list[str]:
-    """All that the engine is told; of the first job where they differ."""
+    """Return all settings for the engine; the first job's if the jobs differ."""
     told = [", ".join(map(words.visible, _told(job, engine))) for job in group]
     if not any(told):
         return []
@@ -223,7 +223,7 @@ def _told_of(group: Sequence[Job], engine: str) -> list[str]:
 
 
 def _told(job: Job, engine: str) -> tuple[str, ...]:
-    """What the engine is told of the job: `partition gpu`, `--mem=64G`."""
+    """Return a job's settings for the engine: `partition gpu`, `--mem=64G`."""
     return tuple(
         word if word.startswith("-") else f"{key} {word}"
         for key, given in job.engine.get(engine, {}).items()
@@ -232,7 +232,7 @@ def _told(job: Job, engine: str) -> tuple[str, ...]:
 
 
 def _span(values: Sequence[Number | None], show: Callable[[Number], str], phrase: str) -> list[str]:
-    """`timeout 30 min to 2 h`: from least to most, and whether some jobs have none."""
+    """Return a range in words, and if some jobs have no value: `timeout 30 min to 2 h`."""
     known = [value for value in values if value is not None]
     if not known:
         return []
@@ -254,7 +254,7 @@ def _cards_needed(group: Sequence[Job]) -> str:
 
 
 def _listed(word: str, names: Sequence[tuple[str, ...]]) -> list[str]:
-    """`needs a, b`, or the first job's as an example where they differ."""
+    """Return names in words: `needs a, b`; the first job's as an example if the jobs differ."""
     if not any(names):
         return []
     listed = listing(map(words.visible, names[0]))

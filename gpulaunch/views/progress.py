@@ -31,9 +31,9 @@ CLOCK = 1.0
 NARROW = 60
 TIME_WIDTH = 8
 MAX_LINES_PER_REDRAW = 200
-"""Lines printed in one redraw: some 30 ms, in which the run is not driven."""
+"""Lines printed in one redraw: some 30 ms, during which the run stands still."""
 BAR = 80
-"""Columns at most. A wider terminal leaves room, so that narrowing it a little wraps nothing."""
+"""Columns of the bar at most, so that making a wide terminal narrower wraps nothing."""
 
 _MARKS: dict[Tone, tuple[str, str]] = {
     "good": ("✓", "green"),
@@ -48,7 +48,7 @@ _VERB_AFTER = frozenset(
 )
 _OTHER: tuple[JobState, ...] = ("skipped", "cancelled")
 _UNSAID = frozenset({"queued", "started", "planned"})
-"""What the lower part shows anyway."""
+"""Verbs of events without a line, since the lower part shows them."""
 
 
 class ProgressView:
@@ -81,14 +81,14 @@ class ProgressView:
         if due is None or now.mono < due:
             return
         if not self._writable():
-            self._drawn_at = now.mono + CLOCK - GAP  # look again in a second, not at once
+            self._drawn_at = now.mono + CLOCK - GAP  # try again in a second, not at once
             return
         if self._teller.holding and not self._changed:
             self._say(self._teller.flush())
         self._draw(now, ledger)
 
     def next_tick(self, now: Instant) -> float | None:
-        """Nothing changed: when a clock moves on. Idle without a clock does not happen in a run."""
+        """Return when to redraw: GAP after the last time if something changed, else CLOCK."""
         if self._closed or not self._seeded:
             return None
         pending = self._changed or self._teller.holding or self._console.size != self._size
@@ -205,14 +205,14 @@ class ProgressView:
 
     @property
     def _width(self) -> int:
-        """Short of the edge: a `^C` that is echoed there would wrap and shift the rows."""
+        """Columns to use, short of the edge: an echoed `^C` would wrap there and shift the rows."""
         return max(8, self._console.width - 5)
 
     def _left(self, ledger: Ledger) -> int:
         return ledger.counts["waiting"]
 
     def _figures(self, now: Instant, ledger: Ledger) -> Text:
-        """Counts and times; below each other where they do not fit."""
+        """Return counts and times, on two lines if they do not fit on one."""
         from rich.text import Text
 
         dot = Text(" · ", "dim")
@@ -263,9 +263,9 @@ class ProgressView:
         return [Text(f" {text}", "yellow", no_wrap=True, overflow="ellipsis") for text in said]
 
     def _rows(self, ledger: Ledger, room: int, now: Instant) -> list[RenderableType]:
-        """A row per card and one for all jobs without a card, `room` rows at most.
+        """Return a row per card and one for all jobs without a card, `room` rows at most.
 
-        Rows end where their text ends: of a terminal made narrower, fewer wrap.
+        Rows are not padded, so that fewer wrap when the terminal is made narrower.
         """
         cards, cpu = self._card_rows(ledger), self._cpu_row(ledger)
         labels = max((len(label) for label, _, _ in cards), default=3)
@@ -296,7 +296,7 @@ class ProgressView:
         for record in ledger.gpus.values():
             gpu = record.gpu
             if gpu.node and not record.attempts:
-                continue  # it is the cluster's again
+                continue  # the card is the cluster's again
             label = words.card(gpu)
             if self._console.width < NARROW:  # the line of figures says "simulated" there
                 label = label.removeprefix("simulated ")
@@ -313,7 +313,7 @@ class ProgressView:
 
 
 def _on_card(record: GpuRecord) -> str:
-    """What runs on a card, else why nothing does."""
+    """Return what runs on a card, else why nothing does."""
     drained = "given back" if record.drained else ""
     if record.attempts:
         names = sorted(words.visible(attempt.job) for attempt in record.attempts)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """`started` in UTC seconds. Of another user's run only `run`, `user` and `pid` are known.
+    """A live run. `started` in UTC seconds. Another user's has only `run`, `user` and `pid`.
 
     `state` is not running where the run is over and its report is being written; `silent`: it is
     this user's, and does not answer.
@@ -57,7 +57,7 @@ def runs_json(rows: Sequence[RunRow]) -> dict[str, Any]:
 
 
 def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:
-    """A line per run, several where it is too long; one plain sentence where there is none."""
+    """Print a line per run, several if it is too long; one plain sentence if there is none."""
     from rich.text import Text
 
     if not rows:
@@ -113,7 +113,7 @@ def _cards(row: RunRow) -> str:
 
 
 def _jobs(row: RunRow) -> str:
-    """`312 of 1,000, 2 failed`; or why that is not known."""
+    """Return a run's counts of jobs, `312 of 1,000, 2 failed`, or why they are unknown."""
     counts = row.counts
     if counts is None:
         return "does not answer: stopped?" if row.silent else "?"

@@ -19,7 +19,7 @@ _LABEL = 9
 
 
 def print_job(console: Console, run: Standing, job: JobRecord, command: str) -> None:
-    """What it is, why it is where it is, and each of its attempts. `command`: empty if unknown."""
+    """Print a job's facts, its reason, and each attempt. `command`: empty if unknown."""
     from rich.text import Text
 
     console.print(Text.assemble((words.visible(job.name), "bold"), f"  {job.state}"))

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 REASON = 30
-"""Columns that a job's last cell needs, to be read beside the others."""
+"""Columns that a job's reason needs at least, to stand in a table beside the other cells."""
 SCREEN = 24
-"""Lines of what is no terminal."""
+"""Lines of a screen where standard output is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Standing:
 
     @property
     def clock(self) -> Instant:
-        """What no supervisor has ended did not last until now."""
+        """The end of open spans: now for a live run, else the last sign of the run."""
         return self.now if self.state == "running" else self.ledger.last or self.now
 
     def reason(self, job: JobRecord) -> str:
@@ -60,7 +60,7 @@ class Standing:
 
 
 def print_status(console: Console, run: Standing, everything: bool = False) -> None:
-    """Counts, cards, jobs and how to go on. Without `everything`: as much as a screen holds."""
+    """Print counts, cards, jobs and how to go on; as much as fits a screen, or `everything`."""
 
     head = [*_head(run), *(_cards(run.ledger) if run.state == "running" else [])]
     foot = _foot(run, everything)
@@ -70,7 +70,7 @@ def print_status(console: Console, run: Standing, everything: bool = False) -> N
         _print_jobs(console, run)
     elif sections := _sections(run):
         screen = console.height if console.is_terminal else SCREEN
-        # A blank line, and the shell's prompt below.
+        # Room for a blank line and the shell's prompt.
         taken = sum(height_of(console, text) for text in (*head, *foot)) + 3
         console.print()
         print_sections(console, sections, screen - taken)
@@ -81,7 +81,7 @@ def print_status(console: Console, run: Standing, everything: bool = False) -> N
 
 
 def _sections(run: Standing) -> list[Section]:
-    """What a person looks for first comes first."""
+    """Return the sections of jobs, those that a person looks for first at the top."""
     by_state: dict[JobState, list[JobRecord]] = {name: [] for name in STATES}
     gone: list[JobRecord] = []
     for job in run.ledger.jobs.values():
@@ -144,7 +144,7 @@ def _head(run: Standing) -> list[Text]:
 
 
 def _remarks(run: Standing) -> list[str]:
-    """What keeps the run from going on."""
+    """Return what keeps the run from going on, in lines."""
     ledger = run.ledger
     if run.state == "running":
         kept = (("paused", ledger.paused), ("stopping", ledger.stopping))
@@ -177,7 +177,7 @@ def _cards(ledger: Ledger) -> list[Text]:
 
 
 def _print_jobs(console: Console, run: Standing) -> None:
-    """A line per job; where that leaves no room for why, several."""
+    """Print a line per job; several lines if one has no room for the reason."""
     from rich.text import Text
 
     table = _jobs(run)
@@ -215,7 +215,7 @@ def _jobs(run: Standing) -> Table:
 
 
 def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
-    """How long the attempt took, or takes so far; empty for none."""
+    """Return how long the attempt took, or has taken so far; empty without an attempt."""
     if attempt is None:
         return ""
     if attempt.ended is None and attempt.seen is None:
@@ -224,7 +224,7 @@ def time_of(attempt: AttemptRecord | None, now: Instant) -> str:
 
 
 def _about(job: JobRecord, last: AttemptRecord | None, run: Standing) -> str:
-    """Where it ran, why it is as it is, and of a failure the line that shows it."""
+    """Return where the job ran, its reason, and for a failure the line that shows it."""
     where = ""
     if last and job.state not in ("waiting", "skipped"):
         where = words.attempt_cards(last, run.ledger)

@@ -1,4 +1,4 @@
-"""`gpulaunch status --json`: every job's state and, where it is not plain, why.
+"""Makes the JSON of `gpulaunch status --json`: every job's state and its reason.
 
 The run's state comes from the caller: whether a supervisor is alive is not in the journal.
 """
@@ -45,7 +45,7 @@ def status_json(
     now: Instant | None = None,
     earlier: Callable[[], Mapping[str, float]] = dict,
 ) -> dict[str, Any]:
-    """What `status --json` prints. `reasons`: why jobs wait, where the live run knows better.
+    """Return what `status --json` prints. `reasons`: why jobs wait, by the live run's answer.
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
 
     Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
@@ -74,9 +74,9 @@ def status_json(
 
 
 def lasted(ledger: Ledger, state: RunState, now: Instant, measured: Measured = NOTHING) -> float:
-    """How many seconds the run, as it was begun or taken up last, has lasted or did.
+    """Return how many seconds the run has lasted since it was started or resumed last.
 
-    One that nobody ended lasted until something was last heard of it.
+    A run that was cut off lasted until its last sign of life.
     """
     since = ledger.taken or ledger.opened or now
     if state == "running":
@@ -96,10 +96,10 @@ def ahead_of(
     now: Instant | None,
     earlier: Callable[[], Mapping[str, float]],
 ) -> Ahead | None:
-    """How long a live run still takes; None where that cannot be said."""
+    """Return how long a live run still takes; None if that is unknown."""
     if state != "running" or now is None or ledger.stopping is not None:
         return None
-    # One that was taken up again knows by its own past.
+    # A resumed run has jobs of its own that finished.
     estimate = Estimate(earlier() if ledger.epoch == 1 else None)
     estimate.seed(ledger)
     return estimate.ahead(now)
@@ -197,7 +197,7 @@ def _index(uuid: str, ledger: Ledger) -> int | None:
 
 
 def reason_of(job: JobRecord, reasons: Mapping[str, str]) -> str:
-    """Why the job waits, failed or was skipped, in words; empty where there is nothing to say."""
+    """Return why the job waits, failed or was skipped, in words; else ""."""
     if job.gone:
         return words.gone(job)
     if job.state == "waiting":

@@ -1,6 +1,6 @@
-"""The end of a run: what came out, what failed and why, how to go on. `ending` shows it.
+"""Summarises the end of a run: results, failures and reasons, how to go on. `ending` shows it.
 
-Reads log tails through the function it is handed, and only those of the failures that are shown.
+Reads log tails by a function that is passed in, and only for the failures that are shown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpulaunch.views.tail import read_tail
 from gpulaunch.views.usage import CardUse, card_seconds, card_uses
 
 MAX_FAILURES_TOLD = 10
-"""Failures of different kinds, and causes of skipping, that are told one by one."""
+"""Kinds of failures, and causes of skipping, that are shown one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`elapsed` and `cards` are of the run's latest epoch, in seconds; `gpu_hours` of all of it.
+    """A run's end. `elapsed` and `cards` are of its latest start, in seconds; `gpu_hours` of all.
 
     `used` is what was measured of all attempts, in words. `nodes`: of a cluster, 0 elsewhere.
     """
@@ -91,7 +91,7 @@ def summarise(
     exists: Callable[[str], bool] = os.path.exists,
     measured: Measured = NOTHING,
 ) -> Summary:
-    """`state`: where the caller knows better than the ledger (a supervisor that is gone)."""
+    """Return the summary. `state`: the caller's, if it knows more than the ledger (a dead run)."""
     state = state or ledger.state
     end = ledger.closed or now
     since = ledger.taken or ledger.opened or end
@@ -145,7 +145,7 @@ def _failed(
     job = ledger.jobs[alike.names[0]]
     last = job.attempts[-1] if job.attempts else None
     log = os.fspath(paths.log(last.id)) if last else None
-    if log and not exists(log):  # it was never started
+    if log and not exists(log):  # the job never started
         log = None
     return Failed(
         names=alike.names,
@@ -165,7 +165,7 @@ def _where(attempt: AttemptRecord | None, ledger: Ledger) -> str:
 
 
 def next_command(state: RunState, ledger: Ledger, directory: str) -> str | None:
-    """`retry` where failures are all that is left, `resume` where there is more to do."""
+    """Return the next command: `retry` if only failures are left, else `resume`; None if done."""
     if state in ("succeeded", "running"):
         return None
     if ledger.exit_status == NO_CARDS and not any(job.attempts for job in ledger.jobs.values()):

@@ -1,4 +1,4 @@
-r"""Logs as people read them: progress bars folded, colours gone, control characters visible.
+r"""Shows logs as people read them: progress bars folded, colours gone, control characters visible.
 
 Owns the folding of raw bytes into lines; reads a bounded end of a file, or a stream piece by piece.
 Never changes a log.
@@ -35,7 +35,7 @@ _REPORT_GOES_ON = ("  every frame's tensors", f"{_REPORT}end of the report")
 def read_tail(
     path: str | os.PathLike[str], lines: int = LINES_SHOWN, window: int = WINDOW
 ) -> tuple[str, ...]:
-    """The last meaningful lines of a log; empty where it cannot be read.
+    """Return the last meaningful lines of a log; empty if it cannot be read.
 
     Reads `window` bytes at most.
     """
@@ -51,7 +51,7 @@ def read_tail(
 
 
 def last_lines(data: bytes, lines: int = LINES_SHOWN, cut: bool = False) -> tuple[str, ...]:
-    """The last meaningful lines of `data`; `cut`: its beginning is missing.
+    """Return the last meaningful lines of `data`; `cut`: its beginning is missing.
 
     Blank lines are dropped. The last traceback's exception is among them, whatever followed it; a
     report of what to change (`explain: true`) stands for all.
@@ -87,7 +87,7 @@ class Folder:
         return fold_line(self._rest)
 
     def feed(self, data: bytes) -> str:
-        """The text that is now certain: whole lines, each with its newline."""
+        """Take bytes; return the text that is now final: whole lines, each with its newline."""
         self._rest += self._decoder.decode(data)
         whole, newline, rest = self._rest.rpartition("\n")
         out = "".join(f"{line}\n" for line in self._lines(whole)) if newline else ""
@@ -98,7 +98,7 @@ class Folder:
         return out
 
     def close(self) -> str:
-        """What is left: a last line without its newline gets one."""
+        """Return the rest: a last line without its newline gets one."""
         rest = self._rest + self._decoder.decode(b"", final=True)
         self._rest = ""
         text = fold_line(rest)
@@ -112,13 +112,13 @@ class Folder:
 
     @staticmethod
     def _last_state(rest: str) -> str:
-        """The unfinished line without the states that carriage returns have already replaced."""
+        """Return the unfinished line without the states that carriage returns have replaced."""
         before, _, last = rest.rpartition("\r")
         return last if last.strip() else before.rpartition("\r")[2] + "\r" + last
 
 
 def fold(chunks: Iterable[bytes]) -> Iterator[str]:
-    """A whole stream through a Folder."""
+    """Yield a whole stream's folded text."""
     folder = Folder()
     for chunk in chunks:
         if text := folder.feed(chunk):
@@ -128,7 +128,7 @@ def fold(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def fold_line(line: str) -> str:
-    """One line as a terminal would leave it: the last state, without escapes."""
+    """Return one line as a terminal would leave it: the last state, without escapes."""
     return visible(shown(line)).rstrip()
 
 
@@ -137,7 +137,7 @@ def _folded(text: str) -> Iterator[str]:
 
 
 def _from_whole_line(data: bytes) -> bytes:
-    """From the first whole line on; of one endless line, its end with the cut marked."""
+    """Return data from the first whole line on; of one endless line, its end with a mark."""
     _, newline, rest = data.partition(b"\n")
     if newline and rest.strip():
         return rest
@@ -145,7 +145,7 @@ def _from_whole_line(data: bytes) -> bytes:
 
 
 def _without_stale_bars(lines: list[str]) -> list[str]:
-    """Of neighbouring states of one progress bar (nested bars print lines), the last only."""
+    """Return the lines with only the last of neighbouring states of one progress bar."""
     kept: list[str] = []
     last_label: str | None = None
     for line in lines:
@@ -159,7 +159,7 @@ def _without_stale_bars(lines: list[str]) -> list[str]:
 
 
 def _last_exception(lines: list[str]) -> int | None:
-    """Where the last traceback says what was raised."""
+    """Return the index of the last traceback's exception line; None if there is none."""
     for start in range(len(lines) - 1, -1, -1):
         header = _TRACEBACK.match(lines[start])
         if header:
@@ -175,7 +175,7 @@ def _last_exception(lines: list[str]) -> int | None:
 
 
 def _report(lines: list[str]) -> list[str]:
-    """Where it happened and what to change, of the last report; empty where there is none."""
+    """Return the last report's lines on where it happened and what to change; else empty."""
     starts = [
         at
         for at, line in enumerate(lines)

@@ -1,5 +1,6 @@
-"""Where views write: which stream gets colours, a live view or plain lines, and that writing to it
-never hurts the run. Never opens or closes a stream.
+"""The streams that views write to: which get colours or a live view; writing never hurts the run.
+
+Never opens or closes a stream.
 
 A view's reader may go away (a closed terminal, `| head`) or not know a character (LANG=C). Neither
 may stop a run that works: what cannot be encoded is escaped, and a stream that fails stays silent.
@@ -23,7 +24,7 @@ UNBOUNDED = 1000
 
 
 class View(Protocol):
-    """What the supervisor drives. `see` comes after the ledger has applied the fact."""
+    """A view, which the supervisor drives. `see` comes after the ledger has applied the fact."""
 
     def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None: ...
 
@@ -84,7 +85,7 @@ class SafeStream:
         return is_terminal(self._stream)
 
     def writable_now(self) -> bool:
-        """False while a terminal takes nothing (Ctrl-S): writing would freeze the whole run."""
+        """Whether the stream takes text; not after Ctrl-S, when a write would freeze the run."""
         try:
             poll = select.poll()
             poll.register(self._stream.fileno(), select.POLLOUT)
@@ -109,10 +110,10 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def is_gone(stream: TextIO) -> bool:
-    """The terminal was closed: nothing can be read from it or written to it any more."""
+    """Whether the terminal was closed, so that it cannot be read or written any more."""
     try:
         poll = select.poll()
-        poll.register(stream.fileno(), 0)  # a hang-up is always told
+        poll.register(stream.fileno(), 0)  # poll always reports a hang-up
         events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
         return True
@@ -120,27 +121,27 @@ def is_gone(stream: TextIO) -> bool:
 
 
 def is_smart(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """A terminal that says of itself that it obeys escape sequences."""
+    """Whether the stream is a terminal that, by TERM, obeys escape sequences."""
     return is_terminal(stream) and environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Colours: on a terminal that has them, unless NO_COLOR is set (https://no-color.org)."""
+    """Whether to use colours: on a terminal with them, unless NO_COLOR is set (no-color.org)."""
     return is_smart(stream, environ) and not environ.get("NO_COLOR")
 
 
 def can_redraw(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """The live view moves the cursor and draws with characters that ASCII does not have."""
+    """Whether the live view works: it moves the cursor and needs characters beyond ASCII."""
     encoding = (getattr(stream, "encoding", None) or "utf-8").lower()
     return is_smart(stream, environ) and encoding.startswith("utf")
 
 
 def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
-    """A rich Console for `stream`: never raises on writing, follows resizes, no markup or emoji."""
+    """Return a rich Console that never raises on writing, without markup or emoji."""
     from rich.console import Console
 
     terminal = is_terminal(stream)
-    # rich would let FORCE_COLOR, COLUMNS and its kin overrule what the stream is.
+    # rich would let FORCE_COLOR, COLUMNS and the like overrule the stream's own nature.
     known = {name: environ[name] for name in ("TERM", "COLORTERM") if name in environ}
     return Console(
         file=cast(TextIO, SafeStream(stream)),

@@ -1,4 +1,4 @@
-"""How much of the cards' time a run used. Pure: intervals of attempts in, seconds out."""
+"""Computes how much of the cards' time a run used, from its attempts' intervals. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpulaunch.core.model import Instant
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """`seconds` with at least one attempt on the card, and their share of the run (0 to 1)."""
+    """A card's use: `seconds` with an attempt on it, and their share of the run (0 to 1)."""
 
     uuid: str
     seconds: float
@@ -20,7 +20,7 @@ class CardUse:
 
 
 def card_uses(ledger: Ledger, since: Instant, until: Instant) -> tuple[CardUse, ...]:
-    """Each of the run's cards, in its order. Jobs that share a card count its time once."""
+    """Return the use of each card, in the run's order. Jobs that share a card count once."""
     spans = _spans(ledger, since.utc, until.utc)
     length = until.utc - since.utc
     uses = []
@@ -31,12 +31,12 @@ def card_uses(ledger: Ledger, since: Instant, until: Instant) -> tuple[CardUse, 
 
 
 def card_seconds(ledger: Ledger, since: Instant, until: Instant) -> float:
-    """Of all cards, those that a later start no longer has included."""
+    """Return the used seconds of all cards, also of those that a later start does not have."""
     return sum(covered(spans) for spans in _spans(ledger, since.utc, until.utc).values())
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals."""
+    """Return the length of the union of intervals."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         if end > reached:

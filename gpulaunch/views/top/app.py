@@ -1,7 +1,7 @@
 """The screen itself: looks at the run twice a second, shows it, and passes on what is asked.
 
-It looks rather than being woken: the clocks on the screen move on anyway, and nobody tells of what
-another machine writes to a shared directory. What may take seconds happens in a thread.
+It polls instead of being woken: the clocks on the screen move on anyway, and no event reports what
+another machine writes to a shared directory. Slow work happens in a thread.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ LOOK = 0.5
 CLOCK = 1.0
 """Seconds between two redraws in which only clocks move on."""
 EASE = 10
-"""A redraw takes at most one part in so many of the time."""
+"""Redraws take at most 1/EASE of the time."""
 ASK = (3.0, 15.0)
-"""Seconds between two questions why jobs wait: at least, and where nothing changed."""
+"""Seconds between two questions why jobs wait: at least, and if nothing changed."""
 SAID = 8.0
 """Seconds that a message stays."""
 
@@ -115,7 +115,7 @@ class Top(App[None]):
 
     @property
     def board(self) -> Board:
-        """What is shown: the run now, or at a moment of its past."""
+        """The board that is shown: of the run now, or at a moment of its past."""
         return self._history.board if self._history else self._present
 
     def compose(self) -> ComposeResult:
@@ -134,7 +134,7 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         if not self.is_headless:
-            # Without it a SIGTERM leaves the terminal without echo.
+            # Without this handler a SIGTERM leaves the terminal without echo.
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGTERM, lambda: self.exit(return_code=143))
         self._lists["cards"].focus()
@@ -144,11 +144,11 @@ class Top(App[None]):
     # ── Looking at the run ──────────────────────────────────────────────────────────────────────
 
     def look(self) -> None:
-        """Take in what is new, and show it if it is time to."""
+        """Read new facts, and redraw if it is time to."""
         if not self.is_headless and is_gone(sys.stdin):
             self._hung_up()
         if self._take_in():
-            self.call_after_refresh(self.look)  # a long journal comes in pieces: keys are heard
+            self.call_after_refresh(self.look)  # a long journal comes in pieces, keys in between
         board = self._present
         if self._intake.complete:
             board.state = self.link.state(board.ledger)
@@ -165,7 +165,7 @@ class Top(App[None]):
             self._show()
 
     def _take_in(self) -> bool:
-        """Whether there may be more at once."""
+        """Read new facts; return True if there may be more at once."""
         came = self._intake.take()
         if self._intake.refused:
             self.refused = self._intake.refused
@@ -194,7 +194,7 @@ class Top(App[None]):
             self._show()
 
     def _aside(self, work: Callable[[], T], then: Callable[[T | GpulaunchError], None]) -> None:
-        """Do what may take its time in a thread, then go on here with what came of it."""
+        """Call `work` in a thread, then `then` here with its result or error."""
 
         def whole() -> None:
             came: T | GpulaunchError
@@ -246,7 +246,7 @@ class Top(App[None]):
             lines.append(moment(board, self._history.step, self._history.steps))
         lines += warnings(board, self.link.root)
         room = head_lines(self.size.height)
-        if room >= 2 + len(lines[:1]):  # where it is tight, a warning stands for the counts
+        if room >= 2 + len(lines[:1]):  # with little room a warning replaces the counts
             lines.insert(0, counts(board, width))
         lines.insert(0, head(board, self.link.root))
         self._head.update(Text("\n").join(_cut(line, width) for line in lines[:room]))
@@ -263,12 +263,12 @@ class Top(App[None]):
         self._show_edges()
 
     def _arrange(self) -> None:
-        """Who gets how many rows."""
+        """Give each list its rows."""
         cards, waiting, ended = self._lists.values()
         some_ended = bool(ended.rows is not None and len(ended.rows)) or self._all_ended
         if self._pane == "ended" and not some_ended:
             self._pane = "cards"
-            if ended.has_focus:  # not from the filter, which may be being typed
+            if ended.has_focus:  # do not take the focus from the filter while a person types
                 cards.focus()
         needed = ended.needed if some_ended else None
         size = self.size
@@ -328,7 +328,7 @@ class Top(App[None]):
             self.push_screen(Help())
 
     def _chosen_job(self) -> str | None:
-        """The job under the cursor of the list that has the keys, or whose log is open."""
+        """Return the job whose log is open, or under the focused list's cursor; else None."""
         if isinstance(self.screen, LogScreen):
             return self.screen.job
         job = self._lists[self._pane].job

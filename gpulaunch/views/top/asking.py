@@ -1,6 +1,6 @@
-"""What may be asked of the run from the screen: a question first, then requests. Pure.
+"""Proposes what a person can ask of the run from the screen: a question, then requests. Pure.
 
-Says why it cannot be asked, where it cannot; sends nothing.
+Returns why something cannot be asked, if so; sends nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpulaunch.views import words
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`question` is for the person; `done` is said once the requests were sent."""
+    """Requests with a `question` to confirm them; `done` is shown once they were sent."""
 
     question: str
     done: str
@@ -23,7 +23,7 @@ class Proposal:
 
 
 def unable(state: RunState, past: bool, root: str, instead: str) -> str:
-    """Why nothing can be asked: only a live run can be, and only in the present. Empty: it can.
+    """Return why nothing can be asked (only a live run can be, in the present); else "".
 
     `instead` is the command that serves on a run that is over.
     """
@@ -57,10 +57,10 @@ def to_retry(job: JobRecord) -> Proposal | str:
 
 
 def to_pause(paused: str | None) -> Proposal:
-    """`paused`: why the run starts nothing now; None: it does."""
+    """Return the proposal to pause or go on. `paused`: why the run is paused; None if it is not."""
     if paused is None:
         question = "Start no new jobs?\nThose that run go on."
         return Proposal(question, "paused", (Pause("asked for in gpulaunch top"),))
-    # The first goes on where many jobs failed alike, the second where a person paused.
+    # One request ends a pause after many failures alike, the other a person's pause.
     question = f"Start jobs again?\nPaused: {words.visible(paused)}"
     return Proposal(question, "goes on", (GoOn(), Pause("", off=True)))

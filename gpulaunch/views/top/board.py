@@ -1,4 +1,4 @@
-"""What there is to show of a run at one moment. Pure: facts in, a ledger and lists of jobs out.
+"""Holds what there is to show of a run at one moment. Pure: facts in, lists of jobs out.
 
 Follows the facts one by one, so that a run of 100,000 jobs costs no more per redraw than what
 changed and what is seen.
@@ -21,8 +21,8 @@ from gpulaunch.views.top.link import SampleStore, Why
 class Board:
     """One run at one moment. `see` folds a fact; the other methods look.
 
-    `now` moves on by the caller; `reasons` say why jobs wait, where the live run told.
-    `past`: it is not how the run stands now. `zone` is for times of day; None: the machine's.
+    The caller moves `now` on; `reasons` are the live run's answers why jobs wait. `past`: the
+    moment is not the present. `zone` is for times of day; None: the machine's.
     `earlier`: how long jobs took in an earlier run, in seconds by name.
     """
 
@@ -47,7 +47,7 @@ class Board:
         self._disordered = False
 
     def see(self, fact: f.Fact, at: Instant) -> None:
-        """Raises KeyError or IndexError where the fact fits nothing before it."""
+        """Fold a fact. Raises KeyError or IndexError if it fits nothing before it."""
         self.ledger.apply(fact, at)
         self._estimate.see(fact, at, self.ledger)
         match fact:
@@ -76,8 +76,10 @@ class Board:
         self.now = at
 
     def at(self, utc: float) -> None:
-        """The clock moves on. Monotonic time is counted from the last fact: it may be another
-        machine's, or of an earlier boot."""
+        """Set the clock to a UTC time.
+
+        Monotonic time counts from the last fact, which may be another machine's or boot's.
+        """
         last = self.ledger.last
         if last is not None:
             self.now = Instant(last.mono + max(0.0, utc - last.utc), max(utc, last.utc))
@@ -90,11 +92,11 @@ class Board:
 
     @property
     def began(self) -> Instant:
-        """By the supervisor that has the run, or had it last."""
+        """When the run was started or resumed last."""
         return self.ledger.taken or self.ledger.opened or self.now
 
     def queue(self) -> list[str]:
-        """Waiting jobs, in the order of the file."""
+        """Return the waiting jobs, in the order of the file."""
         if self._disordered:
             self._disordered = False
             jobs = self.ledger.jobs
@@ -102,7 +104,7 @@ class Board:
         return list(self.waiting)
 
     def reason(self, job: JobRecord) -> str:
-        """Why it waits, failed or was skipped, in words."""
+        """Return why the job waits, failed or was skipped, in words."""
         if job.gone:
             return words.gone(job)
         if job.state == "waiting":
@@ -116,18 +118,18 @@ class Board:
         return job.reason
 
     def elapsed(self, attempt: AttemptRecord) -> float:
-        """Seconds, until now, its end or the last sign of its life."""
+        """Return the attempt's seconds until its end, its last sign of life, or now."""
         until = attempt.ended or attempt.seen or self.now
         return max(0.0, until.utc - (attempt.started or attempt.launched).utc)
 
     def when(self, at: Instant) -> str:
-        """`3:20 ago` while the run lives, else the time of day."""
+        """Return a time in words: `3:20 ago` while the run lives, else the time of day."""
         if self.alive:
             return f"{clock(self.now.utc - at.utc)} ago"
         return words.local_time(at.utc, self.zone)
 
     def ahead(self, attempt: AttemptRecord) -> str:
-        """How long a running job still takes, in words; empty where too little is known."""
+        """Return how long a running job still takes, in words; empty if too little is known."""
         expected = self._estimate.expected(attempt.id.job)
         if expected is None or not (self.alive or self.past):
             return ""
@@ -135,7 +137,7 @@ class Board:
         return f"{words.rough_range(left, left)} to go" if left > 0 else "longer than expected"
 
     def to_go(self) -> str:
-        """How long the whole run still takes, in words; empty where too little is known."""
+        """Return how long the whole run still takes, in words; empty if too little is known."""
         if self.ledger.stopping is not None or self.ledger.closed or not (self.alive or self.past):
             return ""
         left = self._estimate.ahead(self.now)
@@ -157,7 +159,7 @@ class Board:
         return self.ledger.counts["waiting"]
 
     def failure_of(self, job: JobRecord) -> AttemptRecord | None:
-        """The newest attempt that failed."""
+        """Return the newest attempt that failed; None if there is none."""
         return next((a for a in reversed(job.attempts) if a.failure is not None), None)
 
     def _unsettle(self, name: str) -> None:
@@ -165,7 +167,7 @@ class Board:
         self.failed.pop(name, None)
 
     def _wait(self, name: str) -> None:
-        """It waits again: where in the queue is looked up when the queue is next shown."""
+        """Add a job that waits again; `queue` puts it into order when it is shown next."""
         if name not in self.waiting:
             self.waiting[name] = None
             self._disordered = True

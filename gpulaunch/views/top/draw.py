@@ -1,4 +1,4 @@
-"""Bars, sparklines and cut text: what rows are made of. Pure."""
+"""Draws bars, sparklines and cut text for rows. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int) -> str:
-    """`share` (0 to 1) of `width` columns, to an eighth of a column."""
+    """Return a bar of `share` (0 to 1) of `width` columns, to an eighth of a column."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     whole, part = divmod(eighths, 8)
     text = EIGHTHS[8] * whole + (EIGHTHS[part] if part else "")
@@ -22,7 +22,7 @@ def bar(share: float, width: int) -> str:
 def sparkline(
     samples: Iterable[tuple[float, float | None]], since: float, until: float, width: int
 ) -> str:
-    """A column per equal span of time, its mean share (0 to 1) as height; blank without samples."""
+    """Return a column per span of time with its mean share (0 to 1) as height, or blank."""
     sums, counts = [0.0] * width, [0] * width
     span = max(1e-9, until - since)
     for at, share in samples:
@@ -37,7 +37,7 @@ def sparkline(
 
 
 def fit(text: str, width: int) -> str:
-    """Exactly `width` columns: cut, with the cut marked, or filled with blanks."""
+    """Return the text in exactly `width` columns: cut, with a mark, or padded."""
     if cell_len(text) <= width:
         return text + " " * (width - cell_len(text))
     if width <= 0:
@@ -48,6 +48,6 @@ def fit(text: str, width: int) -> str:
 
 
 def columns(names: Sequence[str], width: int, share: float = 0.4, most: int = 48) -> int:
-    """How wide a column of `names` is to be: the widest of them, within `share` of `width`."""
+    """Return the width of a column of `names`: that of the widest, within `share` of `width`."""
     widest = max(map(cell_len, names), default=0)
     return max(1, min(widest, most, int(width * share)))

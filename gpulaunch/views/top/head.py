@@ -1,4 +1,4 @@
-"""The screen's first lines: the run, how far it is, what to know first; and its last. Pure."""
+"""Makes the screen's first lines (the run, its counts, its warnings) and its last. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNTED: tuple[JobState, ...] = ("succeeded", "failed", "cancelled", "skipped",
 
 
 def head(board: Board, root: str) -> Text:
-    """The run: name, state, time, time left, directory."""
+    """Return the line of the run: name, state, time, time left, directory."""
     ledger = board.ledger
     text = Text.assemble(
         (f" {words.visible(ledger.name) or 'run'}", "bold"),
@@ -39,7 +39,7 @@ def head(board: Board, root: str) -> Text:
 
 
 def counts(board: Board, width: int) -> Text:
-    """How many jobs are where, behind a bar where there is room for it."""
+    """Return how many jobs are in which state, after a bar if there is room."""
     known = board.ledger.counts
     cut_off = board.state == "interrupted" and not board.past and not board.ledger.queueing
     said = _SAID | ({"running": "cut off"} if cut_off else {})
@@ -65,7 +65,7 @@ def counts(board: Board, width: int) -> Text:
 
 
 def warnings(board: Board, root: str) -> list[Text]:
-    """What keeps the run from going on, a line each."""
+    """Return what keeps the run from going on, a line each."""
     ledger, said = board.ledger, []
     if board.state == "interrupted" and not board.past and ledger.run:
         said.append(
@@ -82,7 +82,7 @@ def warnings(board: Board, root: str) -> list[Text]:
 
 
 def moment(board: Board, step: int, steps: int) -> Text:
-    """Where in the run's past one is."""
+    """Return the line about the moment of the run's past that is shown."""
     last = board.ledger.last
     when = words.local_time(last.utc, board.zone) if last else ""
     into = clock(last.utc - board.began.utc) if last else ""
@@ -94,7 +94,7 @@ def moment(board: Board, step: int, steps: int) -> Text:
 
 
 def hints(all_ended: bool, paused: bool, chosen: Filter) -> Text:
-    """What the keys do now, behind what the lists are narrowed to."""
+    """Return the line of keys, after the filter if there is one."""
     ended = "e failed" if all_ended else "e all ended"
     text = Text(HINTS.format(e=ended, p="go on" if paused else "pause"), "dim")
     if not chosen:

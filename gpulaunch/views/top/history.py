@@ -1,6 +1,6 @@
-"""A run's past, to be walked through: the board as it was after each moment. Pure.
+"""Plays back a run's past: the board as it was after each moment. Pure.
 
-A moment is all that was recorded at one instant. Walking on folds what is new; walking back folds
+A moment is all that was recorded at one instant. A step on folds the next facts; a step back folds
 from the beginning.
 """
 
@@ -16,11 +16,11 @@ from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.link import Dated, SampleStore
 
 PART = 20
-"""A long step goes over one of so many parts of the run's time."""
+"""A leap goes over 1/PART of the run's time."""
 
 
 class Playback:
-    """Stands at moment `step` of `steps` (from 1); at first at the last one."""
+    """A run's past at moment `step` of `steps` (from 1), at first the last one."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Playback:
         return len(self._ends)
 
     def go(self, by: int) -> Board:
-        """So many moments on, or back (negative); stops at either end."""
+        """Step so many moments on, or back (negative), to either end at most; return the board."""
         return self._to(self.step + by)
 
     def leap(self, parts: int) -> Board:
-        """So many twentieths of the run's time, at least one moment."""
+        """Step so many twentieths of the run's time, at least one moment; return the board."""
         if not self._times:
             return self.board
         length = (self._times[-1] - self._times[0]) / PART
@@ -77,7 +77,7 @@ class Playback:
 
 
 def _moments(facts: list[Dated]) -> list[int]:
-    """Where each moment ends. Reading the job file is one, however long it took."""
+    """Return where each moment ends. Reading the job file is one moment, however long."""
     ends: list[int] = []
     before: Instant | None = None
     planning = False

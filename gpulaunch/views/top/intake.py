@@ -1,4 +1,4 @@
-"""The run's facts, a piece at a time, into a board; nothing after damage is believed."""
+"""Reads the run's facts into a board, a piece at a time, up to the first damage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.link import RunLink
 
 LONG_JOURNAL = 1000
-"""Facts at once: a journal that was long before it was opened."""
+"""Facts in one piece that show that a long journal is being read."""
 
 
 class Intake:
-    """`trouble`: why no more is read, in words; `complete`: all that there is so far was."""
+    """The reader. `trouble`: why it stopped, in words; `complete`: it has read all facts so far."""
 
     def __init__(self, link: RunLink, board: Board) -> None:
         self._link = link
@@ -21,11 +21,11 @@ class Intake:
 
     @property
     def refused(self) -> str:
-        """Why nothing could be shown at all."""
+        """Why nothing can be shown at all; else empty."""
         return self.trouble if self._board.ledger.last is None else ""
 
     def take(self) -> bool:
-        """Whether anything came; there may be more at once then."""
+        """Read a piece; return True if anything came, and there may be more at once."""
         if self.trouble and self.complete:
             return False
         try:
@@ -35,14 +35,14 @@ class Intake:
             for fact, at in facts:
                 self._board.see(fact, at)
         except (GpulaunchError, OSError, KeyError, IndexError) as error:
-            # What stood before the damage is shown; nothing after it can be believed.
+            # Facts before the damage are shown; those after it are not reliable.
             self.trouble, facts = words_of(error), []
         self.complete = len(facts) < LONG_JOURNAL
         return bool(facts)
 
 
 def words_of(error: Exception) -> str:
-    """For people; a KeyError or IndexError is what a fact raises that fits nothing before it."""
+    """Return an error in words; a KeyError or IndexError is of a fact that fits nothing before."""
     if isinstance(error, GpulaunchError | OSError):
         return str(error)
     return f"the journal is damaged: it speaks of {error}, which nothing before it knows"

@@ -1,11 +1,11 @@
-"""Who gets how much of the screen. Pure: sizes in, sizes out."""
+"""Divides the screen among the lists. Pure: sizes in, sizes out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SMALL = 13
-"""Of fewer rows, one list gets all."""
+"""Rows of a screen below which one list gets all."""
 WIDE = 110
 
 
@@ -41,7 +41,7 @@ class Layout:
 
 
 def head_lines(height: int) -> int:
-    """How many lines the head may take."""
+    """Return how many lines the head may take."""
     return 1 if height < 8 else 2 if height < SMALL else 4
 
 

@@ -1,4 +1,4 @@
-"""What the screen asks of the outside. The command line answers; tests answer from memory."""
+"""The screen's link to the outside. The command line implements it; tests do so in memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SampleStore(Protocol):
     """What cards and attempts used, where it is measured; times in seconds since 1970 (UTC)."""
 
     def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
-        """In time order."""
+        """Return the card's samples in time order."""
 
     def use(self, attempt: AttemptId) -> AttemptUse | None: ...
 
     def last_seen(self) -> float | None:
-        """When the run was last seen alive."""
+        """Return when the run was last seen alive; None if never."""
 
     def close(self) -> None: ...
 
@@ -39,36 +39,36 @@ class RunLink(Protocol):
         """The run's directory, as people are to type it."""
 
     def read(self) -> list[Dated]:
-        """The next facts, at most a bounded piece of them; empty at the end so far.
+        """Return the next facts, a bounded piece; empty at the end so far.
 
         Raises GpulaunchError where the journal is damaged.
         """
 
     def share(self) -> float:
-        """How much of the journal was read: 0 to 1."""
+        """Return how much of the journal was read: 0 to 1."""
 
     def past(self) -> Iterator[Dated]:
-        """Every fact from the first on, read anew. Raises as `read` does."""
+        """Yield every fact from the first on, read again. Raises as `read` does."""
 
     def state(self, ledger: Ledger) -> RunState:
-        """What the run is now: whether its supervisor lives is not in the journal."""
+        """Return the run's state now; the journal does not tell if its supervisor lives."""
 
     def gone(self) -> bool:
-        """The run's directory is no longer there."""
+        """Whether the run's directory no longer exists."""
 
     def now(self) -> float:
         """Seconds since 1970 (UTC)."""
 
     def samples(self) -> SampleStore | None:
-        """None: nothing is measured, as on pretend cards."""
+        """Return the samples; None if nothing is measured, as on pretend cards."""
 
     def log(self, attempt: AttemptId) -> os.PathLike[str] | str: ...
 
     def earlier(self) -> Mapping[str, float]:
-        """How long jobs took in an earlier run of the same file, in seconds by name."""
+        """Return how long jobs took in an earlier run of the file, in seconds by name."""
 
     def reasons(self) -> Why:
-        """Raises GpulaunchError where the run is silent."""
+        """Ask the live run why jobs wait. Raises GpulaunchError if it does not answer."""
 
     def ask(self, request: Request) -> None:
-        """Raises GpulaunchError where the run does not take it."""
+        """Send a request to the live run. Raises GpulaunchError if the run refuses it."""

@@ -1,4 +1,4 @@
-"""A list on the screen: only the lines in sight are drawn, however many there are.
+"""A list on the screen, of which only the visible lines are drawn.
 
 Owns the cursor and the scrolling; what a line says comes from `rows`.
 """
@@ -19,7 +19,7 @@ from textual.strip import Strip
 from gpulaunch.views.top.rows import Rows
 
 LOOKED = 64
-"""Rows among which a list at first looks for a job to put the cursor on."""
+"""Rows that are searched for a first job to put the cursor on."""
 
 
 class RowList(ScrollView, can_focus=True):
@@ -79,7 +79,7 @@ class RowList(ScrollView, can_focus=True):
 
     @property
     def needed(self) -> int:
-        """Lines that would show everything, the title's included."""
+        """The lines that would show everything, with the title's."""
         return 1 + max(1, self._lines)
 
     @property
@@ -87,7 +87,7 @@ class RowList(ScrollView, can_focus=True):
         return 0 if self._rows is None else len(self._rows) * self._rows.height
 
     def put(self, rows: Rows) -> None:
-        """Show these instead."""
+        """Show these rows, with the cursor on the same job."""
         job, top, before = self.job, self._from_top(), self._rows
         self._rows = rows
         self.border_title = Text(rows.title)
@@ -100,14 +100,14 @@ class RowList(ScrollView, can_focus=True):
             self.seek()
         self.virtual_size = Size(self.size.width, self._lines)
         if found is not None and kind and top is not None and found:
-            # New failures above must not push away what is being read.
+            # New failures above must not move the line that a person reads.
             self.scroll_to(y=self.cursor * rows.height - top, animate=False, force=True)
         elif not kind:
             self.scroll_to(y=0, animate=False, force=True)
         self.refresh()
 
     def seek(self) -> None:
-        """Put the cursor on the first job, where it is on none."""
+        """Put the cursor on the first job, unless it is on one."""
         rows = self._rows
         if rows is not None and self.job is None:
             self.cursor = next((n for n in range(min(LOOKED, len(rows))) if rows.job(n)), 0)
@@ -169,7 +169,7 @@ class RowList(ScrollView, can_focus=True):
         return max(0, min(item, (len(self._rows) if self._rows is not None else 0) - 1))
 
     def _from_top(self) -> int | None:
-        """Lines between the top of what is seen and the cursor's row; None: it is out of sight."""
+        """Return the lines from the visible top to the cursor's row; None if it is out of sight."""
         if self._rows is None:
             return None
         distance = self.cursor * self._rows.height - self.scroll_offset.y

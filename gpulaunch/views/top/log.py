@@ -1,4 +1,4 @@
-"""A log as it grows, folded into lines, the newest of them kept. Reads; never changes a log."""
+"""Reads a log as it grows into folded lines, and keeps the newest. Never changes a log."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpulaunch.views.tail import Folder
 
 READ_BYTES = 1 << 16
 BEGIN = 1 << 20
-"""Bytes before its end at which a long log is begun."""
+"""Bytes before its end from which a long log is read."""
 MAX_LINES = 20_000
-"""Lines."""
+"""Lines of a log that are kept."""
 MAX_READS_PER_LOOK = 64
 """Chunks per look: a log that grows faster than it is read must not freeze the screen."""
 
 
 class LogTail:
-    """`look` takes in what is new. `lines` are folded: colours gone, progress bars at rest."""
+    """A log's newest lines: folded, without colours and with progress bars' last states."""
 
     def __init__(self, path: os.PathLike[str] | str) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class LogTail:
         """An unfinished last line, as it stands."""
 
     def look(self) -> bool:
-        """Whether there is more than before."""
+        """Read what is new; return True if there is any."""
         if self._fd < 0 and not self._open():
             return False
         new = False

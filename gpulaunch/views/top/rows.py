@@ -1,4 +1,4 @@
-"""The lists of the screen: a board and a filter in, lines of text out, for the lines seen only."""
+"""Makes the lines of the screen's lists from a board and a filter, only for visible ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpulaunch.views.top.draw import bar, columns, fit, sparkline
 RECENT = 600.0
 """Seconds that a sparkline looks back."""
 USE, CONDITION = 51, 13
-"""Columns of utilisation and memory with their bars, and of a card's heat and power."""
+"""Columns of utilisation and memory with their bars, and of a card's temperature and power."""
 SAMPLE_MAX_AGE = 15.0
-"""Seconds after which a sample no longer says what a card does now."""
+"""Seconds after which a sample no longer counts as the present."""
 TIME_WIDTH = 8
 
 _MARKS: dict[JobState, str] = {"succeeded": "✓", "failed": "✗", "cancelled": "!", "skipped": "!"}
@@ -41,17 +41,17 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def job(self, item: int) -> str | None:
-        """Whose row it is; None: nobody's."""
+        """Return the job of a row; None if it is of no job."""
 
     def find(self, job: str) -> int | None:
-        """Where the job's first row is."""
+        """Return the job's first row; None if it has none."""
 
     def lines(self, item: int, width: int) -> Sequence[Text]:
-        """`height` lines. They may be longer than `width`: the list cuts them."""
+        """Return an item's `height` lines, which may be longer than `width`: the list cuts them."""
 
 
 class Filter:
-    """Narrows to jobs that have all its words in their name, state, failure class or values."""
+    """Picks jobs that have all its words in their name, state, failure class or values."""
 
     def __init__(self, text: str = "") -> None:
         self.text = text
@@ -71,7 +71,7 @@ class Filter:
 
 
 class JobRows:
-    """What lists of jobs have in common: names, looked up in the board when a line is seen."""
+    """A list of jobs by name, looked up in the board when a line is drawn."""
 
     height = 1
 
@@ -99,7 +99,7 @@ class JobRows:
         return f"{what} {words.count(len(self))} of {words.count(self._all)}"
 
     def _name(self, item: int, width: int) -> str:
-        """As wide as the names about it need."""
+        """Return a job's name, as wide as the names near it need."""
         near = self._names[max(0, item - item % 64) : item - item % 64 + 64]
         room = columns([words.visible(name) for name in near], width)
         return fit(words.visible(self._names[item]), room)
@@ -122,7 +122,7 @@ class QueueRows(JobRows):
 
 
 class FailedRows(JobRows):
-    """What failed, newest first: how, what shows it, and what to do."""
+    """Failed jobs, newest first: how, the evidence, and what to do."""
 
     height = 3
 
@@ -199,7 +199,7 @@ class CardRows:
         self._load()
         for record in board.ledger.gpus.values():
             if record.gpu.node and not record.attempts:
-                continue  # it is the cluster's again
+                continue  # the card is the cluster's again
             running = [a for a in sorted(record.attempts) if self._fits(a, chosen)]
             alone = record.gpu.uuid not in self._recent
             if not alone or not running:
@@ -248,7 +248,7 @@ class CardRows:
         return [line]
 
     def _label(self, record: GpuRecord | None) -> str:
-        # The list's title says that they are simulated.
+        # The list's title says that the cards are simulated.
         return "CPU" if record is None else words.card(record.gpu).removeprefix("simulated ")
 
     def _fits(self, attempt: AttemptId, chosen: Filter) -> bool:
@@ -276,7 +276,7 @@ class CardRows:
     # ── What is measured ────────────────────────────────────────────────────────────────────────
 
     def _load(self) -> None:
-        """Recent samples of the cards that have any; on pretend cards nothing is measured."""
+        """Load recent samples of the cards that have any; on pretend cards nothing is measured."""
         board = self._board
         if board.samples is None or board.ledger.simulated:
             return
@@ -289,7 +289,7 @@ class CardRows:
         self._conditions = max(map(len, conditions), default=0)
 
     def _use(self, record: GpuRecord, samples: list[CardSample], room: int) -> Text:
-        """Utilisation and memory; with more room as bars, as curves, then power and heat."""
+        """Return utilisation and memory; with more room bars, curves, power and temperature."""
         last, total = samples[-1], max(1, record.gpu.memory)
         if self._board.now.utc - last.at > SAMPLE_MAX_AGE and (
             self._board.alive or self._board.past
@@ -332,14 +332,14 @@ def _condition(sample: CardSample) -> str:
 
 
 def _unused(record: GpuRecord) -> str:
-    """Why nothing is to run there, in words; empty where something may."""
+    """Return why no job is to run on the card, in words; empty if one may."""
     drained = "given back: no new starts here" if record.drained else ""
     out = record.state in ("elsewhere", "occupied", "aside")
     return ", ".join(filter(None, [unusable(record.state, record.why) if out else "", drained]))
 
 
 def _idle(record: GpuRecord) -> Text:
-    """Why nothing runs on a card, or is shown to."""
+    """Return why the card shows no job: none runs there, or the filter hides it."""
     if record.attempts:
         return Text(f"{several(len(record.attempts), 'job')} not shown", "dim")
     if why := _unused(record):

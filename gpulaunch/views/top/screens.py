@@ -1,4 +1,4 @@
-"""What comes over the dashboard: a job's log, a question, the keys."""
+"""The screens above the dashboard: a job's log, a question, the keys."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class LogScreen(Screen[None]):
         self._close()
 
     def look(self) -> None:
-        """Take in what is new."""
+        """Read and show what is new."""
         if not self.is_attached:
             return
         board = self._top.board
@@ -114,7 +114,7 @@ class LogScreen(Screen[None]):
             self._close()
             try:
                 path = self._top.link.log(attempt.id)
-            except ValueError as error:  # a journal may be anybody's, and name what it likes
+            except ValueError as error:  # a forged journal may name any path
                 self.query_one(RowList).put(LogRows("Log", [words.visible(str(error))]))
                 return
             self._shown, self._tail = attempt.id, LogTail(path)
@@ -139,7 +139,7 @@ class LogScreen(Screen[None]):
         follows = self._follows
         log.put(LogRows(self._title(attempt), lines))
         if follows:
-            # After the list knows how long it has become.
+            # Only after the list knows its new length.
             log.call_after_refresh(log.action_edge, 1)
             log.action_edge(1)
 
@@ -194,12 +194,12 @@ class LogScreen(Screen[None]):
             now = self._number or len(job.attempts)
             self._number = max(1, min(now + by, len(job.attempts)))
             if self._number == len(job.attempts):
-                self._number = None  # the newest, also when another follows
+                self._number = None  # the newest, also when another one follows
             self.look()
 
 
 def _use(board: Board, attempt: AttemptId) -> str:
-    """What an attempt used, in words; empty where nothing was measured."""
+    """Return what an attempt used, in words; empty if nothing was measured."""
     use: AttemptUse | None = board.samples.use(attempt) if board.samples is not None else None
     if use is None:
         return ""
