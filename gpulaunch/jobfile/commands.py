@@ -1,4 +1,4 @@
-"""The simple commands of a shell script, as far as they can be told without running it.
+"""Finds the simple commands of a shell script, as far as that works without running it.
 
     "if a; then FOO=1 nohup b x >log & fi"  ─▶  [a], [FOO=1 nohup b x], [fi]
 
@@ -35,7 +35,7 @@ BUILTINS = frozenset({
     "wait", "while", "{", "}", "((",
 })
 # fmt: on
-"""What bash does by itself."""
+"""The words that bash runs itself: builtins and keywords."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=", re.ASCII)
 _PROGRAM = re.compile(r"[\w./+@%:-]+", re.ASCII)
 _OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
@@ -43,7 +43,7 @@ _OF_PREFIX = re.compile(r"-.*|[0-9][0-9.,:-]*[smhd]?|\{\}")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text` has BLANK for what is not plain; `start` and `end` are where it stands."""
+    """A word from `start` to `end` of a script; `text` has BLANK for what is not plain."""
 
     text: str
     start: int
@@ -52,7 +52,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """`assignments` before it, its own name (behind `nohup`, `env` ...) and its arguments.
+    """A command: `assignments`, its own name (after `nohup`, `env` ...) and its arguments.
 
     `before` are those other programs and their options.
     """
@@ -68,7 +68,7 @@ class ShellCommand:
 
 
 def commands_in(script: str, dialect: str) -> Iterator[ShellCommand]:
-    """In the order in which they end."""
+    """Yield a script's commands, in the order in which they end."""
     outer: list[list[Word]] = []
     words: list[Word] = []
     target = False
@@ -95,7 +95,7 @@ def commands_in(script: str, dialect: str) -> Iterator[ShellCommand]:
 
 
 def command_of(words: Sequence[Word]) -> ShellCommand:
-    """One command's words, keywords before it left out."""
+    """Return the command of these words, without leading keywords."""
     at = 0
     while at < len(words) and words[at].text in _KEYWORDS:
         at += 1
@@ -121,7 +121,7 @@ def is_plain(word: Word) -> bool:
 
 
 def first_program(script: str, environ: Mapping[str, str]) -> str:
-    """The program that a bash script starts first; empty where that is not certain, or bash itself.
+    """Return the program that a bash script starts first; empty if uncertain, or bash itself.
 
     What the shell inherits as a function is none; where the script defines functions, nobody knows.
     """

@@ -1,4 +1,4 @@
-"""Converters: a field's plain value (text, lists, mappings) to what it means, or Bad.
+"""Converters of a field's plain value (text, lists, mappings) to its meaning; raise FieldError.
 
 Each says what it expected and what it found. Which field uses which is in `fields`.
 """
@@ -35,9 +35,9 @@ MASKS = frozenset(
     }
 )
 FAILURES = frozenset(POLICIES)
-"""Failure classes that a job's end may get; here, because `retries: {on:}` names them."""
+"""The failure classes of an attempt's end, which `retries: {on:}` may name."""
 
-# ── converters: plain value -> meaning, or Bad ──────────────────────────────────────────────────
+# ── converters: plain value -> meaning, or FieldError ───────────────────────────────────────────
 
 
 def scalar(value: Plain, what: str = "one value") -> str:
@@ -51,7 +51,7 @@ def each(convert: Callable[[str], Any]) -> Convert:
 
 
 def texts(value: Plain) -> tuple[str, ...]:
-    """A list of scalars; a scalar alone is a list of one."""
+    """Return a list of scalars; a scalar alone becomes a list of one."""
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list):
@@ -72,7 +72,7 @@ def mapping(value: Plain, known: tuple[str, ...], what: str) -> dict[str, Plain]
 
 
 def keys(value: dict[str, Plain], known: tuple[str, ...], gather: ErrorCollector) -> None:
-    """Take down the keys that are none of `known`; the others can still be looked at."""
+    """Collect an error for each key that is not among `known`; does not stop at the first."""
     for key in value:
         gather.take((), partial(_known, known), key)
 
@@ -83,7 +83,7 @@ def _known(known: tuple[str, ...], key: str) -> None:
 
 
 def with_on(value: dict[str, Plain]) -> dict[str, Plain]:
-    """The mapping with the key `on`, which YAML 1.1 reads as true and then writes as `true`."""
+    """Return the mapping with its key `on` restored, which YAML 1.1 reads as true."""
     if "on" in value:
         return value
     return {"on" if key in ("true", "True") else key: item for key, item in value.items()}
@@ -114,7 +114,7 @@ def shell(value: Plain) -> tuple[str, ...]:
 
 
 def preload(value: Plain) -> tuple[str, ...]:
-    """Names of modules; `auto` alone for those that the script imports; `no`: none."""
+    """Return names of modules; `auto` alone: those that the script imports; `no`: none."""
     if value in ("no", "off", "false", "No", "Off", "False"):
         return ()
     names = texts(value)
@@ -260,7 +260,7 @@ UNFIT = re.compile("[/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def run_name(value: Plain) -> str:
-    """The run's name: it names a directory."""
+    """Return the run's name, which must be fit for a directory."""
     text = scalar(value)
     if not text.strip() or text.startswith((".", "-")) or UNFIT.search(text):
         raise FieldError(
@@ -272,5 +272,5 @@ def run_name(value: Plain) -> str:
 
 
 def clean_name(text: str) -> str:
-    """A run's name made of a file's."""
+    """Return a run's name made of a file's."""
     return UNFIT.sub("_", text).lstrip(".-")[:100]

@@ -1,4 +1,4 @@
-"""A job's digest: it changes when, and only when, what would be run changes.
+"""Computes a job's digest, which changes if and only if what would be run changes.
 
 In it: the command and everything it finds around it, and what its success is measured by. Not in
 it: the name, its place in the file, when it may run, how often and for how long.
@@ -15,7 +15,7 @@ from gpulaunch.core.template import Text
 
 
 def digest(job: Job, base: str = "") -> str:
-    """16 hex digits, the same wherever the job file's directory, `base`, lies and is called."""
+    """Return 16 hex digits, independent of where the job file's directory, `base`, lies."""
     parts: list[Any] = [
         _command(job),
         job.cwd,
@@ -35,7 +35,7 @@ def digest(job: Job, base: str = "") -> str:
 
 
 def _rootless(text: str, base: str) -> str:
-    """Without the directory before paths in it; a NUL, which no JSON text holds, is for it."""
+    """Return the text with NUL, which no JSON text holds, in place of the directory `base`."""
     directory = json.dumps(base.rstrip("/"))[1:-1]
     if not directory:
         return text
@@ -43,7 +43,7 @@ def _rootless(text: str, base: str) -> str:
 
 
 def _of_worker(job: Job, worker: Worker) -> list[Any]:
-    """The functions, and the item: but for its number, which a new file before it changes."""
+    """Return the functions and the item, without its index, which a new file before it changes."""
     item = sorted((name, value) for name, value in job.item.items() if name != "index")
     return [worker.function, worker.load, item]
 

@@ -1,4 +1,4 @@
-"""`engine:`: what an engine other than this machine is told about jobs, as it is typed.
+"""Reads `engine:`, the settings of jobs for another engine than this machine, as typed.
 
     engine: {slurm: {partition: gpu, account: lab, qos: long, gres: a100, extra: [--mem=64G]}}
 
@@ -25,14 +25,14 @@ ENGINES = ("slurm",)
 KEYS = ("partition", "account", "qos", "gres", "extra")
 
 Settings: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""Engine, key, words. No words: what stands further from the job holds no longer."""
+"""Engine, key, words. A key without words cancels what is set further from the job."""
 
 _EXPECTED = "{slurm: {partition: gpu, account: lab}}"
 _TYPE = re.compile(r"(gpu:)?(?P<type>[A-Za-z][\w.-]*)", re.ASCII)
 
 
 def typed(value: Plain) -> dict[str, dict[str, list[str]]]:
-    """As it is typed, each key's value a list of words; placeholders still in them. Raises Bad."""
+    """Return the settings with lists of words, placeholders unfilled. Raises FieldError."""
     if not isinstance(value, dict):
         raise FieldError(
             f"expected {_EXPECTED}, found {v.found(value)}; which engine runs the list is said"
@@ -91,7 +91,7 @@ def _options(value: Plain) -> list[str]:
 
 
 def settled(value: Any) -> Settings:
-    """What `typed` gave, its placeholders filled, as it is meant. Raises Bad."""
+    """Return `typed`'s settings, with placeholders filled, checked. Raises FieldError."""
     gather = ErrorCollector()
     found = {
         name: {
@@ -118,7 +118,7 @@ def _settle(key: str, word: str) -> str:
 
 
 def _type(word: str) -> str:
-    """A type of card. Slurm's own spelling, `gpu:a100`, is the same."""
+    """Return a type of card; accepts Slurm's own spelling, `gpu:a100`, too."""
     match = _TYPE.fullmatch(word)
     if match is None or word == "gpu":
         raise FieldError(
@@ -129,7 +129,7 @@ def _type(word: str) -> str:
 
 
 def fixed(value: Plain) -> Settings:
-    """What stands beside `jobs:`, where no item is known. Raises Bad."""
+    """Return the file's own settings, where placeholders have no item. Raises FieldError."""
     given = typed(value)
     for name, settings in given.items():
         for key, words in settings.items():
@@ -141,13 +141,13 @@ def fixed(value: Plain) -> Settings:
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Key by key of each engine, `above` where both have it."""
+    """Return both settings, key by key of each engine; `above` wins."""
     names = dict.fromkeys((*below, *above))
     return {name: {**below.get(name, {}), **above.get(name, {})} for name in names}
 
 
 def held(settings: Settings) -> Settings:
-    """What is left of it for a job: keys with words."""
+    """Return the settings that apply to a job: the keys with words."""
     kept = {
         name: {key: words for key, words in given.items() if words}
         for name, given in settings.items()

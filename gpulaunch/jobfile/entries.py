@@ -1,4 +1,4 @@
-"""All entries expanded, each name once, and what each job waits for."""
+"""Expands all entries, checks that each name is unique, and resolves what jobs wait for."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Drafts:
         self.shapes: list[NameShape] = []
 
     def startable(self) -> list[Job]:
-        """The jobs that start with what is there now, as far as what they run is known."""
+        """Return the jobs that wait for no other job, as far as it is known what they run."""
         return [
             draft.job
             for draft in (*self.drafts, *self.bare)
@@ -134,7 +134,7 @@ class Drafts:
 
 
 def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> bool:
-    """A command, or a worker: one of them. A mistake is added where it is not so."""
+    """Whether the entry has either a command or a worker; adds a mistake if not."""
     if "run" not in plain and "worker" not in plain:
         mistakes.add(where, "run: is missing: the command to run")
     elif "run" in plain and "worker" in plain:
@@ -148,7 +148,7 @@ def _says_what_runs(plain: dict[str, Any], where: Steps, mistakes: Mistakes) -> 
 
 
 def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> dict[str, Any]:
-    """Defaults below, the entry's own above; `env`, `engine` key by key; one Python environment."""
+    """Return defaults and an entry's own fields, which win; merges `env`, `engine` key by key."""
     if not defaults:
         return own
     fields = {key: value for key, value in defaults.items() if key not in nulls}
@@ -169,7 +169,7 @@ def _merged(defaults: dict[str, Any], own: dict[str, Any], nulls: set[str]) -> d
 
 
 def resolved(drafts: Drafts, mistakes: Mistakes) -> list[Job]:
-    """The jobs, with the names they wait for. A name that an unknown job may have is no mistake."""
+    """Return the jobs with the names they wait for, which may be those of unknown jobs."""
     resolver = Resolver(Index(drafts.names), drafts.shapes)
     waits: dict[str, tuple[Names, Names]] = {}
     jobs: list[Job] = []
@@ -208,7 +208,7 @@ def _find_cycles(
     for cycle in islice(find_cycles(graph), _CYCLES):
         start = next((i for i, name in enumerate(cycle) if not is_end(name)), None)
         if start is None:
-            continue  # services that need each other: said of their starts
+            continue  # services that need each other: reported as a cycle of their starts
         cycle = [*cycle[start:-1], *cycle[:start], cycle[start]]
         job, following = cycle[0], cycle[1]
         field = "needs" if following in waits[job][0] else "after"

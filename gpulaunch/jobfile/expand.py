@@ -1,4 +1,4 @@
-"""One entry of the file, validated, to its Jobs: items, names, placeholders, defaults.
+"""Expands one validated entry of the file to its Jobs: items, names, placeholders, defaults.
 
 `needs` and `after` are left as patterns in a Draft, because they name jobs of other entries.
 
@@ -33,7 +33,7 @@ MAX_JOBS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job but for what it waits for; `serves`: it is a service.
+    """A job whose needs are still patterns; `serves`: it is a service.
 
     `job` is None where too much of it is wrong; `sound`: all that says what it runs is right.
     """
@@ -83,7 +83,7 @@ class EntryExpansion:
     names: tuple[str, ...] = ()
 
     def drafts(self) -> Iterator[Draft]:
-        """Its jobs; mistakes are added."""
+        """Yield the entry's jobs, and add its mistakes."""
         try:
             items = self._open()
         except FieldError as bad:
@@ -108,8 +108,10 @@ class EntryExpansion:
         yield from self._expand(texts, items, fine)
 
     def bare(self) -> Draft:
-        """What is known of its jobs where no item is: what they run and, without placeholders,
-        what they wait for. What is wrong with that is added."""
+        """Return what is known of the entry's jobs without items, and add its mistakes.
+
+        That is what they run and, without placeholders, what they wait for.
+        """
         self._check_constants({k: v for k, v in self.fields.items() if not isinstance(v, Deferred)})
         waits = {
             field: tuple(pattern_of(text, {}, str) for text in texts if isinstance(text, str))
@@ -125,14 +127,14 @@ class EntryExpansion:
         return _RUNNING.isdisjoint(self.wrong)
 
     def _sketch(self) -> Job | None:
-        """A job of it with its placeholders unfilled; None where they say in what it runs."""
+        """Return a job of the entry with unfilled placeholders; None if they decide what runs."""
         fields = self.fields
         if not self.sound or any(isinstance(fields.get(name), Deferred) for name in _RUNNING):
             return None
         try:
             found, worker = self._places(fields), self._worker(fields)
         except FieldError:
-            return None  # told where constants are checked
+            return None  # `_check_constants` reports it
         run = fields.get("run", ())
         typed = compile_raw(run) if isinstance(run, str) else tuple(map(compile_raw, run))
         env = {k: None if v is None else compile_raw(v) for k, v in fields.get("env", {}).items()}
@@ -165,7 +167,7 @@ class EntryExpansion:
                     yield draft
 
     def _check_constants(self, fixed: Fields) -> None:
-        """What no Job will be made of is looked at all the same: every mistake in one go."""
+        """Check constant fields although no Job is made, to report every mistake at once."""
         gather = ErrorCollector()
         gather.take((), self._demand, fixed)
         gather.take((), self._places, fixed)
@@ -176,7 +178,7 @@ class EntryExpansion:
     # ── items and combinations ──────────────────────────────────────────────────────────────────
 
     def _open(self) -> Items:
-        """What foreach and batch give; one nameless item where there is no foreach."""
+        """Return the items of foreach and batch; one nameless item without foreach."""
         foreach = self.fields.get("foreach")
         matrix: Matrix | None = self.fields.get("matrix")
         batch = self.fields.get("batch")
@@ -341,13 +343,13 @@ class EntryExpansion:
 
     def _set_digest(self, job: Job) -> None:
         made = digest(job, str(self.context.places.base))
-        if made != self.digest:  # else the text is shared: where items differ in name alone
+        if made != self.digest:  # items that differ in name alone share the text
             self.digest = made
-        # Set once, on a value nobody else has seen yet: `replace` would build every field again.
+        # The job is new and not shared yet: `replace` would copy every field.
         object.__setattr__(job, "digest", self.digest)
 
     def _worker(self, resolved: Fields) -> Worker | None:
-        """The worker with its files found; checked unless its needs may make them."""
+        """Return the worker with its files found; checks them unless needed jobs may make them."""
         form: workers.Form | None = resolved.get("worker")
         if form is None:
             return None
@@ -381,7 +383,7 @@ class EntryExpansion:
         return self.context.engines.setdefault(repr(held), held)  # equal ones share it
 
     def _resolve(self, texts: Texts, values: Values, gather: ErrorCollector) -> dict[str, Any]:
-        """The fields of this job, with Deferred ones filled and converted."""
+        """Return the fields of this job, with Deferred ones filled and converted."""
         if not texts.deferred:
             return texts.fixed
         resolved = dict(texts.fixed)
@@ -393,7 +395,7 @@ class EntryExpansion:
         return resolved
 
     def _places(self, resolved: Fields) -> Mapping[str, str]:
-        """Absolute paths of what the job runs in; checked unless its needs may make them."""
+        """Return the job's places as absolute paths; checks them unless needs may make them."""
         if paths.FIELDS.isdisjoint(resolved):
             return _NO_PLACES
         made_later = bool(self.fields.get("needs") or self.fields.get("after"))
@@ -425,12 +427,12 @@ class EntryExpansion:
             raise FieldError(f"no limit is called {token}; add limits: {{{token}: 1}} to the file")
 
     def _add(self, name: str, bad: FieldError) -> None:
-        """A mistake of the entry itself."""
+        """Add a mistake of the entry itself."""
         self.broken = True
         self.context.mistakes.add_bad(self.where(name), bad)
 
     def _add_for(self, item: str, bad: FieldError, field: str = "") -> None:
-        """A mistake of one of its jobs; said once where the item has no part in it."""
+        """Add a mistake of one of the entry's jobs; it names the item if that has a part in it."""
         for one in bad.each():
             name, path = (field, one.path) if field else (str(one.path[0]), one.path[1:])
             its = name in ("name", "service") or isinstance(self.fields.get(name), Deferred)

@@ -61,7 +61,7 @@ _COMMAND = "run: python predict.py"
 
 
 def explained(field: str) -> str:
-    """What the field means, where it may stand, and an example. Raises UsageError."""
+    """Return what the field means, where it may stand, and an example. Raises UsageError."""
     name = field.removesuffix(":")
     told = []
     if name in OF_FILE:

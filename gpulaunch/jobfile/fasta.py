@@ -50,7 +50,7 @@ class _Reading:
 
 
 def digest_of(record: bytes) -> str:
-    """What changes with a record's bytes; as in `FastaEntry.digest`."""
+    """Return the digest of a record's bytes, as in `FastaEntry.digest`."""
     return _hash(record).hexdigest()
 
 
@@ -59,7 +59,7 @@ def _hash(data: bytes = b"") -> hashlib.blake2b:
 
 
 def records(path: Path) -> list[FastaEntry]:
-    """All records, in order. Raises Bad with file and line."""
+    """Return all records, in order. Raises FieldError with file and line."""
     try:
         with open_regular(path, "a FASTA file") as file:
             found = list(_scan(file, str(path)))
@@ -108,7 +108,7 @@ def _begin(line: bytes, offset: int, number: int, where: str) -> _Reading:
         raise FieldError(f"{where}:{number}: a header that is not UTF-8") from None
     if "\0" in header:
         raise FieldError(f"{where}:{number}: a NUL byte; is this a binary file?")
-    # `> id`, a space before the first word, is met in the wild: the id is empty to most readers.
+    # Some files have `> id`, with a space before the first word: most readers see an empty id.
     words = header.split() if not line[1:2].isspace() else []
     if not words:
         raise FieldError(f"{where}:{number}: a record without an id; expected >ID")

@@ -23,7 +23,7 @@ Compiled: TypeAlias = "Text | list[Compiled] | dict[str, Compiled] | None"
 Schema: TypeAlias = dict[str, Any]
 
 LATER = frozenset({"tty"})
-"""Keys of other versions of the job file, which this one cannot do yet."""
+"""Keys that are reserved for later versions of the job file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def compile_plain(value: Plain) -> Compiled:
 
 
 def compiled_names(value: Compiled) -> list[str]:
-    """Every placeholder's name in it."""
+    """Return every placeholder's name in the value."""
     if isinstance(value, Template):
         return names_in(value)
     if isinstance(value, list):
@@ -56,7 +56,7 @@ def compiled_names(value: Compiled) -> list[str]:
 
 
 def filled(value: Compiled, fill: Callable[[Text], str]) -> Plain:
-    """The plain value again, every text filled."""
+    """Return the plain value, with every text filled."""
     if isinstance(value, list):
         return [filled(item, fill) for item in value]
     if isinstance(value, dict):
@@ -79,7 +79,7 @@ def _deferring(convert: c.Convert) -> c.Convert:
         compiled = compile_plain(value)
         if compiled_names(compiled):
             return Deferred(compiled, convert)
-        return convert(filled(compiled, str))  # only escaped ones
+        return convert(filled(compiled, str))  # no placeholders but escaped ones
 
     return validate
 
@@ -89,7 +89,7 @@ def _engine(value: Plain) -> Any:
 
 
 def engines_merged(below: Any, above: Any) -> Any:
-    """Two values of `engine:`, either of them Deferred or not, key by key."""
+    """Return two values of `engine:`, Deferred or not, merged key by key."""
     if not (isinstance(below, Deferred) or isinstance(above, Deferred)):
         return engines.merged(below, above)
     both: Any = engines.merged(_compiled(below), _compiled(above))

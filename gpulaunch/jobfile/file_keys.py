@@ -18,7 +18,7 @@ TOP = ("name", "gpus", "per_gpu", "limits", "notify", "engine", "defaults", "job
 
 
 class FileKeys:
-    """What stands beside `jobs:`; each mistake is added."""
+    """Return the keys beside `jobs:`, and add each mistake."""
 
     def __init__(self, root: YamlNode, mistakes: Mistakes) -> None:
         assert isinstance(root.value, dict)
@@ -76,7 +76,7 @@ class FileKeys:
 
 
 def _unknown(key: str) -> str:
-    """Why a key cannot stand beside `jobs:`."""
+    """Return why a key cannot stand beside `jobs:`."""
     if key in DEFAULT_FIELDS:
         return "a field of jobs: it goes into a job, or into defaults: for all of them"
     if key in FIELDS:

@@ -17,7 +17,7 @@ from gpulaunch.jobfile.tree import Path, Plain
 
 @dataclass(frozen=True, slots=True)
 class ForEach:
-    """`kind`: glob, values, lines, csv or fasta; `values`: the patterns, the values or the file."""
+    """A `foreach:`. `kind`: glob, values, lines, csv or fasta; `values`: patterns, values, file."""
 
     kind: str
     values: tuple[str, ...]
@@ -101,7 +101,7 @@ def _axis(key: str, items: Plain) -> tuple[str, ...]:
 
 
 def check_free(name: str) -> None:
-    """A column's or key's name must not be one that gpulaunch gives."""
+    """Raise an error if a column or key has the name of a placeholder of gpulaunch's own."""
     if name in RESERVED:
         raise FieldError(
             f"the name {name} is reserved for {{{{{name}}}}}; choose another", (name,), True

@@ -1,4 +1,4 @@
-"""Globs of `foreach`: as Python's `glob` with `**`, but bounded.
+"""Matches the globs of `foreach`, as Python's `glob` with `**`, but bounded.
 
 Own, because `glob` follows linked directories below `**`: two links to their own directory are
 endless paths. Here `**` stays out of linked directories and of runs' own directories, each
@@ -17,7 +17,7 @@ from typing import TypeAlias
 from gpulaunch.jobfile.mistakes import FieldError
 
 MAX_ENTRIES = 2_000_000
-"""Directory entries looked at for one pattern."""
+"""Directory entries read for one pattern at most."""
 
 RUNS = "gpulaunch-runs"
 _MAGIC = re.compile(r"[*?[]")
@@ -25,10 +25,10 @@ _State: TypeAlias = tuple[str, int, bool]
 
 
 def matches_of(pattern: str, base: str, limit: int = MAX_ENTRIES) -> list[str]:
-    """What the pattern matches below `base`, as it was typed: relative or absolute, each once.
+    """Return the pattern's matches below `base`, relative or absolute as typed, each once.
 
     Hidden names match only a component that starts with a dot. A pattern that matches nothing,
-    but is the name of a file, is taken literally. Raises Bad where it looks at too much.
+    but is the name of a file, is taken literally. Raises FieldError if it reads too many entries.
     """
     search = _Search(pattern, base, limit)
     found = dict.fromkeys(match for match in search.all() if match)
@@ -58,7 +58,7 @@ class _Search:
         self.seen: set[_State] = set()
 
     def all(self) -> Iterator[str]:
-        """Paths that match; some may come twice."""
+        """Yield paths that match; some may come twice."""
         todo: list[_State] = [(self.root, 0, False)]
         while todo:
             state = todo.pop()
@@ -67,7 +67,7 @@ class _Search:
                 yield from self._step(*state, todo)
 
     def _step(self, prefix: str, number: int, deep: bool, todo: list[_State]) -> Iterator[str]:
-        """What the component makes of the directory `prefix` (empty, or ending in a slash)."""
+        """Yield a component's matches in the directory `prefix` (empty, or ending in a slash)."""
         part, last = self.parts[number], number == len(self.parts) - 1
         if part == "**":
             yield from self._below(prefix, number, last and not deep, todo)
@@ -88,7 +88,7 @@ class _Search:
                         todo.append((prefix + entry.name + "/", number + 1, False))
 
     def _below(self, prefix: str, number: int, itself: bool, todo: list[_State]) -> Iterator[str]:
-        """`**`: this directory, and all directories in it that are neither hidden nor links."""
+        """Yield for `**` this directory, and all below it that are neither hidden nor links."""
         last = number == len(self.parts) - 1
         if not last:
             todo.append((prefix, number + 1, False))
@@ -116,11 +116,11 @@ class _Search:
                         )
                     yield entry
         except OSError:
-            return  # as every glob: what cannot be read, or is gone, holds nothing
+            return  # as in every glob, an unreadable directory counts as empty
 
 
 def _components(pattern: str) -> list[str]:
-    """The pattern's components; an empty last one asks for directories."""
+    """Return the pattern's components; an empty last one asks for directories."""
     parts = pattern.split("/")
     kept = [part for part in parts[:-1] if part]
     kept = [part for i, part in enumerate(kept) if part != "**" or kept[i - 1 : i] != ["**"]]
@@ -141,7 +141,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def home_expanded(pattern: str, home: str) -> str:
-    """`~` is the home directory, whatever characters its path has."""
+    """Expand `~`, with the special characters of the home directory's path escaped."""
     if pattern == "~" or pattern.startswith("~/"):
         return glob.escape(home) + pattern[1:]
     return pattern

@@ -1,4 +1,4 @@
-"""`foreach:` to its items: files of globs, values, lines, rows of a table, records of a FASTA file.
+"""Makes the items of `foreach:`: files of globs, values, lines, rows of a table, FASTA records.
 
 Reads what the job file names, below its directory. Knows nothing of jobs.
 """
@@ -65,7 +65,7 @@ class Items:
 
 
 def open_items(foreach: ForEach, base: Path, home: str) -> Items:
-    """The items of a `foreach`, lazily where that is possible. Raises Bad."""
+    """Return the items of a `foreach`, lazy where possible. Raises FieldError."""
     if foreach.kind == "glob":
         paths = _glob_all(foreach.values, base, home)
         items = _of_paths(paths, base, True)
@@ -85,7 +85,7 @@ def open_items(foreach: ForEach, base: Path, home: str) -> Items:
 
 
 def names_of(foreach: ForEach) -> Items | None:
-    """What its items would give, were there any; None where only the file could tell."""
+    """Return the placeholders that its items would have; None if only the file tells them."""
     if foreach.kind == "csv":
         return None
     if foreach.kind == "fasta":
@@ -94,14 +94,14 @@ def names_of(foreach: ForEach) -> Items | None:
 
 
 def resolve(path: str, base: Path, home: str) -> Path:
-    """An absolute path: `~` is the home directory, a relative path starts at `base`."""
+    """Return an absolute path: `~` is the home directory, a relative path starts at `base`."""
     if path == "~" or path.startswith("~/"):
         path = home + path[1:]
     return Path(_absolute(os.path.join(base, path), {}))
 
 
 def _absolute(path: str, real: dict[str, str]) -> str:
-    """Without `.` and `..`, meaning the same file; `real` remembers directories.
+    """Return a path to the same file without `.` and `..`; `real` caches directories.
 
     `link/..` is not where the link stands, so that `..` cannot just be struck out.
     """
@@ -119,7 +119,7 @@ def _absolute(path: str, real: dict[str, str]) -> str:
 
 
 def _glob_all(patterns: tuple[str, ...], base: Path, home: str) -> list[str]:
-    """Every match once, sorted naturally (a2 before a10), directories before what is in them."""
+    """Return every match once, sorted naturally (a2 before a10), directories first."""
     found: dict[str, None] = {}
     for i, pattern in enumerate(patterns):
         try:
@@ -137,7 +137,7 @@ def _of_paths(items: Iterable[str], base: Path, are_files: bool) -> Iterator[For
 
 
 def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
-    """An item read as a path: of a glob, or a value that the job file uses as one."""
+    """Return the item of a path: a glob's match, or a value that the job file uses as one."""
     directory, name = os.path.split(path)
     stem, ext = os.path.splitext(name)
     values = {
@@ -157,13 +157,13 @@ def _of_path(index: int, item: str, path: str, is_file: bool) -> ForeachItem:
 
 
 def _of_values(values: tuple[str, ...], base: Path) -> Items:
-    """Their paths are there as well: a list of values or lines is often one of files."""
+    """Yield items of values or lines, with the placeholders of paths, as they often are files."""
     items = _of_paths(values, base, False)
     return Items(_OF_PATH, items, len(values))
 
 
 def _lines(text: str, file: Path) -> tuple[str, ...]:
-    """Not blank ones, without line ends."""
+    """Yield the lines that are not blank, without line ends."""
     lines = (line.rstrip("\r") for line in text.split("\n"))
     found = tuple(line for line in lines if line.strip())
     if not found:
@@ -191,7 +191,7 @@ def _text(file: Path) -> str:
 
 
 def _of_rows(text: str, file: Path) -> Items:
-    """A table's rows; its first line names the columns."""
+    """Return a table's rows as items; its first line names the columns."""
     lines = io.StringIO(text, newline="").readlines()
     reader = csv.reader(lines, delimiter=_delimiter(lines, file), strict=True)
     columns = _columns(_next_row(reader, file), file)
@@ -204,7 +204,7 @@ def _of_rows(text: str, file: Path) -> Items:
 
 
 def _delimiter(lines: list[str], file: Path) -> str:
-    """What stands between cells: by the file's name, else by its header.
+    """Return the separator of cells: by the file's name, else by its header.
 
     Semicolons, which spreadsheets write where the comma is the decimal mark, and tabs are meant
     where the header would be one column with commas, whose name no placeholder could have.

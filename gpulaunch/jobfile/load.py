@@ -1,4 +1,4 @@
-"""A job file's text to a Plan: the file's own keys, each entry in turn, names, needs.
+"""Makes a Plan of a job file's text: the file's own keys, each entry in turn, names, needs.
 
 Goes on after every mistake that leaves the rest readable, and raises them all together.
 """
@@ -23,7 +23,7 @@ from gpulaunch.jobfile.source import JobFileText, decode, read_bytes
 from gpulaunch.jobfile.values import found
 
 Look: TypeAlias = Callable[[Mistakes, Sequence[Job]], None]
-"""Looks at the jobs that start with what is there now, and adds what is wrong with them."""
+"""A check of the jobs that start first, which adds mistakes."""
 
 
 def load(
@@ -33,7 +33,7 @@ def load(
     per_gpu: int | None = None,
     look: Look | None = None,
 ) -> Plan:
-    """The plan that a job file makes.
+    """Read a job file and return its plan.
 
     Raises JobFileError with every mistake, UsageError where there is no such file to read.
     `environ` is the caller's environment (HOME, PATH, where conda is). `per_gpu` stands for the
@@ -54,7 +54,7 @@ def load_text(
     per_gpu: int | None = None,
     look: Look | None = None,
 ) -> Plan:
-    """As `load`, for text that is at hand; `name` is how messages call it.
+    """Return the plan of a text, as `load`; `name` is how messages call it.
 
     `base` is the directory where relative paths and globs start.
     """
@@ -63,13 +63,13 @@ def load_text(
 
 
 def _plain(base: Path) -> Path:
-    """Without `..`; else as it was given, symbolic links included."""
+    """Return the path without `..`, but with its symbolic links."""
     return base.resolve() if ".." in base.parts else base
 
 
 @contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """No cyclic garbage collection meanwhile.
+    """Turn cyclic garbage collection off during the block.
 
     100,000 jobs are millions of objects that all stay; looking through them again and again for
     cycles, of which there are none, took half of the time.

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a job file, collected, and shown in one go in the file's order."""
+"""Collects the mistakes of a job file, and shows them all at once in the file's order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_MISTAKES_SHOWN = 50
 _MAX_MISTAKES = 1000
 _MAX_TEXT_CHARACTERS = 10_000
 _SECRET = frozenset({"notify"})
-"""Of these no line is shown: there may be a password on it."""
+"""Fields of which no line is shown: a password may be on it."""
 
 
 class FieldError(ValueError):
-    """A value that is not what its field wants; `path` leads on from the field to the culprit.
+    """A value that its field does not accept; `path` leads from the field to the wrong part.
 
     `number`: of the text there, the placeholder to point at, counted with escaped ones. `also`
     holds what else is wrong with the same field.
@@ -41,7 +41,7 @@ class FieldError(ValueError):
             yield from other.each()
 
     def under(self, *steps: str | int) -> FieldError:
-        """The same, seen from further up."""
+        """Return the error with a longer path, from further up."""
         moved = [
             FieldError(bad.message, (*steps, *bad.path), bad.key, bad.number) for bad in self.each()
         ]
@@ -50,7 +50,7 @@ class FieldError(ValueError):
 
 
 class ErrorCollector:
-    """Converts the parts of a value, and raises what is wrong with any of them together."""
+    """Converts the parts of a value, and raises the errors of all parts together."""
 
     def __init__(self) -> None:
         self.bads: list[FieldError] = []
@@ -58,7 +58,7 @@ class ErrorCollector:
     def take(
         self, path: Path, convert: Callable[[Any], Any], value: Any, default: Any = None
     ) -> Any:
-        """What `convert` makes of the part at `path`, or the default."""
+        """Return the converted part at `path`, or the default if it is wrong."""
         try:
             return convert(value)
         except FieldError as bad:
@@ -75,7 +75,7 @@ class ErrorCollector:
 
 
 class Mistakes:
-    """Collects up to a thousand, then gives up; shows fifty."""
+    """The mistakes so far: collects up to a thousand, then gives up; shows fifty."""
 
     def __init__(self, source: JobFileText, root: YamlNode) -> None:
         self.source = source
@@ -91,7 +91,7 @@ class Mistakes:
         number: int | None = None,
         at: int | None = None,
     ) -> None:
-        """`path` leads from the file's top; `key`: point at the last step's key, not its value.
+        """Add a mistake. `path` leads from the file's top; `key`: point at the key, not the value.
 
         `number`: point at this placeholder of the text there, where it can be found. `at`: the
         place itself, where it is known.
@@ -103,12 +103,12 @@ class Mistakes:
         self.add_at(at, message, spell(self.root.within(path)), shown)
 
     def add_bad(self, path: Path, bad: FieldError, note: str = "") -> None:
-        """`bad` and what else it holds, of the field at `path`."""
+        """Add `bad`, and the errors that it holds, for the field at `path`."""
         for one in bad.each():
             self.add((*path, *one.path), one.message + note, key=one.key, number=one.number)
 
     def inside(self, at: int, pattern: re.Pattern[str], number: int) -> int:
-        """The place of the pattern's n-th match in the text that starts at `at`, if that is sure.
+        """Return the place of the pattern's n-th match in the text at `at`, if that is certain.
 
         Text is not where it stands in the file when it comes from an alias.
         """
@@ -124,7 +124,7 @@ class Mistakes:
         return at
 
     def add_at(self, at: int, message: str, field: str = "", shown: bool = True) -> None:
-        """`shown`: with the line and a caret."""
+        """Record a mistake at a place; `shown`: with the line and a caret."""
         self._kept[at, field, message] = shown
         if self.count >= _MAX_MISTAKES:
             self.raise_if_any()
@@ -153,7 +153,7 @@ class Mistakes:
 
 
 def spell(path: Path) -> str:
-    """`jobs[3].env.A` for ("jobs", 3, "env", "A"); nothing for the file itself."""
+    """Return a path in words: `jobs[3].env.A` for ("jobs", 3, "env", "A"); "" for the file."""
     out = ""
     for step in path:
         if isinstance(step, int):

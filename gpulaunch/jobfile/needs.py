@@ -1,4 +1,4 @@
-"""`needs` and `after`: patterns to names of jobs, and the search for cycles.
+"""Resolves `needs` and `after`: patterns to names of jobs, and the search for cycles.
 
 Names are exact first; a pattern with * ? or [ in what was typed is a glob over all expanded names.
 What an item brought in matches literally. A glob never means the job itself.
@@ -40,7 +40,7 @@ class Pattern:
 
 
 def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str]) -> Pattern:
-    """The pattern that an item makes of it; `clean` is what names do to inserted values."""
+    """Return the pattern of a text filled by an item; `clean` is what names do to values."""
     if isinstance(text, str):
         return Pattern(text, text if _MAGIC.search(text) else None)
     name = insert(text, values, clean)
@@ -52,14 +52,13 @@ def pattern_of(text: Text, values: Mapping[str, str], clean: Callable[[str], str
 
 @dataclass(frozen=True, slots=True)
 class NameShape:
-    """The names that the jobs of an entry may have, where they are not known: how they start, and
-    all that they may be."""
+    """The names that an entry's unknown jobs may have: how they start, and a pattern of all."""
 
     head: str
     whole: re.Pattern[str]
 
     def may_be(self, pattern: Pattern) -> bool:
-        """Whether such a job may be meant; of a glob, by how it starts alone."""
+        """Whether a pattern may mean such a job; a glob is judged by its start alone."""
         if self.whole.fullmatch(pattern.name):
             return True
         if pattern.glob is None:
@@ -69,7 +68,7 @@ class NameShape:
 
 
 def shape_of(typed: object, expands: bool, group: int) -> NameShape:
-    """The shape of the names that an entry's `name:` makes, as it is typed."""
+    """Return the shape of the names that an entry's `name:`, as typed, makes."""
     given = typed if isinstance(typed, str) and typed else None
     text = compile_raw(given or ("job" if expands else f"job-{group + 1}"))
     parts = (text,) if isinstance(text, str) else text.parts
@@ -80,7 +79,7 @@ def shape_of(typed: object, expands: bool, group: int) -> NameShape:
 
 
 def escape(value: str) -> str:
-    """A glob that matches `value` alone."""
+    """Return a glob that matches `value` alone."""
     return _MAGIC.sub(lambda match: f"[{match.group()}]", value)
 
 
@@ -105,7 +104,7 @@ class Index:
         return sorted(name[::-1] for name in self.names)
 
     def match(self, pattern: Pattern) -> Names:
-        """Names in the file's order; empty where nothing matches."""
+        """Return the names that match, in the file's order."""
         if pattern.name in self.names:
             return (pattern.name,)
         if pattern.glob is None:
@@ -130,7 +129,7 @@ class Index:
         return {name: i for i, name in enumerate(self.names)}
 
     def _near(self, glob: str) -> Iterable[str]:
-        """Names that share what the glob says literally at its start, or at its end."""
+        """Return names that share the glob's literal start, or end."""
         head = _MAGIC.split(glob, maxsplit=1)[0]
         tail = re.split(r"[*?\]]", glob)[-1]
         if head:
@@ -144,7 +143,7 @@ class Index:
         return ordered[bisect_left(ordered, head) : bisect_right(ordered, head + "\U0010ffff")]
 
     def suggest(self, name: str) -> str:
-        """The nearest name. Costly: asked for the first few mistakes, in files of some size."""
+        """Return the nearest name. Costly: only for the first few mistakes of a large file."""
         if name not in self.suggested:
             if len(self.suggested) >= _SUGGESTIONS or len(self.names) > _SUGGEST_FROM:
                 return ""
@@ -166,7 +165,7 @@ class Resolver:
         self._told: set[str] = set()
 
     def names(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
-        """What `job` waits for. Raises Bad."""
+        """Return the names that `job` waits for. Raises FieldError."""
         known = self._resolved.get(patterns)
         if known is None:
             known = self._all(patterns)
@@ -175,8 +174,10 @@ class Resolver:
         return self._without_itself(job, patterns, known)
 
     def matching(self, job: str, patterns: tuple[Pattern, ...]) -> Names:
-        """The names that some of them match, for where others are wrong: cycles are looked for
-        among them. What matches `job` itself was told."""
+        """Return the names that those patterns match that are right, to look for cycles.
+
+        A pattern that matches `job` itself has been reported.
+        """
         right = [one for one in patterns if not self._matches(job, one)]
         return tuple(dict.fromkeys(name for one in right for name in self.index.match(one)))
 
@@ -246,7 +247,7 @@ class Resolver:
 
 
 def find_cycles(waits: Mapping[str, Sequence[Names]]) -> Iterator[list[str]]:
-    """Cycles `[a, b, a]`, at least one wherever jobs wait for each other.
+    """Return cycles `[a, b, a]`, at least one wherever jobs wait for each other.
 
     `waits`: job -> tuples of the names it waits for. Once one was found, the search has an end:
     where thousands wait for each other, there are more edges than anybody can look at.
@@ -278,7 +279,7 @@ def find_cycles(waits: Mapping[str, Sequence[Names]]) -> Iterator[list[str]]:
 
 
 def _steps(waits: Mapping[str, Sequence[Names]], job: str, done: set[int]) -> Iterator[str]:
-    """The jobs it waits for, without tuples that were searched to their end.
+    """Yield the jobs that a job waits for, without tuples that were searched to their end.
 
     A tuple is done only when all of it was visited; a job met meanwhile that has the same tuple
     visits it again, but then everything in it is done or closes a cycle.

@@ -1,4 +1,4 @@
-"""`notify:`: whom a run tells, and when. Its form alone: nothing is looked up, nothing is sent.
+"""Reads `notify:`: whom a run tells, and when. Checks the form alone, and sends nothing.
 
 An address is a secret, wherever it stands: no message here, and no `repr`, holds one.
 """
@@ -20,7 +20,7 @@ from gpulaunch.jobfile.suggest import did_you_mean, shorten
 from gpulaunch.jobfile.tree import Path, Plain
 
 OCCASIONS = ("finish", "first_failure", "paused")
-"""What `on:` may name; all of them where it is not given."""
+"""The events that `on:` may name; without `on:`, all of them."""
 KEYS = ("to", "run", "on", "every")
 FROM_ENV = "env:"
 MAX_TARGETS = 100
@@ -28,7 +28,7 @@ MAX_TARGETS = 100
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*")
 _WITH_HOST = frozenset({"mailto", "mailtos", "json", "jsons", "http", "https", "xml", "xmls"})
-"""Of these the host is nobody's secret; others have tokens in its place."""
+"""Schemes of addresses whose host is no secret; others have tokens in its place."""
 _OPEN = frozenset({"dbus", "gnome", "syslog"})
 _LIKE_A_TOKEN = re.compile(r"(?=[^/?&=]*[0-9])(?=[^/?&=]*[A-Za-z])[\w.~+%-]{12,}")
 _EXPECTED = "{to: ADDRESS} or {run: COMMAND}, or a list of such"
@@ -57,7 +57,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """`notify[0] (mailto://example.org/…)`: which it is, without what makes it a secret."""
+        """The target in words, without its secret: `notify[0] (mailto://example.org/…)`."""
         where = "".join(f"[{step}]" if isinstance(step, int) else str(step) for step in self.path)
         return f"{where} ({self._shown})"
 
@@ -71,7 +71,7 @@ class Target:
 
 
 def redacted(address: str) -> str:
-    """`mailto://example.org/…`, `slack://…`."""
+    """Return an address without its secret: `mailto://example.org/…`, `slack://…`."""
     scheme = address.partition("://")[0].lower()
     try:
         host = urlsplit(address).hostname or ""
@@ -81,7 +81,7 @@ def redacted(address: str) -> str:
 
 
 def secret_in(address: str) -> bool:
-    """Whether an address that stands in the file looks like one that others should not read."""
+    """Whether an address in the file looks like a secret."""
     scheme, _, rest = address.partition("://")
     if scheme.lower() in _OPEN or address.startswith(FROM_ENV):
         return False
@@ -92,7 +92,7 @@ def secret_in(address: str) -> bool:
 
 
 def targets(value: Plain) -> tuple[Target, ...]:
-    """Those of `notify:`. Raises Bad with all that is wrong."""
+    """Return the targets of `notify:`. Raises FieldError with all that is wrong."""
     if isinstance(value, dict):
         return (_target(("notify",), value),)
     if not isinstance(value, list) or not value:
@@ -141,7 +141,7 @@ def _never(_: Plain) -> None:
 
 
 def _address(value: Plain) -> str:
-    """What was found is not repeated: it may be somebody's token."""
+    """Return an error that does not repeat the value, which may be a token."""
     expected = (
         "expected an address as Apprise has them, like mailto://user:password@host or"
         " slack://..., an http(s):// URL, or env:NAME"

@@ -1,4 +1,4 @@
-"""A plan under the options that change how its jobs run, of which neither file nor digest knows."""
+"""Applies options to a plan that change how its jobs run, but neither file nor digests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpulaunch.jobfile.plan import Plan
 
 
 def as_chosen(plan: Plan, explain: bool | None, preload: bool | None) -> Plan:
-    """The plan with every job explained (`explain`), or started cold (`preload` is False)."""
+    """Return the plan with every job explained (`explain`), or started cold (`preload` False)."""
     if explain:
         plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
     if preload is False:

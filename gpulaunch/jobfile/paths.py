@@ -42,7 +42,7 @@ class Places:
         self._seen: dict[tuple[str, str, bool], str | FieldError] = {}
 
     def find(self, field: str, made_later: bool, text: str) -> str:
-        """The absolute path. Raises Bad where it is not there, unless it may be made later."""
+        """Return the absolute path. Raises FieldError if it is missing and not made later."""
         key = (field, text, made_later)
         if key not in self._seen:
             try:
@@ -101,7 +101,7 @@ def check_env_file(path: Path) -> None:
 
 
 def find_python(text: str, base: Path, environ: Mapping[str, str]) -> Path:
-    """An interpreter: a bare name is looked up in PATH. Raises Bad where it cannot be run."""
+    """Return an interpreter's path; a bare name is looked up in PATH. Raises FieldError."""
     if "/" not in text:
         found = shutil.which(text, path=environ.get("PATH", os.defpath))
         if found is None:
@@ -123,7 +123,7 @@ def check_venv(path: Path) -> None:
 
 
 def find_conda(text: str, base: Path, environ: Mapping[str, str]) -> Path:
-    """The prefix of a conda environment given by name or prefix. Raises Bad where there is none."""
+    """Return the prefix of a conda environment given by name or prefix. Raises FieldError."""
     if "/" in text or text.startswith("~"):
         prefix = resolve(text, base, home_of(environ))
         if not _is_prefix(prefix):
@@ -160,7 +160,7 @@ def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _roots(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where conda itself, and so its `envs/`, may be installed."""
+    """Return the directories where conda itself, and so its `envs/`, may be installed."""
     for variable in ("CONDA_ROOT", "MAMBA_ROOT_PREFIX"):
         if environ.get(variable):
             yield Path(environ[variable])
@@ -178,7 +178,7 @@ def _roots(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """The variables of a file of `KEY=VALUE` lines. Raises UsageError with file and line.
+    """Return the variables of a file of `KEY=VALUE` lines. Raises UsageError with file and line.
 
     `export KEY=...`, `# comments` and quotes are understood: '...' is verbatim, "..." knows \\n,
     \\t, \\" and \\\\. Nothing is expanded: `$HOME` is five characters.
@@ -190,7 +190,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def _env_lines(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """The variables, and the lines that are wrong. Raises UsageError where it cannot be read."""
+    """Return the variables, and the lines that are wrong. Raises UsageError if unreadable."""
     data = read_bytes(path, "a file of KEY=VALUE lines", MAX_ENV_BYTES)
     try:
         text = data.decode("utf-8-sig")

@@ -18,7 +18,7 @@ NAME = re.compile(r"[^\W\d][\w-]{0,99}")
 PLACEHOLDER = re.compile(r"\{\{[ \t]*([^\W\d][\w-]{0,99})[ \t]*\}\}")
 
 START = frozenset({"run_dir", "out", "log", "gpu", "gpu_index", "gpu_uuid", "port", "attempt"})
-"""Known only when a job starts: slots that stay in `Job.run`, `env`, `outputs`, `service.ready`."""
+"""Names whose values are known only when a job starts; their slots stay in the Job's texts."""
 
 OF_PATHS = ("path", "stem", "name", "dir", "ext")
 RESERVED = START | {"item", "index", "job", "batch_dir", *OF_PATHS}
@@ -28,7 +28,7 @@ Piece: TypeAlias = "str | Slot"
 
 
 def pieces(text: str) -> list[Piece]:
-    """Literal text and raw Slots, in turn; escapes resolved."""
+    """Yield literal text and raw Slots, with escapes resolved."""
     found: list[Piece] = []
     position = 0
     for match in PLACEHOLDER.finditer(text):
@@ -48,7 +48,7 @@ def _is_escaped(before: str) -> bool:
 
 
 def numbers(text: str) -> list[tuple[int, str]]:
-    """Each placeholder's number among all that look like one, escaped ones too, and its name."""
+    """Yield each placeholder's number, which counts escaped ones too, and its name."""
     found: list[tuple[int, str]] = []
     position = 0
     for number, match in enumerate(PLACEHOLDER.finditer(text)):
@@ -68,7 +68,7 @@ def _append(found: list[Piece], literal: str) -> None:
 
 
 def text_of(found: Iterable[Piece]) -> Text:
-    """Plain `str` where there is no slot."""
+    """Return a Template of the parts, or a plain `str` if there is no slot."""
     parts = tuple(found)
     if not parts:
         return ""
@@ -78,7 +78,7 @@ def text_of(found: Iterable[Piece]) -> Text:
 
 
 def compile_raw(text: str) -> Text:
-    """`text` with its placeholders as slots that are filled verbatim."""
+    """Return `text` with its placeholders as slots that are filled verbatim."""
     if "{{" not in text:
         return text
     return _compiled(text) if len(text) < 1000 else text_of(pieces(text))
@@ -95,7 +95,7 @@ def names_in(text: Text) -> list[str]:
 
 
 def insert(text: Text, values: Mapping[str, str], change: Callable[[str], str]) -> str:
-    """Every slot replaced by its changed value. Raises KeyError where one has none."""
+    """Return the text with every slot replaced by its changed value. Raises KeyError."""
     if isinstance(text, str):
         return text
     return "".join(
@@ -104,7 +104,7 @@ def insert(text: Text, values: Mapping[str, str], change: Callable[[str], str]) 
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """The message for a name that nothing here gives."""
+    """Return the message for an unknown placeholder."""
     names = sorted(set(known))[:40]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     hint = f"; did you mean {{{{{near[0]}}}}}?" if near else ""

@@ -1,4 +1,4 @@
-"""Plan: what a job file comes to, and which of its jobs these cards can never run."""
+"""The Plan of a job file, and which of its jobs these cards can never run."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Plan:
         return self.source.base
 
     def mistake(self, steps: Steps, message: str) -> Mistake:
-        """A mistake found later, at what `steps` lead to."""
+        """Return a mistake that was found later, at the place to which `steps` lead."""
         mistakes = Mistakes(self.source, self.root)
         mistakes.add(steps, message)
         return mistakes.found()[0]
 
     def point(self, steps: Steps, message: str) -> str:
-        """The same for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
+        """Return such a mistake for people: `jobs.yaml:2:7: gpus: message`, the line, a caret."""
         return self.mistake(steps, message).text
 
     @cached_property
@@ -63,7 +63,7 @@ class Plan:
         return tree.parse(self.source)[0]
 
     def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[Mistake]:
-        """Mistakes for jobs that could never run on these cards; one per entry and reason.
+        """Return mistakes for jobs that could never run on these cards; one per entry and reason.
 
         `gpus` are the cards the run may use, `pool_size` how many of them at once. More `cpus`
         than there are is no mistake: such a job runs alone.
@@ -92,7 +92,7 @@ class _Machine:
     limits: Mapping[str, int]
 
     def why_never(self, job: Job) -> Iterator[tuple[str, str]]:
-        """(field, reason) for everything that keeps the job from ever starting here."""
+        """Yield (field, reason) for everything that keeps the job from ever starting here."""
         demand = job.demand
         if demand.gpus > self.pool_size:
             yield "gpus", f"needs {several(demand.gpus, 'card')}, the run has {self.pool_size}"
@@ -116,7 +116,7 @@ class _Machine:
                 yield "uses", f"needs {count} of {token}, its limit is {self.limits[token]}"
 
     def service_conflicts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, str]]:
-        """Jobs that do not fit beside the services they need, which run at the same time."""
+        """Yield jobs that do not fit beside the services they need, which run at the same time."""
         services = {job.name: job for job in jobs if job.service is not None}
         if not services:
             return
@@ -147,7 +147,7 @@ class _Machine:
 
 
 def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:
-    """The services that must be up while the job runs, those that they need included."""
+    """Return the services that must be up while the job runs, with those that they need."""
     found: dict[str, None] = {}
     queue = [name for name in job.needs if name in services]
     while queue:
@@ -159,7 +159,7 @@ def _services_of(job: Job, services: Mapping[str, Job]) -> dict[str, None]:
 
 
 def _cards_together(jobs: Sequence[Job]) -> int:
-    """The fewest cards that all of them can run on at once; equal `per_gpu` share a card."""
+    """Return the fewest cards for all of them at once; equal `per_gpu` share a card."""
     cards = 0
     sharing: Counter[int] = Counter()
     for job in jobs:

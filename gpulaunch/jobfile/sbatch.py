@@ -1,4 +1,4 @@
-"""Options of sbatch as people write them: each made one word, and none that gpulaunch itself gives.
+"""Reads options of sbatch as people write them: one word each, and none of gpulaunch's own.
 
     -C a100 --mem 64G --exclusive ─▶ --constraint=a100 --mem=64G --exclusive
 
@@ -53,9 +53,9 @@ SHORT = {
     "w": "nodelist",
     "x": "exclude",
 }
-"""Letters of sbatch, 20.11 to 25.05 (its manual page)."""
+"""Short options of sbatch, 20.11 to 25.05 (its manual page)."""
 _ALONE = frozenset("HOQVWhksv")
-"""Those that take no value."""
+"""Short options that take no value."""
 _FLAGS = frozenset(
     {
         *("--contiguous", "--exclusive", "--external", "--hold", "--ignore-pbs", "--nice"),
@@ -64,7 +64,7 @@ _FLAGS = frozenset(
         *("--use-min-nodes", "--verbose"),
     }
 )
-"""Options that may stand without a value. Any other would make one of whatever comes next."""
+"""Options that may stand without a value. Any other would take the next word as its value."""
 
 _CARDS = "gpus: says how many cards"
 _ONE = "a job is one task on one node"
@@ -100,7 +100,7 @@ _EXPECTED = "expected an option of sbatch like --constraint=a100"
 
 
 def split(text: str) -> list[str]:
-    """Words, as a shell would have them. Raises Bad."""
+    """Return a value's words, split as by a shell. Raises FieldError."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -108,9 +108,9 @@ def split(text: str) -> list[str]:
 
 
 def options(given: Sequence[str]) -> list[str]:
-    """Each option as one word, `--name` or `--name=value`; no value is looked at.
+    """Return each option as one word, `--name` or `--name=value`; does not check values.
 
-    Raises Bad with every word that is none, or that is gpulaunch's to give.
+    Raises FieldError with every word that is no option, or that is gpulaunch's to give.
     """
     gather = ErrorCollector()
     found: list[str] = []
@@ -121,7 +121,7 @@ def options(given: Sequence[str]) -> list[str]:
 
 
 def _with_values(given: Sequence[str]) -> Iterator[tuple[int, str, str | None]]:
-    """Each word's place, the word, and the one after it where that is its value."""
+    """Yield each option's place, its word, and the next word if that is its value."""
     numbered = iter(enumerate(given))
     for number, word in numbered:
         following = given[number + 1] if number + 1 < len(given) else "-"
@@ -145,7 +145,7 @@ def _made(value: str | None, word: str) -> list[str]:
     found = [_long(word)] if word.startswith("--") else _short(word)
     if value is not None:
         found[-1] += f"={value}"
-    if "=" not in found[-1] and found[-1] not in _FLAGS:  # it would take the word after it
+    if "=" not in found[-1] and found[-1] not in _FLAGS:  # it would take the next word
         raise FieldError(f"expected its value as well, {found[-1]}=..., found {v.found(word)}")
     return found
 
@@ -159,7 +159,7 @@ def _long(word: str) -> str:
 
 
 def _short(word: str) -> list[str]:
-    """`-C`, `-Ca100`, or several without a value at once: `-Hk`."""
+    """Return the long form of `-C`, `-Ca100`, or of several flags at once: `-Hk`."""
     if not word.startswith("-") or word == "-":
         raise FieldError(f"{_EXPECTED}, found {v.found(word)}")
     found = []
@@ -177,14 +177,14 @@ def _short(word: str) -> list[str]:
 
 
 def _refuse_ours(name: str) -> None:
-    """Slurm takes any beginning of a name that only one option has, so `--arr` is `--array`."""
+    """Return an option's full name; Slurm takes any unambiguous beginning (`--arr`)."""
     ours = name if name in OURS else next((known for known in OURS if known.startswith(name)), "")
     if ours:
         raise FieldError(f"--{ours} cannot be set here: {OURS[ours]}")
 
 
 def from_line(given: Sequence[str]) -> list[str]:
-    """What `--slurm` gave, once or more often. Raises UsageError."""
+    """Return the options of all `--slurm`. Raises UsageError."""
     found = []
     for text in given:
         try:
@@ -198,7 +198,7 @@ def from_line(given: Sequence[str]) -> list[str]:
 
 
 def check(option: str) -> None:
-    """Raises Bad for a value that no word may have, or that asks for cards."""
+    """Raise FieldError for a value that is not allowed, or that asks for cards."""
     name, _, value = option.partition("=")
     if not option.isprintable():
         raise FieldError(f"expected an option on one line, found {v.found(option)}")

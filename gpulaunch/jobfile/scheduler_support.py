@@ -1,4 +1,4 @@
-"""What of a job list a cluster's scheduler cannot do: told before anything is handed to it."""
+"""Finds what a cluster's scheduler cannot do of a job list, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpulaunch.jobfile.tree import YamlNode, node_at
 
 
 def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
-    """Mistakes for what no job under `--engine slurm` can have; each at its place, said once.
+    """Return mistakes for fields that no job under `--engine slurm` can have, each place once.
 
     `limit`: cards that the run may have at once; None: as many as Slurm gives.
     """
@@ -31,7 +31,7 @@ def unfit(plan: Plan, jobs: Sequence[Job], limit: int | None) -> list[Mistake]:
 
 
 def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """(field, reason) for everything that keeps the job from running there."""
+    """Yield (field, reason) for everything that keeps the job from running there."""
     demand = job.demand
     if job.service is not None:
         yield (
@@ -63,7 +63,7 @@ def _why_not(job: Job, limit: int | None, limits: Mapping[str, int]) -> Iterator
 
 
 def _place(root: YamlNode, group: int, field: str) -> Steps:
-    """Where the field's value comes from: the job, else `defaults:`, else the file itself."""
+    """Return where the field's value comes from: the job, else `defaults:`, else the file."""
     known: list[Steps] = [("jobs", group, field), ("defaults", field)]
     if field == "per_gpu":
         known.append((field,))
@@ -76,7 +76,7 @@ def _is_there(root: YamlNode, steps: Steps) -> bool:
 
 
 def notes(jobs: Sequence[Job]) -> Iterator[str]:
-    """What holds on this machine and means nothing there: a line each."""
+    """Yield a line for each setting of this machine that has no meaning there."""
     if any(job.preload for job in jobs):
         yield "preload: does nothing under Slurm: each job starts cold, on a node of its own"
     if any(job.demand.gpu_memory for job in jobs):

@@ -51,7 +51,7 @@ TARGET = with_on(_TARGET)
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the whole file."""
+    """Return the JSON Schema (2020-12) of the whole file."""
     return {
         "$schema": ID,
         "title": "gpulaunch job file",
@@ -77,7 +77,7 @@ def schema() -> dict[str, Any]:
 
 
 def _fields(kinds: Mapping[str, Kind]) -> Schema:
-    """A job's fields; null is as if the field were not there."""
+    """Return the schemas of a job's fields; null means that the field is not given."""
     properties = {}
     for name, kind in kinds.items():
         own = kind.schema if name == "run" else {"anyOf": [kind.schema, {"type": "null"}]}

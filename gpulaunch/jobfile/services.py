@@ -1,4 +1,4 @@
-"""What only services can get wrong: addresses nobody can ask, names that collide, endless waits.
+"""Checks services: addresses that cannot be probed, names that collide, endless waits.
 
 A service starts when the first job that needs it asks, and ends when the last one is settled; so
 nothing that such a job waits for may itself wait for the service's end.
@@ -21,11 +21,11 @@ _URL = re.compile(
     r"https?://([^\s/?#@]*@)?(\[[^\s/?#\]]+\]|[^\s/?#:@\[\]]+)(:(?P<port>[^\s/?#]*))?([/?#]\S*)?"
 )
 _END = "\0"
-"""Before a service's name: its end. No name can hold it."""
+"""The mark of a service's end, before its name. No name can hold it."""
 
 
 def check_ready(text: Text) -> None:
-    """An address that can be asked, whatever its placeholders stand for. Raises ValueError.
+    """Check an address that is to be probed, whatever its placeholders are. Raises ValueError.
 
     `tcp:PORT`, `tcp:HOST:PORT` or `http(s)://HOST:PORT/...`; a placeholder counts as 1, which is
     a good host, port and number.
@@ -45,7 +45,7 @@ def check_ready(text: Text) -> None:
 
 
 def _port_of(address: str) -> str | None:
-    """The port as it is written, empty where there is none; None for what is no address."""
+    """Return the port as written, empty without one; None if the text is no address."""
     if address.startswith("tcp:"):
         host, _, port = address[4:].rpartition(":")
         return port if _HOST.fullmatch(host) and _HOST.fullmatch(port) else None
@@ -54,12 +54,12 @@ def _port_of(address: str) -> str | None:
 
 
 def check_typed_ready(text: str) -> None:
-    """The same for text as it was typed. Raises ValueError."""
+    """Check an address as it was typed. Raises ValueError."""
     check_ready(compile_raw(text))
 
 
 def same_addresses(services: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Services whose address would be one variable: (a name, the first such name, variable)."""
+    """Yield services whose addresses share a variable: (name, the first such name, variable)."""
     first: dict[str, str] = {}
     clashes = []
     for name in services:
@@ -72,7 +72,7 @@ def same_addresses(services: Iterable[str]) -> list[tuple[str, str, str]]:
 def with_ends(
     waits: Mapping[str, tuple[Names, Names]], services: frozenset[str]
 ) -> Mapping[str, tuple[Names, ...]]:
-    """`waits` (job -> needs, after) with the ends of services as jobs of their own.
+    """Return `waits` (job -> needs, after) with the ends of services as jobs of their own.
 
     A job that comes after a service waits for its end, and that end waits for the ends of all
     that need the service. Tuples that many jobs share stay shared.

@@ -1,4 +1,4 @@
-"""Where in a shell script each placeholder stands, and so how its values must be quoted.
+"""Finds where in a shell script each placeholder stands, and so how to quote its values.
 
 A scanner, not a parser: it follows quotes, substitutions, comments and here-documents exactly as
 far as it takes to know each placeholder's context, and says "cannot be quoted here" wherever it
@@ -50,7 +50,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Places:
-    """For each placeholder: its quoting, `text` where it is left alone, or why it is an error."""
+    """Return for each placeholder its quoting, `text` if it is left alone, or an error."""
 
     quoting: list[Quoting | None] = field(default_factory=list)
     ansi: set[int] = field(default_factory=set)
@@ -58,11 +58,11 @@ class _Places:
 
 
 Errors: TypeAlias = list[tuple[int, str]]
-"""The number of a placeholder among those of the script, and what is wrong with it."""
+"""A placeholder's number in the script, and what is wrong with it."""
 
 
 def compile_script(script: str, dialect: str) -> tuple[Text, Errors]:
-    """The script as a Template whose slots know their quoting, and what is wrong with it.
+    """Return the script as a Template whose slots know their quoting, and its mistakes.
 
     A placeholder in a comment stays the text it is.
     """
@@ -80,7 +80,7 @@ BLANK = "\x01"
 
 
 def outline(script: str, dialect: str) -> str:
-    """The script, letter for letter in its place, with only its code left.
+    """Return the script with only its code left, each letter in its place.
 
     Comments and here-documents become spaces, and BLANKs what is quoted or expanded; `$(` and its
     `)` stay. Spaces, too, from where the scanner can no longer know.
@@ -151,7 +151,7 @@ class _Scanner:
         return self.places
 
     def steps(self) -> Iterator[tuple[str, int]]:
-        """After each step: the kind of frame it was in, and where it began."""
+        """Yield after each step the kind of its frame, and where it began."""
         steps = {
             "top": self._bare,
             "paren": self._bare,
@@ -181,7 +181,7 @@ class _Scanner:
         if char == _MARK:
             self._placeholder("bare")
         elif char == "\\":
-            # A continued line is as if it were not cut: the word before it goes on.
+            # A continued line: the word before the backslash goes on.
             self.word_start = starts_word and self.script.startswith("\n", self.at + 1)
             self.at += 2
         elif char == "\n":
@@ -363,7 +363,7 @@ class _Scanner:
                 self.word_start = False
 
     def _case(self) -> None:
-        """A pattern's `)` has no `(`: inside `"$( ... )"` we no longer know where that ends."""
+        """Give up at `case` inside `"$( ... )"`: a pattern's `)` hides where that ends."""
         if any(frame.kind not in ("top", "paren") for frame in self.frames):
             self._lose('after `case` inside "$(...)"')
 
@@ -410,7 +410,7 @@ class _Scanner:
         self.word_start = False
 
     def _here_documents(self) -> None:
-        """At a line's end: the bodies of those announced in it."""
+        """Read, at a line's end, the bodies of the here-documents that it announced."""
         pending, self.heredocs = self.heredocs, []
         for word, strip, depth in pending:
             if depth != len(self.frames):
@@ -460,7 +460,7 @@ class _Scanner:
         self.at += 1
 
     def _note(self, why: str) -> None:
-        """An error at the placeholder that comes next; its quoting no longer matters."""
+        """Set an error at the next placeholder; its quoting no longer matters."""
         self.places.errors.append((len(self.places.quoting), why))
         self.places.quoting.append("bare")
 
@@ -490,6 +490,6 @@ class _Scanner:
         self.word_start = False
 
     def _skip(self, ordinary: re.Pattern[str] = _QUOTED) -> None:
-        """On over what means nothing special here, many characters at once."""
+        """Skip characters without a special meaning here, many at once."""
         plain = ordinary.match(self.script, self.at)
         self.at = plain.end() if plain else self.at + 1

@@ -1,4 +1,4 @@
-"""The text of a job file and where its parts stand: reading, decoding, showing a line.
+"""Reads and decodes the text of a job file, and shows its lines.
 
 Owns the limits that keep a hostile file cheap. Never interprets what the text says.
 
@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"""\bto["']?\s*:\s*["']?[A-Za-z][A-Za-z0-9+.-]*://""")
 _MAX_LINE_SHOWN = 100
 _MAX_LINE_CHARACTERS = 1000
 _LOOKED_AT = 1000
-"""Entries of a directory in which a file of nearly the same name is looked for."""
+"""Entries of a directory that are searched for a file of nearly the same name."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class JobFileText:
     def mistake(
         self, line: int, column: int, message: str, field: str = "", shown: bool = True
     ) -> Mistake:
-        """A mistake at a place: `name:12:7: field: message` (from 1 in print, from 0 here).
+        """Return a mistake at a place: `name:12:7: field: message` (from 1 in print, from 0 here).
 
         `shown`: False where the line is nobody's to read. One with an address to tell never is.
         """
@@ -60,7 +60,7 @@ class JobFileText:
 
 
 def pointed(name: str, line: int, column: int, message: str, text: str) -> str:
-    """`JobFileText.point` for a line that is at hand; without it where that is blank."""
+    """Return a mistake as `JobFileText.point`, for a given line; leaves a blank line out."""
     head = f"{_one_line(name)}:{line + 1}:{column + 1}: {_one_line(message)}"
     if not text.strip():
         return head
@@ -69,7 +69,7 @@ def pointed(name: str, line: int, column: int, message: str, text: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """What a file's or an item's name may hold must not reach the terminal as it is."""
+    """Return a file's or an item's name made safe for a terminal."""
     cut = (
         message
         if len(message) <= _MAX_LINE_CHARACTERS
@@ -81,7 +81,7 @@ def _one_line(message: str) -> str:
 
 
 def _excerpt(line: str, column: int) -> tuple[str, int]:
-    """At most `_MAX_LINE_SHOWN` characters around the column, safe to print on a terminal."""
+    """Return at most `_MAX_LINE_SHOWN` characters around the column, safe for a terminal."""
     start = 0 if column < _MAX_LINE_SHOWN - 10 else column - _MAX_LINE_SHOWN // 2
     cut = line[start : start + _MAX_LINE_SHOWN]
     clean = "".join(c if c.isprintable() else " " for c in cut)
@@ -91,7 +91,7 @@ def _excerpt(line: str, column: int) -> tuple[str, int]:
 
 
 def open_regular(path: Path, what: str) -> BinaryIO:
-    """A regular file, opened for reading. Raises UsageError with one line for everything else.
+    """Open a regular file for reading. Raises UsageError with one line for anything else.
 
     The kind is looked at on the opened descriptor, so that nothing can be put in its place; and
     O_NONBLOCK lets the open of a FIFO nobody writes to return.
@@ -111,13 +111,13 @@ def open_regular(path: Path, what: str) -> BinaryIO:
 
 
 def read_bytes(path: Path, what: str, limit: int = MAX_BYTES) -> bytes:
-    """A regular file's bytes. Raises UsageError with one line, also where there are too many."""
+    """Return a regular file's bytes. Raises UsageError, also if there are too many."""
     with open_regular(path, what) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise UsageError(f"{path}: {size:,} bytes; {what} may have at most {limit:,}")
         try:
-            data = file.read(limit + 1) or b""  # None: /proc files that would block
+            data = file.read(limit + 1) or b""  # None: a file of /proc that would block
         except OSError as error:
             raise UsageError(_cannot_open(path, what, error)) from None
     if len(data) > limit:
@@ -136,7 +136,7 @@ def _cannot_open(path: Path, what: str, error: OSError) -> str:
 
 
 def _near(path: Path) -> str:
-    """`; did you mean a.yaml?`: a file beside it of that name with another ending, or nearly."""
+    """Return `; did you mean a.yaml?` if a file beside it has nearly that name; else ""."""
     try:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, _LOOKED_AT) if entry.is_file()]
@@ -153,7 +153,7 @@ def _is_yaml(name: str) -> bool:
 
 
 def decode(data: bytes, name: str) -> str:
-    """The text of UTF-8 bytes, a leading byte order mark dropped. Raises JobFileError, one line."""
+    """Return the text of UTF-8 bytes, without a byte order mark. Raises JobFileError."""
     if len(data) > MAX_BYTES:
         raise _unread(name, f"{len(data):,} bytes; at most {MAX_BYTES:,} are read")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -177,7 +177,7 @@ def decode(data: bytes, name: str) -> str:
 
 
 def _unread(name: str, message: str, place: tuple[int, int] | None = None) -> JobFileError:
-    """The one mistake at which reading had to stop; the line is not shown, it is no text."""
+    """Return an error with the mistake that ended reading; its line is no text to show."""
     if place is None:
         return JobFileError([Mistake(f"{name}: {message}", message, name)])
     text = f"{name}:{place[0]}:{place[1]}: {message}"

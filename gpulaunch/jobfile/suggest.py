@@ -1,4 +1,4 @@
-"""Words for messages: the nearest known one, and long ones made short."""
+"""Suggests the nearest known word in messages, and shortens long ones."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ _HABITS = {
     "on": ("when", "events", "occasions", "classes", "if"),
 }
 # fmt: on
-"""What other tools call a key, by our word for it; a word of theirs may mean several."""
+"""Other tools' words for our keys; one of theirs may stand for several of ours."""
 
 
 def did_you_mean(word: str, known: Collection[str], alike: float = 0.6) -> str:
-    """`; did you mean fold-a?`, the nearest spelling, or nothing. `alike`: how much, 0 to 1."""
+    """Return `; did you mean fold-a?` for the nearest spelling, or "". `alike`: from 0 to 1."""
     near = difflib.get_close_matches(word.lower()[:80], sorted(known), n=1, cutoff=alike)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def did_you_mean_key(word: str, known: Collection[str]) -> str:
-    """`; did you mean gpus?`: what other tools call so, else the nearest spelling, or nothing."""
+    """Return `; did you mean gpus?` for another tool's word, else for the nearest spelling."""
     plain = word.lower().replace("-", "_")[:80]
     meant = [ours for ours, theirs in _HABITS.items() if plain == ours or plain in theirs]
     if not meant:
@@ -82,6 +82,6 @@ def did_you_mean_key(word: str, known: Collection[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """At most 80 characters of it, on one line."""
+    """Return at most 80 characters of the text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= 80 else line[:77] + "..."

@@ -1,4 +1,4 @@
-"""An entry's texts: compiled once, checked once, filled for each of its jobs.
+"""Compiles and checks an entry's texts once, and fills them for each of its jobs.
 
 The texts are `name`, `run`, `env`, `outputs`, `service.ready`, `needs` and `after`; each has its
 own idea of which placeholders it knows and how a value goes in.
@@ -37,12 +37,12 @@ Scripts: TypeAlias = dict[tuple[str, str], tuple[Text, Errors]]
 
 DEFAULT_SHELL = Job(name="", run="").shell
 _EMPTY: Mapping[str, Text | None] = {}
-"""One for all entries without `env:`."""
+"""The value that all entries without `env:` share."""
 _IN_TEXTS = "run, env, outputs and service.ready"
 
 
 def clean(value: str) -> str:
-    """What a value becomes inside a name."""
+    """Return a value as it stands in a name."""
     return UNFIT.sub("_", value)
 
 
@@ -96,7 +96,7 @@ class Texts:
     # ── checks before any item is filled in ─────────────────────────────────────────────────────
 
     def check(self) -> bool:
-        """Every placeholder is known where it stands; each that is not becomes a mistake."""
+        """Add a mistake for each placeholder that is unknown where it stands."""
         everything = self.load | self.start | {"job"}
         self.fine = True
         self._check_name()
@@ -116,7 +116,7 @@ class Texts:
         return self.fine
 
     def _check_unfit(self) -> None:
-        """`{{a b}}` is text, unless a column is called so: then it was meant as a placeholder."""
+        """Add a mistake for `{{a b}}`, which is text, if a column is called so."""
         names = "|".join(map(re.escape, self.unfit))
         meant = re.compile(rf"(?<!\\)\{{\{{[ \t]*({names})[ \t]*\}}\}}")
         for field, value in self.fields.items():
@@ -145,7 +145,7 @@ class Texts:
                 _short(run)
                 self.script = self._script(run, shell)
             except FieldError as bad:
-                # Compiled with mistakes, it still knows which placeholders stand in comments.
+                # A script with mistakes still tells which placeholders are in comments.
                 text, _ = self.scripts.get((run, dialect(shell) or ""), (compile_raw(run), []))
                 self._check("run", (), names_in(text), known)
                 if not self.own_shell:
@@ -203,7 +203,7 @@ class Texts:
     # ── filling ─────────────────────────────────────────────────────────────────────────────────
 
     def name(self, values: Values, label: str, axes: Values) -> str:
-        """The name, made different for each item where it is not by itself. Raises Bad."""
+        """Return the job's name, which differs from item to item. Raises FieldError."""
         name = self._name(values, label, axes)
         if len(name) > MAX_NAME // 4 and len(name.encode("utf-8", "replace")) > MAX_NAME:
             raise FieldError(
@@ -239,7 +239,7 @@ class Texts:
         return {key: v if v is None else _short(fill(v, values)) for key, v in self.env.items()}
 
     def files(self, values: Values) -> tuple[Text, ...]:
-        """Patterns, in which only what the user wrote as one is one."""
+        """Return the patterns of a field; inserted values match only themselves."""
         if not self.outputs:
             return ()
         plain = {
@@ -292,7 +292,7 @@ class Texts:
 
 
 def _texts_in(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, str]]:
-    """The texts of a field as they were typed, and the way to each."""
+    """Yield the texts of a field as typed, with the path to each."""
     if isinstance(value, str):
         yield steps, value
     elif isinstance(value, Deferred):
@@ -308,7 +308,7 @@ def _texts_in(value: Any, steps: Steps = ()) -> Iterator[tuple[Steps, str]]:
 
 
 def _short(text: Text) -> Text:
-    """Refuse what no exec could take."""
+    """Raise an error for a text that no exec can take."""
     parts = (text,) if isinstance(text, str) else text.parts
     length = sum(len(part) for part in parts if isinstance(part, str))
     if length > MAX_TEXT // 4:

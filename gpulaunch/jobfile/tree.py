@@ -1,4 +1,4 @@
-"""YAML text -> a compact tree of Nodes that know where they stand. Scalars stay text as typed.
+"""Parses YAML text into a compact tree of nodes with their places. Scalars stay text as typed.
 
 The C parser's events are folded here, not PyYAML's composer: that one recurses, keeps two marks
 per node and resolves nothing we want. Only plain `null`, `~` and nothing at all are null. Limits
@@ -46,7 +46,7 @@ class YamlNode:
         self.value = value
 
     def plain(self) -> Plain:
-        """The value without places."""
+        """Return the value without places."""
         value = self.value
         if isinstance(value, dict):
             return {key: child.plain() for key, child in value.items()}
@@ -55,7 +55,7 @@ class YamlNode:
         return value
 
     def find(self, path: Path, key: bool = False) -> int:
-        """The place of what `path` leads to, or of the deepest node on its way that exists."""
+        """Return the place to which `path` leads, or that of the deepest node on its way."""
         node = self
         for step in self.within(path):
             child: YamlNode | None = None
@@ -69,7 +69,7 @@ class YamlNode:
         return node.key_at if key else node.at
 
     def within(self, path: Path) -> Path:
-        """`path` without indices into a scalar, which may stand for a list of one."""
+        """Return `path` without indices into a scalar, which may stand for a list of one."""
         node, kept = self, list[str | int]()
         for step in path:
             if isinstance(step, int) and isinstance(node.value, str):
@@ -86,17 +86,17 @@ _NOTHING = YamlNode(0, None)
 
 
 def place(at: int) -> tuple[int, int]:
-    """Line and column, counted from 0."""
+    """Return line and column, counted from 0."""
     return divmod(at, _LINE)
 
 
 def place_at(line: int, column: int) -> int:
-    """Both in one number."""
+    """Return line and column as one number."""
     return line * _LINE + column
 
 
 def parse(source: JobFileText) -> tuple[YamlNode, list[tuple[int, str]]]:
-    """The document's tree, and mistakes that did not keep it from being read (duplicate keys).
+    """Return the document's tree, and mistakes that did not prevent it (duplicate keys).
 
     Raises JobFileError with the one mistake at which reading had to stop.
     """
@@ -105,7 +105,7 @@ def parse(source: JobFileText) -> tuple[YamlNode, list[tuple[int, str]]]:
 
 
 def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
-    """The node that these steps lead to; None where one of them leads nowhere."""
+    """Return the node to which these steps lead; None if there is none."""
     node = root
     for step in steps:
         child: YamlNode | None = None
@@ -120,7 +120,7 @@ def node_at(root: YamlNode, steps: Path) -> YamlNode | None:
 
 
 class _Open:
-    """A container whose end was not seen yet; for a mapping, the key that awaits its value."""
+    """A container that has not ended yet; of a mapping also the key that awaits its value."""
 
     __slots__ = ("anchor", "flow", "key", "key_at", "merges", "node", "twice")
 
@@ -264,7 +264,7 @@ class _Builder:
             mapping[key] = node
 
     def _merge(self, done: _Open) -> None:
-        """`<<`: keys of the mapping itself win, then those of earlier merged mappings."""
+        """Merge `<<`: keys of the mapping itself win, then those of earlier merged mappings."""
         mapping = done.node.value
         assert isinstance(mapping, dict)
         for merge in done.merges:
@@ -304,7 +304,7 @@ class _Builder:
         if mark is not None and mark.line >= end and flow and "quoted" not in str(error.context):
             message = "not YAML: the bracket opened here is never closed"
             return JobFileError([self.source.mistake(*place(flow[-1]), message)])
-        # At the end of the text there is nothing to show: what was left open is the mistake.
+        # The end of the text has no line to show: point at what was left open.
         if error.context_mark and (mark is None or mark.line >= len(self.source.lines) - 1):
             mark, problem = error.context_mark, f"{problem} {error.context}"
         if mark is None:

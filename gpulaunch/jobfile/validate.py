@@ -1,4 +1,4 @@
-"""One mapping of fields against their kinds: what is right, converted; what is wrong, noted."""
+"""Checks a mapping of fields against their kinds: converts right ones, adds mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import Plain, YamlNode
 
 OF_THE_FILE = frozenset({"notify", "limits", "defaults", "jobs"})
-"""Keys that stand beside `jobs:` alone."""
+"""Keys that may stand only beside `jobs:`."""
 
 
 def split(node: YamlNode) -> tuple[dict[str, Plain], set[str]]:
@@ -31,7 +31,7 @@ def split(node: YamlNode) -> tuple[dict[str, Plain], set[str]]:
 def validate(
     kinds: Mapping[str, Kind], plain: Mapping[str, Plain], where: Steps, mistakes: Mistakes
 ) -> tuple[dict[str, Any], bool]:
-    """The fields that are right, converted; True if all are. Each mistake is added."""
+    """Return the converted fields that are right, and True if all are; add each mistake."""
     entry: dict[str, Any] = {}
     for field, value in plain.items():
         if field not in kinds:
@@ -47,7 +47,7 @@ def validate(
 
 
 def _unknown(key: str, kinds: Mapping[str, Kind]) -> str:
-    """Why a key cannot stand there."""
+    """Return why a key cannot stand there."""
     if key in OF_THE_FILE:
         return "belongs beside jobs:, for the whole run"
     if key in LATER:

@@ -1,4 +1,4 @@
-"""Scalars of a job file, text as typed, to what a field means. Raises ValueError with one line."""
+"""Converts scalars of a job file, typed as text, to values. Raises ValueError, one line each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SHELLS = {
     "ksh": ("-e", "-c"),
     "mksh": ("-e", "-c"),
 }
-"""Shells whose quoting is understood, and how each is called with a script."""
+"""The shells whose quoting we know, and how each is called with a script."""
 
 
 def found(value: object) -> str:
-    """What was found, for people, never long."""
+    """Return a found value for people, shortened."""
     if value is None:
         return "null"
     if isinstance(value, list):
@@ -42,7 +42,7 @@ def integer(text: str, least: int, what: str) -> int:
 
 
 def number(text: str) -> float:
-    """A finite number, 0 or more."""
+    """Return a finite number, 0 or more."""
     if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)) or float(text) < 0:
         raise ValueError(f"expected a number, 0 or more, found {found(text)}")
     return float(text)
@@ -69,7 +69,7 @@ def choice(text: str, *words: str) -> str:
 
 
 def shell_words(text: str) -> tuple[str, ...]:
-    """The argument vector that a script is appended to: `sh` becomes `sh -e -c`."""
+    """Return the arguments to which a script is appended: `sh` becomes `sh -e -c`."""
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -82,7 +82,7 @@ def shell_words(text: str) -> tuple[str, ...]:
 
 
 def dialect(shell: tuple[str, ...]) -> str | None:
-    """Which of the shells that are understood it is, also behind `env` and the like."""
+    """Return which of the known shells it is, also after `env` and the like."""
     for word in shell:
         name = word.rsplit("/", 1)[-1]
         if name in SHELLS:

@@ -1,4 +1,4 @@
-"""What a job's command does that gpulaunch cannot keep its promises for: said, never refused.
+"""Warns of commands for which gpulaunch cannot keep its promises; never refuses them.
 
 Two things: programs that only ask a daemon to start something, which is then no descendant of the
 job and does not end with it; and commands that set the cards' mask themselves. What else a job's
@@ -55,13 +55,13 @@ class CommandWarning:
 
 
 def findings(script: str, kind: str) -> Iterator[CommandWarning]:
-    """In the order of the script's commands."""
+    """Yield warnings in the order of the script's commands."""
     for command in commands_in(script, kind):
         yield from of_command(command, lambda word: script[word.start : word.end])
 
 
 def of_command(command: ShellCommand, typed: Callable[[Word], str]) -> Iterator[CommandWarning]:
-    """What one command does. `typed` is a word as it stands in the text, quotes and all."""
+    """Yield the warnings of one command. `typed` is a word as in the text, with its quotes."""
     program = command.program
     said = _daemon(program, [word.text for word in command.arguments])
     if command.name and said:
@@ -91,7 +91,7 @@ def _sets_mask(typed: str) -> bool:
 
 
 def _daemon(program: str, arguments: list[str]) -> str:
-    """Why what this starts is not the job's; empty for everything else."""
+    """Return why the processes that a command starts are not the job's; else ""."""
     if program in ("docker", "nerdctl", "docker-compose"):
         verb = _verb(arguments)
         return _CONTAINER.format(f"{program} {verb}") if verb else ""
@@ -111,7 +111,7 @@ def _daemon(program: str, arguments: list[str]) -> str:
 
 
 def _verb(arguments: list[str]) -> str:
-    """The subcommand that starts something; empty for others, like `docker ps`.
+    """Return the subcommand that starts processes; empty for others, like `docker ps`.
 
     The value of an option may stand before it: `docker -H tcp://x run`.
     """

@@ -1,4 +1,4 @@
-"""`worker:` as it is typed, and the worker that it means for a job.
+"""Reads `worker:` as typed, and makes a job's worker of it.
 
     worker: fold.py:predict                       ─▶ Form ─▶ Worker, and the key that its jobs share
     worker: {function:, load:, items:, memory:, load_timeout:} | {run: [...], ...}
@@ -25,7 +25,7 @@ from gpulaunch.jobfile.tree import Plain
 from gpulaunch.text import parse_size
 
 KINDS = 256
-"""Different workers of one entry: more are a mistake, since each would load for a job or two."""
+"""Different workers of one entry at most; with more, each would load for a job or two."""
 
 _KEYS = ("function", "load", "run", "items", "memory", "load_timeout")
 _EXPECTED = "FILE.py:function, package.module:function, or {function: ..., load: ...}"
@@ -43,7 +43,7 @@ class Form:
 
 
 def worker(value: Plain) -> Form:
-    """The field's converter. Raises Bad."""
+    """Convert the field's value. Raises FieldError."""
     if isinstance(value, str):
         return Form(Worker(_function(value)))
     if not isinstance(value, dict):
@@ -99,18 +99,18 @@ def _command(value: Plain) -> Command:
 
 
 def file_of(function: str) -> str:
-    """The file that a function is in; empty for one of a module."""
+    """Return the file that a function is in; empty for one of a module."""
     place = function.rpartition(":")[0]
     return place if place.endswith(".py") else ""
 
 
 def moved(function: str, file: str) -> str:
-    """The same function, its file found."""
+    """Return the function's name with its file's absolute path."""
     return f"{file}:{function.rpartition(':')[2]}"
 
 
 def command_of(worker: Worker) -> Command:
-    """What its program amounts to, for people and for the lint."""
+    """Return the worker's program as a command, for people and for the lint."""
     if worker.run:
         return worker.run
     place = worker.function.rpartition(":")[0]
@@ -118,7 +118,7 @@ def command_of(worker: Worker) -> Command:
 
 
 def check_env(job: Job) -> None:
-    """A program's variables are set once; a function's, that change with the attempt, each time."""
+    """Raise FieldError for a variable that varies by job: a program gets its variables once."""
     assert job.worker is not None
     for name, text in job.env.items() if job.worker.run else ():
         if isinstance(text, Template):
@@ -130,7 +130,7 @@ def check_env(job: Job) -> None:
 
 
 def with_key(job: Job) -> Job:
-    """The job with the key of its worker in its demand."""
+    """Return the job with the key of its worker in its demand."""
     made, demand = job.worker, job.demand
     assert made is not None
     parts = [
