@@ -134,7 +134,7 @@ class Mistakes:
         return len(self._kept)
 
     def found(self) -> list[Mistake]:
-        """The mistakes in the order of the file, SHOWN at most and then how many more."""
+        """Return the first MAX_MISTAKES_SHOWN mistakes, in the file's order, and how many more."""
         kept = sorted(self._kept, key=lambda kept: kept[0])
         found = [
             self.source.mistake(*place(at), message, field, self._kept[at, field, message])

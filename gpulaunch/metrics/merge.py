@@ -1,4 +1,4 @@
-"""Several samples of one thing as one. Pure.
+"""Merges several samples of one card or attempt into one. Pure.
 
 A mean where the mean is what matters (utilisation, power), the highest where peaks do (memory,
 temperature), all of the reasons; CPU seconds, which only grow, are those at the end.
@@ -14,9 +14,9 @@ from typing import TypeAlias
 from gpulaunch.metrics.model import AttemptSample, CardSample
 
 CardRow: TypeAlias = tuple[float, float | None, int | None, float | None, int | None, str]
-"""A row of `card_sample`, less its card."""
+"""A row of `card_sample` without its card."""
 AttemptRow: TypeAlias = tuple[float, int | None, float | None, int | None]
-"""A row of `attempt_sample`, less its attempt."""
+"""A row of `attempt_sample` without its attempt."""
 
 
 def merge_cards(rows: Sequence[CardRow]) -> CardRow:

@@ -55,7 +55,7 @@ def open_metrics(path: Path) -> MetricsReader | None:
 
 
 def measured(path: Path) -> Measured:
-    """What every attempt came to: at once, for a view of the whole run."""
+    """Return what every attempt used, in one query, for a view of the whole run."""
     reader = open_metrics(path)
     if reader is None:
         return NOTHING
@@ -109,11 +109,11 @@ class MetricsReader:
         return [AttemptSample(attempt, *merge_attempts(some)) for some in _chunks(rows, most)]
 
     def use(self, attempt: AttemptId) -> AttemptUse | None:
-        """What the attempt came to, or has so far; None where it was not measured."""
+        """Return what the attempt used so far; None if it was not measured."""
         return next((_use(row) for row in self._rows("one_use", _who(attempt))), None)
 
     def uses(self) -> dict[AttemptId, AttemptUse]:
-        """Of every attempt that was measured."""
+        """Return what every measured attempt used."""
         return {use.attempt: use for use in map(_use, self._rows("uses"))}
 
     def pin(self, attempt: AttemptId) -> PinState | None:
@@ -125,7 +125,7 @@ class MetricsReader:
         return found[0] if found else None
 
     def pins(self) -> dict[AttemptId, tuple[PinState, str]]:
-        """Of every attempt with a verdict, that and why, in words."""
+        """Return of every attempt with a verdict the verdict and why, in words."""
         return {AttemptId(job, number): (pin, why) for job, number, pin, why in self._rows("pins")}
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class MetricsReader:
 
 
 def _chunks(rows: Sequence[Any], most: int) -> list[Sequence[Any]]:
-    """Neighbours together, at most `most` groups, their lengths as even as they can be."""
+    """Return neighbours in at most `most` groups of nearly equal length."""
     count = min(len(rows), max(1, most))
     edges = [len(rows) * n // count for n in range(count + 1)] if count else [0]
     return [rows[a:b] for a, b in pairwise(edges)]

@@ -11,7 +11,7 @@ VERSION = 1
 
 
 def schema() -> list[str]:
-    """The statements that make the tables."""
+    """Return the statements that make the tables."""
     lines = _text("schema.sql").splitlines()
     whole = "\n".join(line for line in lines if not line.startswith("--"))
     return [statement for statement in whole.split(";") if statement.strip()]
@@ -19,7 +19,7 @@ def schema() -> list[str]:
 
 @lru_cache
 def queries() -> dict[str, str]:
-    """Those of queries.sql: each begins with a line `-- name: NAME`."""
+    """Return the queries of queries.sql by name: each begins with a line `-- name: NAME`."""
     parts = re.split(r"^-- name: (\w+)\n", _text("queries.sql"), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

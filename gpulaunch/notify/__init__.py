@@ -1,4 +1,4 @@
-"""Telling people: `notify:` of the job file, carried out.
+"""Sends notifications, as `notify:` of the job file says.
 
     facts ─▶ occasions (when, whom; folds bursts) ─▶ message (what) ─▶ notifier
                                                                           │ a process each

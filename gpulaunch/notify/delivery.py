@@ -1,4 +1,4 @@
-"""A process for each message, watched by the run's loop: started without blocking, heard, reaped.
+"""Runs a process for each message, which the run's loop watches: started without blocking, reaped.
 
 Owns the processes: none outlives `close`, its time, or (by the kernel's doing) this process. Knows
 nothing of what is said.
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 Done: TypeAlias = Callable[[str], None]
-"""Called once with why it failed, or ""."""
+"""A callback, called once with why the message failed, or ""."""
 
 DELIVERY_TIMEOUT = 30.0
 """Seconds that a message may take, its process's start included."""
@@ -33,7 +33,7 @@ _START = (
 
 
 class Watching(Protocol):
-    """What of the run's loop is used here."""
+    """The part of the run's loop that is used here."""
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None: ...
     def unwatch(self, fd: int) -> None: ...
@@ -42,7 +42,7 @@ class Watching(Protocol):
 
 
 def start(request: Mapping[str, Any], seconds: float) -> subprocess.Popen[bytes]:
-    """A sender with its request, in a session of its own. Raises OSError."""
+    """Start a sender with its request, in a session of its own. Raises OSError."""
     fd = os.memfd_create("request", os.MFD_CLOEXEC)
     try:
         # Memory, not a pipe: nothing blocks, and no address is on a command line or a disk.
@@ -55,14 +55,14 @@ def start(request: Mapping[str, Any], seconds: float) -> subprocess.Popen[bytes]
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
+            start_new_session=True,  # a Ctrl-C at the terminal must not end the sender
         )  # fmt: skip
     finally:
         os.close(fd)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it with what it started, unless it has ended by itself, and reap it."""
+    """Kill a sender and what it started, unless it has ended by itself, and reap it."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ class _Sending:
 
 
 class Delivery:
-    """Has any number of messages under way; `busy` says to whom."""
+    """The messages under way, any number; `busy` has their targets."""
 
     def __init__(self, loop: Watching, limit: float = DELIVERY_TIMEOUT) -> None:
         self._loop = loop
@@ -94,11 +94,11 @@ class Delivery:
 
     @property
     def busy(self) -> set[int]:
-        """Targets that are being told something."""
+        """The targets of the messages under way."""
         return {target for target, _ in self._sending.values()}
 
     def send(self, target: int, request: Mapping[str, Any], done: Done) -> None:
-        """Never blocks, never raises; `done` comes from the loop, or at once."""
+        """Send a message. Never blocks, never raises; `done` is called by the loop, or at once."""
         try:
             process = start(request, self._limit)
         except OSError as error:
@@ -114,12 +114,12 @@ class Delivery:
         )
 
     def give_up(self, why: str) -> None:
-        """End all that is under way; each is told why."""
+        """End all messages under way; call each one's `done` with why."""
         for _, sending in list(self._sending.values()):
             self._finish(sending, why)
 
     def close(self) -> None:
-        """End all, tell nobody. Idempotent."""
+        """End all messages under way without a callback. Idempotent."""
         for fd, (_, sending) in list(self._sending.items()):
             self._loop.forget(f"notify:{fd}")
             self._loop.unwatch(fd)
@@ -136,7 +136,7 @@ class Delivery:
             self._finish(sending, self._why(sending))
 
     def _why(self, sending: _Sending) -> str:
-        """What it said; how it ended where it said nothing. Its output is closed: so it ends."""
+        """Return the sender's answer, or how it ended without one; its output is closed already."""
         status = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = sending.process.wait(1.0)

@@ -1,4 +1,4 @@
-"""What is said: a ledger in, a title, a text and a summary for machines out. Pure.
+"""Makes a message of a ledger: a title, a text and a summary for machines. Pure.
 
 Sizes are bounded: services cut long messages, and a summary must not become the night's log.
 """
@@ -21,9 +21,9 @@ from gpulaunch.views.events import tally
 from gpulaunch.views.summary import next_command
 
 REASONS = 5
-"""Failure classes that are named, the most frequent first."""
+"""Failure classes that a message names, the most frequent first."""
 LINE = 300
-"""Characters of a line from a log or from a reason."""
+"""Characters of a line from a log or a reason, in a message."""
 TITLE = 200
 _NAME = 80
 _STATES: tuple[JobState, ...] = (
@@ -38,7 +38,7 @@ _STATES: tuple[JobState, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """`title` is one line; `summary` is plain JSON, `variables` its counts for an environment."""
+    """A message. `title` is one line; `summary` is JSON, `variables` its counts for commands."""
 
     title: str
     text: str
@@ -118,7 +118,7 @@ def compose(
 
 
 def causes_of(ledger: Ledger) -> list[Cause]:
-    """Of all jobs that are failed now, by class, the most frequent first."""
+    """Return the jobs that are failed now, grouped by class, the most frequent first."""
     found: dict[str, list[Any]] = {}
     for job in ledger.jobs.values():
         if job.state == "failed" and not job.gone:
@@ -181,7 +181,7 @@ def _plain(cause: Cause) -> dict[str, Any]:
 def _variables(
     events: Sequence[str], state: RunState, ledger: Ledger, directory: str
 ) -> dict[str, str]:
-    # Not GPULAUNCH_RUN_ID: by that a job's processes are known, and ended.
+    # Not GPULAUNCH_RUN_ID: that variable marks a job's processes, which are ended.
     counts = {f"GPULAUNCH_{name.upper()}": str(max(0, ledger.counts[name])) for name in _STATES}
     return counts | {
         "GPULAUNCH_EVENT": events[0],

@@ -1,7 +1,7 @@
-"""The run's teller of other people: sees facts as a view does, and sends what is due.
+"""Notifies people of a run: sees facts as a view does, and sends the messages that are due.
 
 Nothing is sent from within `see`, which stands between a fact and what follows from it: sending is
-the loop's next turn. Only the run's end waits, PATIENCE seconds at most.
+the loop's next turn. Only the run's end waits, DELIVERY_AT_END_TIMEOUT seconds at most.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpulaunch.notify.message import compose
 from gpulaunch.notify.triggers import Occasions
 
 DELIVERY_AT_END_TIMEOUT = 15.0
-"""Seconds that the end of a run is put off at most, until everybody is told."""
+"""Seconds that the end of a run waits at most for its messages to be sent."""
 SILENT = 1.0
-"""Seconds of that before it is said what is waited for."""
+"""Seconds of that after which a line says what the run waits for."""
 
 
 class Waking(Watching, Protocol):
@@ -70,7 +70,7 @@ class Notifier:
         self._plan()
 
     def farewell(self, end: RunClosed, turn: Callable[[], None]) -> None:
-        """Tell how the run ends, and wait for all that is under way by taking the loop's turns.
+        """Send the messages on the run's end; wait for all under way by taking the loop's turns.
 
         Does nothing where the same was told already.
         """
@@ -81,7 +81,7 @@ class Notifier:
         self._loop.forget("notify")
         for number, events in self._occasions.finish(self._clock().mono):
             if number in self._delivery.busy:
-                self._last[number] = events, end  # what is under way is to arrive before it
+                self._last[number] = events, end  # a message under way must arrive first
             else:
                 self._send(number, events, end)
         self._loop.call_after("notify:said", SILENT, self._say)
@@ -94,7 +94,7 @@ class Notifier:
         self._loop.forget("notify:over")
 
     def give_up(self, why: str = "") -> None:
-        """Wait no longer for those who are being told."""
+        """Wait no longer for the messages under way."""
         self._last.clear()
         self._delivery.give_up(why or f"no answer within {self._patience:g} s")
 
@@ -115,7 +115,7 @@ class Notifier:
         try:
             self._tell(number, events, end)
         except Exception as error:
-            # A mistake of ours in a message is not worth a night's run.
+            # A bug in a message must not end a night's run.
             self._done(number, f"gpulaunch's own mistake, please report it: {error!r}")
 
     def _tell(self, number: int, events: Sequence[str], end: RunClosed | None) -> None:
@@ -140,7 +140,7 @@ class Notifier:
         return self._environ.get(target.variable) if target.variable else target.to
 
     def _done(self, number: int, why: str) -> None:
-        """A target's first trouble is a line; later ones are not."""
+        """Warn of a target's first failure, not of later ones."""
         if why and number not in self._failed:
             self._failed.add(number)
             self._note(f"{self._targets[number].name} was not told: {why}")
@@ -157,7 +157,7 @@ class Notifier:
 
 
 def arguments(run: str | Sequence[str], title: str) -> list[str]:
-    """What is executed: a string by bash, with the title as `$1`; a list with the title added."""
+    """Return what to execute: a string by bash, with the title as `$1`; a list plus the title."""
     if isinstance(run, str):
         return ["bash", "-eo", "pipefail", "-c", run, "gpulaunch", title]
     return [*run, title]

@@ -1,4 +1,4 @@
-"""`notify:` looked at before anything is started: what would keep people from being told.
+"""Checks `notify:` before anything is started: what would keep messages from arriving.
 
 Apprise itself reads the addresses, in a process of its own, while the caller does something else.
 Nothing is sent, and nothing here says an address.
@@ -50,7 +50,7 @@ class Looking:
         }
         self._process: subprocess.Popen[bytes] | None = None
         if self._addresses and not self._lack:
-            with suppress(OSError):  # processes are scarce: not the file's mistake
+            with suppress(OSError):  # processes are scarce: no mistake of the file
                 self._process = start({"look": list(self._addresses.values())}, SECONDS)
 
     def __enter__(self) -> Looking:
@@ -73,7 +73,7 @@ class Looking:
         return self._environ.get(target.variable) if target.variable else target.to
 
     def _looks(self) -> dict[int, tuple[str, bool]]:
-        """(why nobody could be told, whether the address is wrong) of each that was looked at."""
+        """Return for each checked address why it would fail, and whether the address is wrong."""
         try:
             said = self._process.communicate(timeout=SECONDS)[0] if self._process else b""
             found = json.loads(said)["looks"]
@@ -106,7 +106,7 @@ class Looking:
                 )
 
     def _lacks(self, run: str | tuple[str, ...]) -> str:
-        """Why a command could not be started, as far as that can be told without running it."""
+        """Return why a command could not be started, as far as known; else ""."""
         program = first_program(run, self._environ) if isinstance(run, str) else run[0]
         if not program:
             return ""

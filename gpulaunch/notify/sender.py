@@ -1,4 +1,4 @@
-"""The process that tells one target one thing, and the only one that imports Apprise.
+"""The process that sends one message to one target, and the only one that imports Apprise.
 
 Standard input holds one JSON object, standard output gets one line of JSON:
 
@@ -45,7 +45,7 @@ _KNOWN = (
 
 
 def main() -> None:
-    """Arguments: the launcher's PID, the time there is in seconds."""
+    """Send; arguments: the launcher's PID, the time limit in seconds."""
     request = json.loads(sys.stdin.buffer.read())
     _mortal(int(sys.argv[2]), float(sys.argv[3]), group="run" in request)
     os.write(sys.stdout.fileno(), json.dumps(answer(request)).encode() + b"\n")
@@ -73,7 +73,7 @@ def _mortal(parent: int, seconds: float, group: bool) -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM if group else signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the launcher died before that
         os._exit(1)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
@@ -86,7 +86,7 @@ def _end_all(*_: object) -> None:
 
 
 def tell_command(request: Mapping[str, Any]) -> str:
-    """Run it with the summary on its standard input; why it failed, or ""."""
+    """Run the command with the summary on its standard input; return why it failed, or ""."""
     data = json.dumps(request["summary"]).encode() + b"\n"
     stdin = os.memfd_create("summary", os.MFD_CLOEXEC)
     try:
@@ -115,7 +115,7 @@ def tell_command(request: Mapping[str, Any]) -> str:
 
 
 def tell(request: Mapping[str, Any]) -> str:
-    """Send it to the address; why it failed, or ""."""
+    """Send the message to the address; return why it failed, or ""."""
     import apprise
 
     with _overheard() as log:
@@ -133,7 +133,7 @@ def tell(request: Mapping[str, Any]) -> str:
 
 
 def _service(address: str) -> Any:
-    """Apprise's object for it; None where it knows none, or cannot use it here."""
+    """Return Apprise's object for the address; None if Apprise cannot use it here."""
     import apprise
 
     asset = apprise.AppriseAsset(
@@ -146,7 +146,7 @@ def _service(address: str) -> Any:
 
 
 def _post(address: str, summary: Mapping[str, Any]) -> str:
-    """The summary to a URL that is no known service's."""
+    """Post the summary to a URL that is no known service's."""
     import requests
 
     answer = requests.post(
@@ -194,7 +194,7 @@ def _has_host(address: str) -> bool:
 
 @contextlib.contextmanager
 def _overheard() -> Iterator[list[str]]:
-    """What Apprise says meanwhile, kept off every screen."""
+    """Collect what Apprise logs during the block, away from every screen."""
     lines: list[str] = []
 
     class Listener(logging.Handler):

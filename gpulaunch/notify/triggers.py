@@ -1,4 +1,4 @@
-"""Who is to be told of what, and when: facts in, debts out. Pure: the time is handed in.
+"""Decides which messages are due, to whom and when, from facts. Pure: the time is passed in.
 
 Bursts are folded: a target is told at most once in GAP seconds, of all that came up meanwhile; what
 the counts are by then is the message's business.
@@ -20,7 +20,7 @@ EVENTS = (FINISH, PAUSED, FIRST, EVERY)
 
 
 class Occasions:
-    """One supervisor's turn at a run. Failures are jobs that failed for good, in this turn."""
+    """The messages due in one start of a run. Failures are jobs that failed for good in it."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = targets
@@ -43,7 +43,7 @@ class Occasions:
                         self._owed[number].add(PAUSED)
             case f.AdmissionContinued():
                 for owed in self._owed.values():
-                    owed.discard(PAUSED)  # nobody needs to come any more
+                    owed.discard(PAUSED)  # the run goes on: nobody needs to act
 
     def next_at(self, busy: Collection[int] = ()) -> float | None:
         """When (monotonic) the next message is due; None: nobody is owed one.
@@ -54,7 +54,7 @@ class Occasions:
         return min((self._told.get(number, -GAP) + GAP for number in owed), default=None)
 
     def due(self, now: float, busy: Collection[int] = ()) -> list[tuple[int, tuple[str, ...]]]:
-        """(target, events) of each message that is to be sent now; they are owed no longer."""
+        """Return (target, events) of each message to send now, and count them as sent."""
         numbers = [
             number
             for number, events in self._owed.items()
@@ -63,7 +63,7 @@ class Occasions:
         return [(number, self._settle(number, now)) for number in numbers]
 
     def finish(self, now: float) -> list[tuple[int, tuple[str, ...]]]:
-        """The same at the end of the run: all that is owed, whoever was told how lately."""
+        """Return all messages due at the run's end, however recent a target's last one is."""
         for number, target in enumerate(self._targets):
             if FINISH in target.on:
                 self._owed[number].add(FINISH)

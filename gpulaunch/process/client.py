@@ -50,9 +50,9 @@ class ProgramStarted:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOver:
-    """Nothing of the attempt is left, and its end is in its file.
+    """No process of the attempt is left, and its end is in its file.
 
-    `kept`: but for its worker, which waits for another item on this pair. `note` is a line for
+    `kept`: its worker stays, and waits for another item on this pair. `note` is a line for
     people about the worker, mostly empty. `no_space`: the disk was full, and nothing was run.
     """
 
