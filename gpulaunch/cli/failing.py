@@ -22,10 +22,11 @@ def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mist
     """Print why a command failed; return its exit status."""
     from gpulaunch.views.words import visible_lines
 
-    shown = visible_lines(text)
-    # A job file's mistakes have lines of their own, each of which begins with its place.
-    listed = found and "\n" in shown
-    click.echo(shown if listed else f"gpulaunch: {shown}", err=True)
+    lines = visible_lines(text).split("\n")
+    # A job file's mistakes begin with their places; what is indented goes on with the line before.
+    named = not found or len(lines) == 1
+    for line in lines:
+        click.echo(f"gpulaunch: {line}" if named and not line.startswith(" ") else line, err=True)
     if as_json:
         count = f"{several(len(found), 'mistake')} in the job file"
         error = count if found else text

@@ -170,8 +170,8 @@ def test_every_word_that_is_wrong_is_a_line(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", ONE)
     result = launcher("check", "jobs.yaml", *SLURM, "--slurm", "--requeue -N 2")
     assert result.err.splitlines() == [
-        "--slurm: --requeue cannot be set here: write retries:",
-        "--slurm: --nodes cannot be set here: a job is one task on one node",
+        "gpulaunch: --slurm: --requeue cannot be set here: write retries:",
+        "gpulaunch: --slurm: --nodes cannot be set here: a job is one task on one node",
     ]
 
 

@@ -319,7 +319,7 @@ def test_what_a_child_holds_counts_as_the_workers_memory(bench: Bench) -> None:
 
 def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) -> None:
     bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-    assert len(bench.alive) == 2
+    wait_until(lambda: len(bench.alive) == 2)  # as soon as the kernel shows its environment
     assert bench.do().kept
     bench.pair.retire()
     bench.expect(WorkerReaped)
