@@ -104,6 +104,8 @@ at_fork: Callable[[], None] | None = None
 at_fork_limit = 0.0
 AT_FORK = "what is called at forks (os.register_at_fork, pthread_atfork)"
 READY = b"\0"
+# A refusal for want of room on the disk begins with it: no failure of the job's.
+FULL = b"\1"
 # Forks a keeper. In a preload server it calls no hooks, since none of them may hold up a keeper.
 # There a job has a forker: a child that forks the job by os.fork, which calls all hooks, writes the
 # job's process id as a line before READY, and exits.
@@ -981,6 +983,8 @@ class KeeperAttempt:
             return
         os.close(self.exec_pipe)
         self.exec_pipe = None
+        if self.exec_words.startswith(FULL):
+            self.exec_words, self.kind = self.exec_words[len(FULL) :], NO_SPACE
         if self.exec_words:
             self.error = self.exec_words.decode("utf-8", "replace")
         elif self.ready_by is None:
@@ -1330,7 +1334,10 @@ class KeeperAttempt:
         if by and self.has_succeeded() and signal.sigtimedwait({signal.SIGTERM}, TERM_COMES):
             self.cause, self.by = "interrupted", str(by)
         record = self.record()
-        if self.end is not None:
+        if self.end is not None and self.kind == NO_SPACE:  # nothing was run: it goes again
+            os.unlink(raw(self.spec["end"]))
+            os.close(self.end)
+        elif self.end is not None:
             line = json.dumps(record, separators=(",", ":")).encode()
             with contextlib.suppress(OSError):  # the supervisor is told all the same
                 os.pwrite(self.end, b"%08x %s\n" % (binascii.crc32(line), line), 0)
@@ -1650,7 +1657,7 @@ def become_job(keeper: Monitor, parent: int, link: socket.socket, pipe: int) -> 
         continues = True
         raise
     except Refusal as problem:
-        os.write(pipe, str(problem).encode("utf-8", "replace"))
+        os.write(pipe, (FULL if problem.full else b"") + str(problem).encode("utf-8", "replace"))
     except BaseException as problem:
         os.write(pipe, f"{type(problem).__name__}: {problem}".encode("utf-8", "replace"))
     finally:
@@ -1684,7 +1691,11 @@ def await_spec(link: socket.socket) -> tuple[dict[str, object], tuple[int, ...]]
 
 
 class Refusal(Exception):
-    """The program could not be started; the text says why."""
+    """The program could not be started; the text says why. `full`: there was no room on a disk."""
+
+    def __init__(self, text: str, full: bool = False) -> None:
+        super().__init__(text)
+        self.full = full
 
 
 def settle_in(parent: int) -> None:
@@ -1702,7 +1713,8 @@ def stdio(log: bytes) -> None:
     try:
         fd = os.open(log, flags, 0o600)
     except OSError as problem:
-        raise Refusal(f"cannot create the log {shown_raw(log)}: {problem.strerror}") from None
+        text = f"cannot create the log {shown_raw(log)}: {problem.strerror}"
+        raise Refusal(text, problem.errno == errno.ENOSPC) from None
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)

@@ -535,6 +535,26 @@ def test_a_full_disk_loses_no_end_and_is_said_of_a_launch(slot: Slot) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small disk to fill (tmpfs) needs root")
+def test_a_disk_without_room_for_the_log_is_no_failure_of_the_job(
+    slot: Slot, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    # Two files: the directory itself and the end, which is laid out first.
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "none", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs here")
+    try:
+        ended = slot.run("true", end=f"{disk}/e", log=f"{disk}/log")
+        assert error_of(ended) == f"cannot create the log {disk}/log: No space left on device"
+        assert ended.no_space
+        assert os.listdir(disk) == []  # so that the attempt can be laid out again
+        assert slot.run("true", end=f"{disk}/e", log=str(tmp_path / "log")).outcome == Exited(0)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, "no_space"), (errno.EDQUOT, None)])
 def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str | None
