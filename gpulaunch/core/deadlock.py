@@ -16,10 +16,7 @@ from gpulaunch.core.active import ActiveAttempt, ActiveAttempts
 from gpulaunch.core.admission import FOCUSED, Admission
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import (
-    DeadlockCheck,
-    SetTimer,
-)
+from gpulaunch.core.events import DeadlockCheck, SetTimer
 from gpulaunch.core.jobs import Jobs, closure
 from gpulaunch.core.model import Demand
 from gpulaunch.core.waiting import WAITING, Node, is_extra

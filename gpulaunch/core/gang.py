@@ -17,11 +17,7 @@ from typing import Literal
 
 from gpulaunch.core.cards import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import (
-    GangTimeout,
-    ReserveGang,
-    SetTimer,
-)
+from gpulaunch.core.events import GangTimeout, ReserveGang, SetTimer
 
 GANG_TIMEOUT = 45.0
 """Seconds that the reservation waits for the next card, at least."""

@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.cards import Card
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import (
-    EndWorker,
-    SetTimer,
-    WorkerIdleTimeout,
-)
+from gpulaunch.core.events import EndWorker, SetTimer, WorkerIdleTimeout
 from gpulaunch.core.facts import WorkerGone, WorkerLeft
 from gpulaunch.core.model import AttemptId, Demand
 

@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import (
-    HoldOutOver,
-    RetryDue,
-    SetTimer,
-)
+from gpulaunch.core.events import HoldOutOver, RetryDue, SetTimer
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState

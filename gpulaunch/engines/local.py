@@ -6,15 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.core.events import (
-    Acquire,
-    Ended,
-    EndWorker,
-    Event,
-    Instruction,
-    Launch,
-    StopAttempt,
-)
+from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job, Lost
 from gpulaunch.engines.attempts import LocalAttempts, RunContext
 from gpulaunch.engines.cards import CardLeases

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone, tzinfo
 
 from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, JobRecord, Ledger
-from gpulaunch.core.model import (
-    Gpu,
-)
+from gpulaunch.core.model import Gpu
 from gpulaunch.core.retry import reason
 from gpulaunch.failure.classes import title_of
 from gpulaunch.text import clock

@@ -8,12 +8,7 @@ import pytest
 
 from gpulaunch.core import resume_plan
 from gpulaunch.core.events import Cancel, Ended, GoOn, OutOfReach, Pause, Retry, Stop
-from gpulaunch.core.facts import (
-    AttemptEnded,
-    AttemptLaunched,
-    AttemptQueued,
-    AttemptStarted,
-)
+from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptQueued, AttemptStarted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,

@@ -10,11 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import (
-    Ended,
-    Started,
-    StopAttempt,
-)
+from gpulaunch.core.events import Ended, Started, StopAttempt
 from gpulaunch.core.model import (
     Cancelled,
     Exited,

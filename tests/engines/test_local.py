@@ -25,13 +25,7 @@ from gpulaunch.core.events import (
     Started,
     Wanted,
 )
-from gpulaunch.core.model import (
-    AttemptId,
-    Exited,
-    Interrupted,
-    Lost,
-    NotStarted,
-)
+from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines import cards
 from gpulaunch.gpus import lease, lockfile
 from gpulaunch.process import client

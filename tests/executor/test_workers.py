@@ -17,12 +17,7 @@ from typing import Any
 import pytest
 
 from gpulaunch import GpuExecutor
-from gpulaunch.executor import (
-    BrokenGpuExecutorError,
-    GpuFuture,
-    RemoteError,
-    WorkerDiedError,
-)
+from gpulaunch.executor import BrokenGpuExecutorError, GpuFuture, RemoteError, WorkerDiedError
 from tests.executor import work
 from tests.helpers import descriptors_left, wait_until
 

@@ -16,15 +16,7 @@ import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.slurm.commands import _End
-from tests.slurm.histories import (
-    FINE,
-    KINDS,
-    Faults,
-    History,
-    fine,
-    played,
-    said,
-)
+from tests.slurm.histories import FINE, KINDS, Faults, History, fine, played, said
 from tests.slurm.pretend import Fault, Plan
 
 HISTORIES = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))

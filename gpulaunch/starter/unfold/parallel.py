@@ -11,15 +11,7 @@ from gpulaunch.starter.launch import INDEX
 from gpulaunch.starter.loops import Untranslatable
 from gpulaunch.starter.shell import Script
 from gpulaunch.starter.unfold.items import ItemSource
-from gpulaunch.starter.unfold.pieces import (
-    Insert,
-    Outer,
-    Piece,
-    inner,
-    joined,
-    script_of,
-    split,
-)
+from gpulaunch.starter.unfold.pieces import Insert, Outer, Piece, inner, joined, script_of, split
 
 if TYPE_CHECKING:
     from tree_sitter import Node
