@@ -22,8 +22,8 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
-from gpulaunch.engines.attempts import RunContext
-from gpulaunch.engines.local import Local
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.files import read_bytes

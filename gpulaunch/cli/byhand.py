@@ -23,7 +23,7 @@ from gpulaunch.cli.output import typed
 from gpulaunch.cli.resuming import plan_again
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Job, address_variable
-from gpulaunch.engines.byhand import ByHand, SourceRun
+from gpulaunch.engines.local.byhand import ByHand, SourceRun
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.prepare import NotPreparedError, require_surroundings
 from gpulaunch.errors import UsageError

@@ -50,8 +50,8 @@ def command(
     )
     from gpulaunch.cli.output import echo_plan, say
     from gpulaunch.core.expected import expect
+    from gpulaunch.engines.local.preload_preview import told
     from gpulaunch.engines.pool import open_pool
-    from gpulaunch.engines.preload_preview import told
     from gpulaunch.jobfile import load
     from gpulaunch.journal.choices import Choices
     from gpulaunch.journal.earlier import durations_of

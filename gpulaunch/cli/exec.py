@@ -66,7 +66,7 @@ def command(
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
     gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
-    from gpulaunch.engines.single import WaitRanOut
+    from gpulaunch.engines.local.single import WaitRanOut
 
     if not argv and job is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[-1])
@@ -114,8 +114,8 @@ def _the_job(
 ) -> ExecCommand:
     """Take the cards; return the job's command, and print what it is. Raises UsageError."""
     from gpulaunch.cli.byhand import understood, wanted
-    from gpulaunch.engines.byhand import demand_of, prepared
-    from gpulaunch.engines.single import as_given, take_for_good
+    from gpulaunch.engines.local.byhand import demand_of, prepared
+    from gpulaunch.engines.local.single import as_given, take_for_good
 
     if argv:
         raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
@@ -139,8 +139,8 @@ def _take(
     gave.
     """
     from gpulaunch.core.selection import describe_taken
+    from gpulaunch.engines.local.single import exec_environment
     from gpulaunch.engines.pool import open_pool, require
-    from gpulaunch.engines.single import exec_environment
 
     pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)
     if count is None:

@@ -3,7 +3,7 @@
     executor (what people call) ─▶ work (items, the one lock) ◀─ worker_handle (a thread per worker)
         │                             ▲                              │ channel: transfer's pickles
         └─ starts ─▶ manager ─────────┘                              ▼
-             │ core.run, engines.cards: which cards            worker (the process)
+             │ core.run, engines.local.cards: which cards      worker (the process)
              └ process.client: keepers ───────────────────────────▶ │
 
 Nothing here prints; warnings go to the logger `gpulaunch.executor`. The names below are imported at

@@ -40,7 +40,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job, Lost, Outcome
 from gpulaunch.core.run import Run
-from gpulaunch.engines.cards import CardLeases
+from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.executor.errors import BrokenGpuExecutorError, NoCardsForExecutorError

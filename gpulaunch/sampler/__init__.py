@@ -3,5 +3,6 @@
     supervisor ──an attempt began, ended──▶ sampler ──▶ metrics.db
                ◀──misplaced, trouble────────   └─ questions ─▶ gpus.probe (killed where it hangs)
 
-Decides nothing, and nothing waits for it. `main` is the process, `engines.metering` its client.
+Decides nothing, and nothing waits for it. `main` is the process, `engines.local.metering` its
+client.
 """

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpulaunch.engines.forkable import EARLY, forkable
+from gpulaunch.engines.local.forkable import EARLY, forkable
 from gpulaunch.process.client import Spawner
 from gpulaunch.process.preloading import Preload, PreloadReady, PreloadServer
 from tests.explain.test_real import TORCH

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from gpulaunch.core.events import Acquire, Event, Granted, Launch
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
-from gpulaunch.engines.attempts import RunContext
-from gpulaunch.engines.local import Local
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.engines.slurm.engine import SlurmEngine

@@ -7,7 +7,7 @@ import uuid
 
 from gpulaunch.core.events import Event, Freed, Granted, Refused, Wanted
 from gpulaunch.engines.card_probe import SimulatedProbe
-from gpulaunch.engines.cards import CardLeases
+from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.gpus.simulated import simulated
 from gpulaunch.loop import Loop
 

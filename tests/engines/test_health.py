@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.events import Acquire, Event, GpuEvent, Granted, Occupied, Release, Sick
-from gpulaunch.engines.attempts import RunContext
 from gpulaunch.engines.card_probe import CardSnapshot, NvmlProbe
-from gpulaunch.engines.health import Health
-from gpulaunch.engines.local import Local
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.local.engine import Local
+from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.gpus.discover import find
 from gpulaunch.journal.rundir import RunDir

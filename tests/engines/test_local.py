@@ -26,7 +26,7 @@ from gpulaunch.core.events import (
     Wanted,
 )
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Lost, NotStarted
-from gpulaunch.engines import cards
+from gpulaunch.engines.local import cards
 from gpulaunch.gpus import lease, lockfile
 from gpulaunch.process import client
 from gpulaunch.process.ends import End, end_from

@@ -20,7 +20,7 @@ import pytest
 
 from gpulaunch.core.events import Event, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.engines.metering import MAX_RESTARTS, Metering
+from gpulaunch.engines.local.metering import MAX_RESTARTS, Metering
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import MetricsReader, open_metrics
@@ -228,8 +228,8 @@ def test_a_sampler_that_was_killed_is_followed_by_another(
 def test_one_that_dies_at_once_each_time_is_given_up_quietly(
     bench: Bench, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpulaunch.engines.metering.FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("gpulaunch.engines.metering.command", lambda *_, **__: ["false"])
+    monkeypatch.setattr("gpulaunch.engines.local.metering.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("gpulaunch.engines.local.metering.command", lambda *_, **__: ["false"])
     bench.begin(A, launched(slots[0]), ())
 
     def given_up() -> bool:
@@ -326,7 +326,7 @@ LAUNCHER = """
 import os, sys
 from pathlib import Path
 from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.metering import Metering
+from gpulaunch.engines.local.metering import Metering
 from gpulaunch.core.model import Gpu
 from gpulaunch.loop import Loop
 loop = Loop()

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.events import Acquire, Event, Freed, GangGranted, Granted, Occupied, Refused
-from gpulaunch.engines import cards as engine
 from gpulaunch.engines.card_probe import SimulatedProbe
-from gpulaunch.engines.cards import CONNECTS, CardLeases
-from gpulaunch.engines.pace import Pace
+from gpulaunch.engines.local import cards as engine
+from gpulaunch.engines.local.cards import CONNECTS, CardLeases
+from gpulaunch.engines.local.pace import Pace
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import gather_name, lease_name
 from gpulaunch.gpus.names import bind_name

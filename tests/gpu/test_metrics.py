@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.engines.metering import Metering
+from gpulaunch.engines.local.metering import Metering
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.probe import is_the_same_here, sees_all_pids
 from gpulaunch.gpus.visible import style_for, visible

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulaunch.core.model import Outcome
-from gpulaunch.engines.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
+from gpulaunch.engines.local.forkable import EARLY, PLAIN_SHELL, Forkable, forkable
 from gpulaunch.process.client import AttemptOver, Spawner, StartedCold
 from gpulaunch.process.preloading import News, Preload, PreloadReady, PreloadServer
 from tests.process.support import Slot

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Signaled, TimedOut
-from gpulaunch.engines.forkable import EARLY, forkable
+from gpulaunch.engines.local.forkable import EARLY, forkable
 from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, StartedCold
 from gpulaunch.process.preloading import (
     Preload,

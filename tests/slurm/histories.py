@@ -21,7 +21,7 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
-from gpulaunch.engines.attempts import RunContext
+from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine

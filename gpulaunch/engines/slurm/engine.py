@@ -41,7 +41,7 @@ from gpulaunch.core.model import (
     Stopped,
     status_of,
 )
-from gpulaunch.engines.attempts import SCARCE, SCARCITY_RETRY_DELAY, RunContext
+from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
 from gpulaunch.engines.prepare import OutputDirs
 from gpulaunch.engines.protocol import Post

@@ -8,14 +8,15 @@ from functools import partial
 
 from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job, Lost
-from gpulaunch.engines.attempts import LocalAttempts, RunContext
-from gpulaunch.engines.cards import CardLeases
+from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
-from gpulaunch.engines.health import Health
-from gpulaunch.engines.metering import Metering
+from gpulaunch.engines.local.attempts import LocalAttempts
+from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.health import Health
+from gpulaunch.engines.local.metering import Metering
+from gpulaunch.engines.local.stragglers import kill_stragglers
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
-from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.gpus.lease import Waiter
 from gpulaunch.gpus.lease_client import LeaseClient
 from gpulaunch.gpus.names import listening

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import Job
 from gpulaunch.engines.environment import CACHES, CHOSEN
-from gpulaunch.engines.forkable import EARLY, Cold, Forkable, forkable
+from gpulaunch.engines.local.forkable import EARLY, Cold, Forkable, forkable
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.client import Spawner

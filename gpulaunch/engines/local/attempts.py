@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -26,35 +26,32 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
-from gpulaunch.engines.cards import LeaseAwayError, LeaseLostError
+from gpulaunch.engines.context import SCARCE, SCARCITY_RETRY_DELAY, RunContext
 from gpulaunch.engines.end_diagnosis import EndDiagnosis
-from gpulaunch.engines.environment import AttemptPlace, MachineLimits
-from gpulaunch.engines.metering import Metering
-from gpulaunch.engines.preloads import Preloads, ServerImporting
+from gpulaunch.engines.environment import AttemptPlace
+from gpulaunch.engines.local.cards import LeaseAwayError, LeaseLostError
+from gpulaunch.engines.local.metering import Metering
+from gpulaunch.engines.local.preloads import Preloads, ServerImporting
+from gpulaunch.engines.local.ready import Readiness, address_of
+from gpulaunch.engines.local.stragglers import kill_stragglers
 from gpulaunch.engines.prepare import OutputDirs, prepare, scope, wants_port
 from gpulaunch.engines.protocol import Post
-from gpulaunch.engines.ready import Readiness, address_of
-from gpulaunch.engines.stragglers import kill_stragglers
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease_client import LentLeases
 from gpulaunch.gpus.names import bind_name
 from gpulaunch.gpus.port import PortLease, reserve_port
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
 
 Kept: TypeAlias = "tuple[tuple[str, ...], Spawner | None]"
 IDLE_WITHOUT_CARD = 4
-SCARCITY_RETRY_DELAY = 1.0
-"""Seconds until a launch that failed for lack of descriptors, memory or disk is tried again."""
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
 SHORT_ATTEMPT = 5.0
 """Seconds below which an attempt is short: a second pair is then forked for its leases."""
 NEXT_PAIR_DELAY = 0.01
 """Seconds from the end of a short attempt until that second pair is forked."""
-SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
 
 
 @dataclass(slots=True)
@@ -85,19 +82,6 @@ class _Idle:
     pair: Pair
     leases: tuple[str, ...]
     ports: list[PortLease]
-
-
-@dataclass(slots=True)
-class RunContext:
-    """What all attempts of the run share. `base` is the keepers' own environment."""
-
-    run: RunDir
-    run_id: str
-    epoch: int
-    machine: MachineLimits
-    base: Mapping[str, str]
-    force_uuid: bool = False
-    warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
 
 
 class LocalAttempts:

@@ -26,9 +26,9 @@ from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
-from gpulaunch.engines.cards import CardLeases
 from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import AttemptPlace, delta
+from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
 from gpulaunch.gpus.port import reserve_port

@@ -47,7 +47,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.card_probe import CardProbe, CardSnapshot, SnapshotCallback
-from gpulaunch.engines.pace import Pace
+from gpulaunch.engines.local.pace import Pace
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.gpus.lease import (

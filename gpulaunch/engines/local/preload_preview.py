@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text
 from gpulaunch.engines.environment import AttemptPlace, MachineLimits, delta
-from gpulaunch.engines.forkable import Cold, Forkable, forkable
-from gpulaunch.engines.preloads import AUTO
+from gpulaunch.engines.local.forkable import Cold, Forkable, forkable
+from gpulaunch.engines.local.preloads import AUTO
 from gpulaunch.process.preloading import FOLDER
 
 PREVIEW_TIMEOUT = 20.0

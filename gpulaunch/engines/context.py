@@ -1,0 +1,28 @@
+"""What all attempts of a run share, and which failures of a launch are tried again."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpulaunch.engines.environment import MachineLimits
+from gpulaunch.journal.rundir import RunDir
+
+SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOSPC})
+"""Errors of a launch for lack of descriptors, memory or disk: it is tried again."""
+SCARCITY_RETRY_DELAY = 1.0
+"""Seconds until such a launch is tried again."""
+
+
+@dataclass(slots=True)
+class RunContext:
+    """What all attempts of the run share. `base` is the keepers' own environment."""
+
+    run: RunDir
+    run_id: str
+    epoch: int
+    machine: MachineLimits
+    base: Mapping[str, str]
+    force_uuid: bool = False
+    warn: Callable[[str | None, str], None] = field(default=lambda job, text: None)
