@@ -1,7 +1,9 @@
-"""Fixtures for every suite."""
+"""Fixtures for every suite, and what a plain `pytest` leaves out."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,24 @@ import pytest
 from tests.cli.launcher import Launcher
 from tests.gpus.fake import FakeDriver, own_leases
 
+# The commands that tests start keep their compiled modules: compiling is half of such a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A plain `pytest` runs what a change needs; files and directories that are named run whole."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if not named and not config.option.markexpr and not hasattr(config, "workerinput"):
+        config.option.markexpr = "not slow and not cluster"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first: no core is left alone with it at the end."""
+    """Mark what needs a cluster; put first what takes long, not to be left alone at the end."""
+    for item in items:
+        if "slurm_here" in item.fixturenames:
+            item.add_marker("cluster")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -17,7 +17,6 @@ import pytest
 from tests.helpers import goes_along
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("documents")  # they are built once
 
 
 class Page(HTMLParser):

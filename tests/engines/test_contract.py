@@ -25,10 +25,8 @@ from gpulaunch.process.ends import read_end
 from tests.engines.bench import Bench, Make, SlurmBench, fresh_pool, run_directory, sh
 from tests.slurm.cluster import Cluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
 
-
-@pytest.fixture(params=["local", "slurm"])
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.cluster)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Benches in one run directory's parent, which share their cards."""
     made: list[Bench] = []

@@ -34,13 +34,15 @@ NOT_RUN = {
     "python3 -m venv .venv && .venv/bin/pip install -q . && .venv/bin/gpulaunch run"
     " examples/quickstart/jobs.yaml --simulate 2": "installs from a package index;"
     " its run is test_the_quickstart_runs_as_the_readme_says",
-    ".venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto"
-    " --dist loadgroup": "these tests themselves",
+    ".venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n auto": (
+        "these tests themselves"
+    ),
     "gpulaunch run jobs.yaml --engine slurm": "wants a cluster: tests/slurm has some",
     "gpulaunch run examples/device-errors/jobs.yaml": "installs torch: tests/examples/test_real.py",
     "python3 -m venv .venv && .venv/bin/pip install -e '.[test]'": "installs from a package index",
-    "pytest -n auto --dist loadgroup           # a few minutes on two cores": "these tests"
-    " themselves, and benchmarks",
+    "pytest -n auto                            # what a change needs: four minutes on two cores": (
+        "these tests themselves, and benchmarks"
+    ),
     "python -m sphinx -W --keep-going -n -b html docs build/docs": "tests/docs/test_build.py",
     "GPULAUNCH_TEST_HISTORIES=2000 pytest tests/slurm/test_faults.py": "these tests themselves",
     "GPULAUNCH_TEST_WRAPPED=60 GPULAUNCH_TEST_SEED=1 pytest tests/slurm/test_wrapped.py": (

@@ -13,8 +13,6 @@ from tests.executor import work
 from tests.gpus.fake import GIB, FakeDriver
 from tests.helpers import wait_until
 
-pytestmark = pytest.mark.xdist_group("pretend-driver")
-
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:

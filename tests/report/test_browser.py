@@ -20,7 +20,6 @@ from tests.report import night
 from tests.report.test_write import HOSTILE, hostile
 from tests.views.history import History
 
-pytestmark = pytest.mark.xdist_group("chromium")
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
     " --disable-component-update --disable-sync"

@@ -9,12 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.helpers import goes_along, wait_until
 from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
-
-pytestmark = pytest.mark.xdist_group("slurm")
 
 ONE_THAT_IS_KILLED = """
 import sys, time

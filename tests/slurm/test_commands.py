@@ -28,7 +28,6 @@ from gpulaunch.loop import Loop
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster, processes_told_of
 
-pytestmark = pytest.mark.xdist_group("slurm")
 T = TypeVar("T")
 MakeCluster = Callable[..., Cluster]
 TRAPS = """

@@ -41,8 +41,6 @@ from tests.helpers import wait_until
 from tests.slurm.cluster import Cluster, release, unlimited
 from tests.slurm.conftest import MakeCluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 Make = Callable[[Cluster], SlurmBench]
 NO_ROOM = ("Resources", "InvalidAccount")
 """Why a job waits for cards; 23.11.4 without accounting says the latter of all that wait."""

@@ -12,8 +12,6 @@ from tests.export.helpers import as_run, hostile, results
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 
 @pytest.fixture
 def slurm(tmp_path: Path, cluster: Cluster) -> Launcher:

@@ -12,8 +12,6 @@ from tests.cli.launcher import Launcher
 from tests.slurm.cluster import SEARCHED, Cluster
 from tests.slurm.conftest import MakeCluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 
 def test_without_a_program_of_slurms_there_is_nothing_to_say() -> None:
     assert finding({"PATH": "/nonexistent"}) is None

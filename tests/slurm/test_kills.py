@@ -24,7 +24,7 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_runs import SLURM, left, lines, places
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("GPULAUNCH_TEST_KILLS", "6"))
 # Waits seconds, not a minute, for records that a node which is gone has not left.

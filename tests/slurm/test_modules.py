@@ -18,8 +18,6 @@ from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 BODY = 'eval "$(printf \'export LOADEDMODULES=%s\' "$2")"; return 0'
 EXPORTED = {
     # Environment Modules, and Lmod by default: `export -f module` in a login shell.

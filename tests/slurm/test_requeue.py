@@ -26,7 +26,7 @@ from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_kills import IMPATIENT
 from tests.slurm.test_runs import SLURM, left, lines, places
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PREEMPTING = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
 # Writes down what it is told, and goes on when it may; a card each, of which there are two.

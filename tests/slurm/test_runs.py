@@ -20,8 +20,6 @@ from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import nothing_waits
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 SLURM = ("--engine", "slurm")
 
 

@@ -22,7 +22,6 @@ from gpulaunch.process.nodeside import CACHED
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
-pytestmark = pytest.mark.xdist_group("slurm")
 NODE = "import sys, os; print(sys.argv[1:], sys.flags.isolated, sys.flags.no_site, flush=True)"
 AWKWARD = "a 'b' $(exit 3) \"c\" %a\né"
 

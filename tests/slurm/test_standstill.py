@@ -19,8 +19,6 @@ from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
 from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 
-pytestmark = pytest.mark.xdist_group("slurm")
-
 
 def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
     return [

@@ -21,7 +21,7 @@ from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 from tests.slurm.test_engine import ends
 from tests.slurm.test_runs import SLURM, left, lines
 
-pytestmark = [pytest.mark.xdist_group("slurm"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 Make = Callable[[Cluster], SlurmBench]
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
-import pytest
-
 from tests.cli.launcher import Launcher
 from tests.slurm.cluster import Cluster
-
-pytestmark = pytest.mark.xdist_group("slurm")
 
 LIST = """
     jobs:
