@@ -82,7 +82,7 @@ class NvmlProbe:
 
     def close(self) -> None:
         self._loop.unwatch(self._client.fileno())
-        self._loop.forget("eyes")
+        self._loop.forget("card_probe")
         self._client.close()
 
     def _hear(self) -> None:
@@ -101,9 +101,9 @@ class NvmlProbe:
 
     def _plan(self) -> None:
         if self._client.deadline is None:
-            self._loop.forget("eyes")
+            self._loop.forget("card_probe")
         else:
-            self._loop.call_at("eyes", self._client.deadline, self._late)
+            self._loop.call_at("card_probe", self._client.deadline, self._late)
 
 
 def _memory_free(gpu: Gpu, look: CardReading) -> int:

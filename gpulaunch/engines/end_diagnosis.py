@@ -82,9 +82,9 @@ class EndDiagnosis:
         def look(gpu: Gpu, then: SnapshotCallback) -> None:
             raise NotImplementedError("nobody looks at the cards of another machine")
 
-        witness = cls(run, {}, look, lambda gpu, since: (), warn)
-        witness._afar = True
-        return witness
+        diagnosis = cls(run, {}, look, lambda gpu, since: (), warn)
+        diagnosis._afar = True
+        return diagnosis
 
     def begin(self, attempt: AttemptId) -> None:
         now = time.monotonic()
@@ -102,11 +102,11 @@ class EndDiagnosis:
             tell(ended)
         else:
             unseen = {gpu.uuid for gpu in gpus}
-            inquiry = PendingDiagnosis(ended, job, tell, beginning, unseen)
+            pending = PendingDiagnosis(ended, job, tell, beginning, unseen)
             for gpu in gpus:
-                self._look(gpu, partial(self._seen, inquiry, gpu))
+                self._look(gpu, partial(self._seen, pending, gpu))
             if not gpus:
-                self._conclude(inquiry)
+                self._conclude(pending)
 
     def _hint(self, ended: Ended) -> None:
         text = tail(self._run.log(ended.attempt))
@@ -114,22 +114,22 @@ class EndDiagnosis:
         if text and (hint := failure.hint(evidence)):
             self._warn(ended.attempt.job, hint)
 
-    def _seen(self, inquiry: PendingDiagnosis, gpu: Gpu, seen: CardSnapshot | Sick) -> None:
-        inquiry.unseen.discard(gpu.uuid)
-        since = inquiry.beginning.at if inquiry.beginning else 0.0
+    def _seen(self, pending: PendingDiagnosis, gpu: Gpu, seen: CardSnapshot | Sick) -> None:
+        pending.unseen.discard(gpu.uuid)
+        since = pending.beginning.at if pending.beginning else 0.0
         facts = CardFacts(gpu.uuid, total=gpu.memory, xids=self._xids(gpu.uuid, since))
         if isinstance(seen, Sick):
             facts = replace(facts, sick=seen.why)
-        elif inquiry.job.demand.per_gpu == 1 and not inquiry.ended.kept:
+        elif pending.job.demand.per_gpu == 1 and not pending.ended.kept:
             # Else its processes may be of another job of this run, or of the attempt's worker.
             facts = replace(facts, foreign=_foreign(seen))
-        inquiry.cards.append(facts)
-        if not inquiry.unseen:
-            self._conclude(inquiry)
+        pending.cards.append(facts)
+        if not pending.unseen:
+            self._conclude(pending)
 
-    def _conclude(self, inquiry: PendingDiagnosis) -> None:
-        ended, job = inquiry.ended, inquiry.job
-        begun = inquiry.beginning
+    def _conclude(self, pending: PendingDiagnosis) -> None:
+        ended, job = pending.ended, pending.job
+        begun = pending.beginning
         rooms = [str(self._run.out(ended.attempt)), job.cwd]
         if not self._afar:
             rooms += [self._temporary, "/dev/shm"]
@@ -137,13 +137,13 @@ class EndDiagnosis:
             ended.outcome,
             tail(self._run.log(ended.attempt)),
             rises=failure.counters() - begun.counters if begun else Counters(),
-            cards=tuple(inquiry.cards),
+            cards=tuple(pending.cards),
             rooms=failure.rooms(rooms),
         )
         found = failure.diagnose(evidence) or _plain(evidence, job)
         if found is not None:
             found = replace(found, evidence=found.evidence[:MAX_MESSAGE_CHARACTERS])
-        inquiry.tell(replace(ended, failure=found))
+        pending.tell(replace(ended, failure=found))
 
 
 def _foreign(seen: CardSnapshot) -> int | None:

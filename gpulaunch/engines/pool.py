@@ -73,7 +73,7 @@ class CardPool:
     def simulated(self) -> bool:
         return any(gpu.simulated for gpu in self.gpus)
 
-    def eyes(self, loop: Loop) -> CardProbe:
+    def probe(self, loop: Loop) -> CardProbe:
         if self.simulated or not self.gpus:
             return SimulatedProbe()
         return NvmlProbe(loop, self.share_busy)

@@ -208,7 +208,7 @@ class Manager:
             self._pool.gpus,
             self._loop,
             self._inbox.append,
-            self._pool.eyes(self._loop),
+            self._pool.probe(self._loop),
             self._plan.environ,
             working=lambda: bool(self._crew),
             lingering=False,  # a worker is over when its keepers are gone

@@ -39,7 +39,7 @@ capacity of 47.43 GiB of which 1.2 GiB is free.
 
 
 class Scene:
-    """A witness of one attempt; `show` answers a look that it asked for."""
+    """A diagnosis of one attempt; `show` answers a look that it asked for."""
 
     def __init__(self, path: Path) -> None:
         self.run = RunDir(path)
@@ -48,7 +48,7 @@ class Scene:
         self.xids: dict[str, tuple[int, ...]] = {}
         self.told: list[Ended] = []
         self.warned: list[tuple[str | None, str]] = []
-        self.witness = EndDiagnosis(
+        self.diagnosis = EndDiagnosis(
             self.run,
             {},
             lambda gpu, then: self.looks.__setitem__(gpu.uuid, then),
@@ -61,10 +61,10 @@ class Scene:
     ) -> None:
         attempt = AttemptId("a", 1)
         self.run.log(attempt).write_text(log)
-        self.witness.begin(attempt)
+        self.diagnosis.begin(attempt)
         job = Job("a", "x", demand=Demand(len(gpus), per_gpu=per_gpu), cwd="/")
         ended = Ended(attempt, outcome, kept=kept)
-        self.witness.diagnose(ended, job, gpus, self.told.append)
+        self.diagnosis.diagnose(ended, job, gpus, self.told.append)
 
     def show(self, gpu: Gpu, *processes: Process) -> None:
         self.looks.pop(gpu.uuid)(
@@ -174,7 +174,7 @@ def test_of_an_empty_log_nothing_is_said(scene: Scene, log: str) -> None:
 def test_a_log_that_is_gone_is_no_trouble(scene: Scene) -> None:
     attempt = AttemptId("gone", 1)
     ended = Ended(attempt, Exited(1))
-    scene.witness.diagnose(ended, Job("gone", ()), (), scene.told.append)
+    scene.diagnosis.diagnose(ended, Job("gone", ()), (), scene.told.append)
     assert scene.told == [ended]
 
 

@@ -160,12 +160,12 @@ def test_closing_leaves_no_helper_and_no_descriptor(driver: FakeDriver) -> None:
 def test_a_card_that_cannot_be_asked_about_now_is_occupied_and_not_sick(bench: Bench) -> None:
     (gpu,) = find(os.environ).gpus
     seen: list[CardSnapshot | Sick] = []
-    eyes = NvmlProbe(bench.loop)
+    probe = NvmlProbe(bench.loop)
     with descriptors_left(1):
-        eyes.look(gpu, seen.append)
+        probe.look(gpu, seen.append)
         bench.loop.turn()
     (look,) = seen
     assert isinstance(look, CardSnapshot)
-    assert isinstance(eyes.unfit(look), Occupied)
-    assert not eyes.drained(look, look)
-    eyes.close()
+    assert isinstance(probe.unfit(look), Occupied)
+    assert not probe.drained(look, look)
+    probe.close()

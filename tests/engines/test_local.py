@@ -225,7 +225,7 @@ def test_a_card_that_falls_ill_after_a_job_is_given_back_whole(make: Make) -> No
     one.launch(sh("true"), gpu)
     one.expect(Ended)
     cards = one.engine._cards  # type: ignore[attr-defined]
-    cards._eyes.look = lambda gpu, then: then(Sick("lost"))
+    cards._probe.look = lambda gpu, then: then(Sick("lost"))
     one.engine.carry_out(Drain(gpu.uuid))
     assert one.expect(Refused).why == Sick("lost")
     other.engine.carry_out(Acquire(gpu.uuid))
@@ -238,11 +238,11 @@ def test_a_release_that_crosses_the_cards_refusal_is_no_trouble(bench: Bench) ->
     gpu = bench.gpus[0]
     bench.hold(gpu)
     cards = bench.engine._cards  # type: ignore[attr-defined]
-    look = cards._eyes.look
-    cards._eyes.look = lambda gpu, then: then(Sick("lost"))
+    look = cards._probe.look
+    cards._probe.look = lambda gpu, then: then(Sick("lost"))
     bench.engine.carry_out(Drain(gpu.uuid))
     bench.engine.carry_out(Release(gpu.uuid))
-    cards._eyes.look = look
+    cards._probe.look = look
     bench.hold(gpu)
 
 

@@ -19,7 +19,7 @@ from gpulaunch.core.model import AttemptId, Demand, Gpu, Job
 from gpulaunch.core.template import render
 from gpulaunch.engines import strict
 from gpulaunch.engines.environment import AttemptPlace, placeholders
-from gpulaunch.engines.local.ready import address_of
+from gpulaunch.engines.local.readiness import address_of
 from gpulaunch.engines.local.single import own_scope, port_for_good
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.prepare import argv_of, dressed, materialise, wants_port

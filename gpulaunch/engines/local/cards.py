@@ -117,7 +117,7 @@ class CardLeases:
         gpus: Sequence[Gpu],
         loop: Loop,
         post: Post,
-        eyes: CardProbe,
+        probe: CardProbe,
         environ: Mapping[str, str],
         working: Callable[[], bool] = lambda: True,
         letting_go: Callable[[str], None] = lambda gpu: None,
@@ -129,7 +129,7 @@ class CardLeases:
         self._gpus = {gpu.uuid: gpu for gpu in gpus}
         self._loop = loop
         self._post = post
-        self._eyes = eyes
+        self._probe = probe
         self._working = working
         self._letting_go = letting_go
         self._lingering = lingering
@@ -174,7 +174,7 @@ class CardLeases:
 
     def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
         """Look at a card, whoever has its lease; the answer comes through the callback."""
-        self._eyes.look(gpu, then)
+        self._probe.look(gpu, then)
 
     # ── Taking and giving back ──────────────────────────────────────────────────────────────────
 
@@ -193,7 +193,7 @@ class CardLeases:
         self._given_back.discard(uuid)
         self._have(uuid, lease)
         self.say_want()
-        self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+        self._probe.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
 
     def _have(self, uuid: str, lease: Lease) -> None:
         """Record that this run has the lease, and give it to the lease server."""
@@ -216,7 +216,7 @@ class CardLeases:
         if isinstance(look, Sick):
             self._refuse(uuid, look)
             return
-        if unfit := self._eyes.unfit(look):
+        if unfit := self._probe.unfit(look):
             self._refuse(uuid, unfit)
             return
         self._before[uuid] = look
@@ -422,7 +422,7 @@ class CardLeases:
         """Look at the card of a lease that was taken once more, as others may have used it."""
         self._away[uuid] = "looking"
         self._have(uuid, lease)
-        self._eyes.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
+        self._probe.look(self._gpus[uuid], lambda look: self._looked(uuid, lease, look))
 
     def _is_back(self, uuid: str) -> None:
         if uuid in self._draining:
@@ -613,14 +613,14 @@ class CardLeases:
             self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
 
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
-        self._eyes.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
+        self._probe.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
 
     def _is_drained(self, uuid: str, lease: Lease, look: CardSnapshot | Sick, until: float) -> None:
         if self._leases.get(uuid) is not lease or uuid in self._away:
             return
         if isinstance(look, Sick):
             self._refuse(uuid, look)
-        elif self._eyes.drained(self._before[uuid], look):
+        elif self._probe.drained(self._before[uuid], look):
             self._draining.discard(uuid)
             self._post(Drained(uuid, look.memory_free))
         elif time.monotonic() >= until:
@@ -638,7 +638,7 @@ class CardLeases:
             self._stop_waiting(uuid)
         for uuid in list(self._handed):
             self._drop_handed(uuid)
-        self._eyes.close()
+        self._probe.close()
 
     def close_in_child(self) -> None:
         """Close a forked child's copies of all descriptors, without giving any lease back."""

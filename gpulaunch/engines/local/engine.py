@@ -14,7 +14,7 @@ from gpulaunch.engines.local.attempts import LocalAttempts
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.local.health import Health
 from gpulaunch.engines.local.metering import Metering
-from gpulaunch.engines.local.stragglers import kill_stragglers
+from gpulaunch.engines.local.stragglers import end_stragglers
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.engines.protocol import Post
 from gpulaunch.gpus.lease import Waiter
@@ -35,7 +35,7 @@ class Local:
             pool.gpus,
             loop,
             post,
-            pool.eyes(loop),
+            pool.probe(loop),
             context.base,
             working=lambda: self._attempts.on_cards,
             letting_go=self._letting_go,
@@ -44,7 +44,7 @@ class Local:
             settled=self._cards_settled,
         )
         self._health = Health(pool.gpus, loop, post, self._cards.holds, context.base)
-        self._witness = EndDiagnosis(
+        self._diagnosis = EndDiagnosis(
             context.run, context.base, self._cards.look, self._health.xids, context.warn
         )
         self._metering = Metering(
@@ -54,9 +54,8 @@ class Local:
             context,
             loop,
             self._posted,
-            self._cards.lend,
-            self._cards.hand_back,
-            self._witness,
+            self._cards,
+            self._diagnosis,
             self._metering,
         )
         # Before the first launch: later some of these names would be this supervisor's own pairs.
@@ -133,14 +132,11 @@ class Local:
             self._adopted.remove(attempt)
             if end is None:
                 # Only this attempt's processes: new attempts of the run may be alive by now.
-                count = kill_stragglers(self._context.run_id, attempt)
-                if count:
-                    text = f"{count} processes had outlived their keepers: killed"
-                    self._context.warn(attempt.job, text)
+                end_stragglers(self._context, attempt)
                 self._post(Ended(attempt, Lost("nobody saw its end")))
             else:
                 ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
-                self._witness.diagnose(ended, Job(attempt.job, ()), (), self._post)
+                self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._post)
 
     def why(self, attempt: AttemptId) -> str:
         """Return nothing: on this machine what is launched starts at once."""

@@ -1,6 +1,6 @@
 """The preload servers of a run, and which attempts are forked from them.
 
-    Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ serves: Seat
+    Command ─▶ forkable? ─▶ a server that is like its cold start ─▶ importing: wait ─▶ serves: slot
                    └─no: cold                                         └─refused: cold
 
 A server serves a job if it was started by the same command line up to the script's arguments, and
@@ -94,10 +94,10 @@ class Preloads:
         self._gone = gone
         self._kinds: dict[Key, _Kind] = {}
         self._of_entry: defaultdict[int, set[Key]] = defaultdict(set)
-        self._said: set[tuple[int, str]] = set()
+        self._noted: set[tuple[int, str]] = set()
         self._number = 0
 
-    def seat(self, job: Job, command: Command) -> PreloadSlot | None:
+    def slot(self, job: Job, command: Command) -> PreloadSlot | None:
         """Return the server that forks this attempt; None: it starts cold.
 
         Raises ServerImporting while that server imports.
@@ -105,9 +105,9 @@ class Preloads:
         if not job.preload:
             return None
         try:
-            return self._seat(job, command)
+            return self._find_slot(job, command)
         except Cold as cold:
-            self._say(job, str(cold))
+            self._note_cold(job, str(cold))
             return None
 
     def serves(self, server: Spawner) -> bool:
@@ -120,15 +120,15 @@ class Preloads:
 
         `for_good`: no other server is started for jobs of its kind.
         """
-        self._say(job, why)
+        self._note_cold(job, why)
         for kind in self._kinds.values():
             for one in [one for one in kind.servers if one.process is server]:
                 kind.cold = why if for_good else kind.cold
                 self._drop(kind, one)
 
-    def _say(self, job: Job, why: str) -> None:
-        if (job.group, why) not in self._said:
-            self._said.add((job.group, why))
+    def _note_cold(self, job: Job, why: str) -> None:
+        if (job.group, why) not in self._noted:
+            self._noted.add((job.group, why))
             self._note(job.name, f"preload: starts cold: {why}")
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Preloads:
 
     # ── Which server ────────────────────────────────────────────────────────────────────────────
 
-    def _seat(self, job: Job, command: Command) -> PreloadSlot:
+    def _find_slot(self, job: Job, command: Command) -> PreloadSlot:
         env = environment_of(command, self._base)
         by_shell = not isinstance(job.run, tuple)
         found = forkable(command.argv, command.cwd, env, by_shell)

@@ -53,7 +53,7 @@ class Single:
             pool.gpus,
             self._loop,
             self._inbox.append,
-            pool.eyes(self._loop),
+            pool.probe(self._loop),
             environ,
             working=lambda: False,
         )

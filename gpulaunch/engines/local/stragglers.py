@@ -12,11 +12,18 @@ import signal
 from contextlib import suppress
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.context import RunContext
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for the end of a killed process."""
 ROUNDS = 50
 """Searches at most, each for what killed processes had forked meanwhile."""
+
+
+def end_stragglers(context: RunContext, attempt: AttemptId) -> None:
+    """Kill the attempt's processes, which live on where all keepers were killed at once; warn."""
+    if count := kill_stragglers(context.run_id, attempt):
+        context.warn(attempt.job, f"{count} processes had outlived their keepers: killed")
 
 
 def kill_stragglers(run_id: str, attempt: AttemptId | None = None) -> int:

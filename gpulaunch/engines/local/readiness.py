@@ -1,4 +1,4 @@
-"""Asks a service whether it is ready, at `tcp:PORT`, `tcp:HOST:PORT` or an HTTP address.
+"""Asks services whether they are ready, at `tcp:PORT`, `tcp:HOST:PORT` or an HTTP address.
 
 Each service that starts has a thread: a connection attempt can hang, and must not block the
 supervisor. The thread ends with the first answer or with `close`.
@@ -12,7 +12,14 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from functools import partial
 from urllib.parse import urlsplit
+
+from gpulaunch.core.events import BecameReady
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
+from gpulaunch.engines.protocol import Post
+from gpulaunch.loop import Loop
 
 READY_RETRY_DELAY = 0.25
 """Seconds between two connections to a service that is not ready."""
@@ -79,3 +86,46 @@ class Readiness:
         """Stop asking. Unwatch the descriptor first; the thread ends by itself, a little later."""
         self._over.set()
         os.close(self._read)
+
+
+class Services:
+    """The services that run: where each is found, and who is still asked whether it is ready."""
+
+    def __init__(self, loop: Loop, post: Post) -> None:
+        self._loop = loop
+        self._post = post
+        self._asked: dict[AttemptId, Readiness] = {}
+        self.addresses: dict[str, str] = {}
+
+    def begin(self, attempt: AttemptId, ready: str) -> None:
+        """Ask the service until it answers; then post BecameReady."""
+        self.addresses[attempt.job] = address_of(ready)
+        self._ask(attempt, ready)
+
+    def _ask(self, attempt: AttemptId, ready: str) -> None:
+        try:
+            asked = self._asked[attempt] = Readiness(ready)
+        except (OSError, RuntimeError):  # no descriptor, or no thread, is to be had now
+            again = partial(self._ask, attempt, ready)
+            self._loop.call_after(_timer(attempt), SCARCITY_RETRY_DELAY, again)
+        else:
+            self._loop.watch(asked.fileno(), partial(self._answered, attempt))
+
+    def _answered(self, attempt: AttemptId) -> None:
+        self._stop_asking(attempt)
+        self._post(BecameReady(attempt))
+
+    def _stop_asking(self, attempt: AttemptId) -> None:
+        self._loop.forget(_timer(attempt))
+        if asked := self._asked.pop(attempt, None):
+            self._loop.unwatch(asked.fileno())
+            asked.close()
+
+    def end(self, attempt: AttemptId) -> None:
+        """Forget the service of an attempt that is over. Ignores attempts without one."""
+        self._stop_asking(attempt)
+        self.addresses.pop(attempt.job, None)
+
+
+def _timer(attempt: AttemptId) -> str:
+    return f"ready:{attempt}"

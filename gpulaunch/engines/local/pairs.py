@@ -1,0 +1,175 @@
+"""Keeper pairs: forked for a set of leases, kept while idle, closed when the leases are given back.
+
+Owns the spawner, the preload servers, and every pair's socket. Knows nothing of attempts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.preloads import Preloads
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.gpus.lease_client import LentLeases
+from gpulaunch.gpus.names import bind_name
+from gpulaunch.loop import Loop
+from gpulaunch.process.client import Pair, Spawner, SpawnerGoneError
+
+MAX_IDLE_WITHOUT_CARD = 4
+"""Pairs without a lease that are kept idle at most, for each preload server or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairKind:
+    """What pairs have in common that can take each other's place.
+
+    `server`: the preload server that forked them; None for the run's spawner.
+    """
+
+    leases: tuple[str, ...]
+    server: Spawner | None = None
+
+
+class Pairs:
+    """The run's keeper pairs. `hear` is called when a pair has reports to read.
+
+    `served` is called when a preload server begins to serve, or is gone.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        loop: Loop,
+        cards: CardLeases,
+        hear: Callable[[Pair], None],
+        served: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._cards = cards
+        self._hear = hear
+        self.preloads = Preloads(
+            context.run, context.base, loop, context.warn, served, self._server_gone
+        )
+        self._spawner: Spawner | None = None
+        self._forked = 0
+        self._idle: defaultdict[PairKind, list[Pair]] = defaultdict(list)
+        self._leases: dict[Pair, tuple[str, ...]] = {}
+        self._lenders: dict[str, Pair] = {}
+
+    # ── Use ─────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, kind: PairKind) -> Pair:
+        """Return an idle pair of this kind, or a new one. Raises OSError, GpulaunchError."""
+        if self._idle[kind]:
+            return self._idle[kind].pop(0)  # the longest idle one has its next child forked already
+        return self._fork(kind)
+
+    def keep(self, pair: Pair, kind: PairKind) -> None:
+        """Keep a pair whose attempt is over for the next one of its kind, or close it."""
+        enough = not kind.leases and len(self._idle[kind]) >= MAX_IDLE_WITHOUT_CARD
+        if enough or not self._still_forks(kind):
+            self.dismiss(pair)
+        else:
+            self._idle[kind].append(pair)
+
+    def fork_ahead(self, kind: PairKind) -> None:
+        """Fork an idle pair of this kind if there is none, so that it is ready for an attempt."""
+        if self._still_forks(kind) and not self._idle[kind]:
+            with suppress(OSError, GpulaunchError):
+                self._idle[kind].append(self._fork(kind))
+
+    def _still_forks(self, kind: PairKind) -> bool:
+        """True while the spawner or preload server that forked such pairs forks new ones.
+
+        No attempt asks for the pairs of a server that does not serve any more.
+        """
+        return kind.server is None or self.preloads.serves(kind.server)
+
+    def _fork(self, kind: PairKind) -> Pair:
+        self._forked += 1
+        name = f"keeper/{self._context.run_id}/{self._context.epoch}.{self._forked}"
+        with self._cards.lend(kind.leases) as lent, bind_name(name) as alive:
+            pair = self._fork_from(kind, lent, alive.fileno())
+        self._leases[pair] = kind.leases
+        self._loop.watch(pair.fileno(), lambda: self._hear(pair))
+        return pair
+
+    def _fork_from(self, kind: PairKind, lent: LentLeases, alive: int) -> Pair:
+        for spawner in (kind.server, self._spawner):
+            if spawner:
+                with suppress(SpawnerGoneError):  # of a server that is gone: its jobs start cold
+                    return _pair_of(spawner, lent, alive, kind)
+        if self._spawner:
+            self._spawner.close()
+        self._spawner = Spawner()
+        return _pair_of(self._spawner, lent, alive, kind)
+
+    # ── Leases ──────────────────────────────────────────────────────────────────────────────────
+
+    def borrow(self, gpu: str) -> bool:
+        """Ask a pair that holds this card's lease to lend copies; return whether there is one."""
+        for pair, leases in self._leases.items():
+            if gpu in leases:
+                self._lenders[gpu] = pair
+                pair.lend()
+                return True
+        return False
+
+    def lent(self, pair: Pair, descriptors: Sequence[int]) -> None:
+        """Hand back the copies of descriptors that a pair lent; none, where the pair leaves."""
+        asked = [gpu for gpu, lender in self._lenders.items() if lender is pair]
+        for gpu in asked:
+            del self._lenders[gpu]
+            self._cards.hand_back(gpu, descriptors)
+        for fd in descriptors:
+            os.close(fd)
+
+    def give_back(self, gpu: str) -> None:
+        """Close the idle pairs that hold this card's lease."""
+        self._dismiss_idle(lambda kind: gpu in kind.leases)
+
+    # ── Ends ────────────────────────────────────────────────────────────────────────────────────
+
+    def _server_gone(self, server: Spawner) -> None:
+        self._dismiss_idle(lambda kind: kind.server is server)
+
+    def _dismiss_idle(self, which: Callable[[PairKind], bool]) -> None:
+        for kind in [kind for kind in self._idle if which(kind)]:
+            for pair in self._idle.pop(kind):
+                self.dismiss(pair)
+
+    def dismiss(self, pair: Pair) -> None:
+        """Close a pair's socket. Its keepers exit on the end of file, and end what runs there."""
+        self._leases.pop(pair, None)
+        self.lent(pair, ())
+        self._loop.unwatch(pair.fileno())
+        pair.close()
+
+    def forget(self, pair: Pair) -> None:
+        """Remove the pair, so that nothing is launched on it or borrowed from it any more."""
+        for pairs in self._idle.values():
+            with suppress(ValueError):
+                pairs.remove(pair)
+        self._leases.pop(pair, None)
+        self.lent(pair, ())
+
+    def close(self) -> None:
+        """Close all pairs, those in use as well, then the preload servers and the spawner."""
+        self._lenders.clear()
+        for pair in list(self._leases):
+            self.dismiss(pair)
+        self._idle.clear()
+        self.preloads.close()
+        if self._spawner:
+            self._spawner.close()
+
+
+def _pair_of(spawner: Spawner, lent: LentLeases, alive: int, kind: PairKind) -> Pair:
+    link = None if lent.link is None else lent.link.fileno()
+    return spawner.pair(lent.descriptors, alive, link, gives_back=bool(kind.leases))

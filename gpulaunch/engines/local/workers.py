@@ -1,0 +1,85 @@
+"""Workers that wait for their next attempt, each with its keeper pair and its ports.
+
+The ports stay reserved: the worker's libraries may have opened them for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpulaunch.core.events import EndWorker, WorkerEnded
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.local.pairs import PairKind, Pairs
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.port import PortLease
+from gpulaunch.process.client import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingWorker:
+    """A worker without an attempt."""
+
+    pair: Pair
+    leases: tuple[str, ...]
+    ports: tuple[PortLease, ...]
+
+
+class WaitingWorkers:
+    """By the attempt with which each worker was started. Posts WorkerEnded, once for each."""
+
+    def __init__(self, pairs: Pairs, post: Post) -> None:
+        self._pairs = pairs
+        self._post = post
+        self._workers: dict[AttemptId, WaitingWorker] = {}
+
+    def __contains__(self, worker: AttemptId | None) -> bool:
+        return worker in self._workers
+
+    def get(self, worker: AttemptId | None) -> WaitingWorker | None:
+        return self._workers.get(worker) if worker else None
+
+    def put(self, worker: AttemptId, waiting: WaitingWorker) -> None:
+        self._workers[worker] = waiting
+
+    def remove(self, worker: AttemptId) -> None:
+        """Remove a worker that has got its next attempt."""
+        self._workers.pop(worker, None)
+
+    def end(self, instruction: EndWorker) -> None:
+        """End a worker. For one that is gone (killed from outside), post its end at once."""
+        if waiting := self._workers.get(instruction.worker):
+            waiting.pair.retire(instruction.now)
+        else:
+            self._post(WorkerEnded(instruction.worker))
+
+    def reaped(self, pair: Pair) -> None:
+        """Post the end of the worker that was to retire on this pair, and keep the pair."""
+        for worker, waiting in self._pop(pair):
+            close_ports(waiting.ports)
+            self._pairs.keep(pair, PairKind(waiting.leases))
+            self._post(WorkerEnded(worker))
+
+    def pair_gone(self, pair: Pair) -> list[AttemptId]:
+        """Remove and return the workers that waited on a pair whose keepers are gone."""
+        gone = self._pop(pair)
+        for _, waiting in gone:
+            close_ports(waiting.ports)
+        return [worker for worker, _ in gone]
+
+    def _pop(self, pair: Pair) -> list[tuple[AttemptId, WaitingWorker]]:
+        found = [(w, waiting) for w, waiting in self._workers.items() if waiting.pair is pair]
+        for worker, _ in found:
+            del self._workers[worker]
+        return found
+
+    def close(self) -> None:
+        """Close the workers' ports; the workers themselves end when their pairs are closed."""
+        for waiting in self._workers.values():
+            close_ports(waiting.ports)
+        self._workers.clear()
+
+
+def close_ports(ports: Iterable[PortLease]) -> None:
+    for port in ports:
+        port.close()
