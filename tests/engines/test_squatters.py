@@ -11,10 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.events import Acquire, Event, Freed, GangGranted, Granted, Occupied, Refused
+from gpulaunch.core.events import (
+    Acquire,
+    Event,
+    Freed,
+    GangGranted,
+    Granted,
+    Occupied,
+    Refused,
+    ReserveGang,
+)
 from gpulaunch.engines.card_probe import SimulatedProbe
-from gpulaunch.engines.local import cards as engine
-from gpulaunch.engines.local.cards import CONNECTS, CardLeases
+from gpulaunch.engines.local import holders
+from gpulaunch.engines.local.cards import CardLeases
+from gpulaunch.engines.local.holders import CONNECTS
 from gpulaunch.engines.local.pace import Pace
 from gpulaunch.gpus import lease as leases
 from gpulaunch.gpus.lease import gather_name, lease_name
@@ -100,7 +110,7 @@ def scope() -> str:
 def launcher(loop: Loop, scope: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     # The clock never comes: what is seen is all that answers alone can cause.
     monkeypatch.setattr(leases, "POLL", 3600.0)
-    monkeypatch.setattr(engine, "POLL", 3600.0)
+    monkeypatch.setattr(holders, "POLL", 3600.0)
     made = Launcher(loop, {"GPULAUNCH_LEASED": scope})
     yield made
     made.cards.close()
@@ -146,7 +156,7 @@ def test_the_right_to_gather_is_waited_for_as_quietly(
     scope: str,
 ) -> None:
     squatter = Squatter(loop, gather_name(scope), answer)
-    launcher.cards.gather(True)
+    launcher.cards.carry_out(ReserveGang(True))
     for _ in range(TURNS):
         loop.turn(block=False)
     assert 1 <= squatter.visits <= 2 * CONNECTS + 2  # who has it is looked at each time

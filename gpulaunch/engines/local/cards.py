@@ -22,19 +22,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.events import (
     Acquire,
     Drain,
     Drained,
-    Elsewhere,
     Freed,
-    GangGranted,
     Granted,
-    HolderChanged,
     Instruction,
     LeaseLost,
     Occupied,
@@ -47,33 +42,19 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.card_probe import CardProbe, CardSnapshot, SnapshotCallback
-from gpulaunch.engines.local.pace import Pace
+from gpulaunch.engines.local.entrusted import EntrustedLeases
+from gpulaunch.engines.local.gang_right import GangRight
+from gpulaunch.engines.local.holders import CardHolders, Identity, News
 from gpulaunch.engines.protocol import Post
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.lease import (
-    POLL,
-    Holder,
-    Lease,
-    NameHeldError,
-    Waiter,
-    holder,
-    lent,
-    scope_of,
-    take,
-    take_gather,
-)
-from gpulaunch.gpus.lease_client import LeaseClient, LeaseServerGoneError, LentLeases
-from gpulaunch.gpus.names import UNKNOWN, is_stopped
+from gpulaunch.gpus.lease import Lease, NameHeldError, lent, scope_of, take
+from gpulaunch.gpus.lease_client import LeaseClient, LentLeases
 from gpulaunch.loop import Loop
 
-DRAIN_PATIENCE = 30.0
+DRAIN_TIMEOUT = 30.0
 """Seconds for which a card's memory may take to come back before the card counts as sick."""
 DRAIN_PAUSE = 0.2
 """Seconds between two looks at a card that drains."""
-SERVERS = 3
-"""Lease servers that are started at most; without one, a stopped launcher keeps its leases."""
-CONNECTS = 8
-"""Connections in a row to a card's holder; then one in `POLL` seconds."""
 
 
 class LeaseAwayError(GpulaunchError):
@@ -85,17 +66,6 @@ class LeaseLostError(GpulaunchError):
 
 
 _Away: TypeAlias = Literal["borrowing", "waiting", "looking"]
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A lease that the lease server keeps. `wanted`: another launcher waits for it.
-
-    `uuid`: its card; empty for the right to reserve a gang.
-    """
-
-    uuid: str
-    wanted: bool = False
 
 
 class CardLeases:
@@ -136,23 +106,19 @@ class CardLeases:
         self._scope = scope_of(environ)
         # The leases that this run has. Their descriptors are closed while the server keeps them.
         self._leases: dict[str, Lease] = {}
-        self._waiters: dict[str, Waiter] = {}
         self._handed: dict[str, Lease] = {}
-        self._reported: dict[str, Holder] = {}  # the holders of awaited cards, as last posted
         self._before: dict[str, CardSnapshot] = {}
-        self._gathering: Lease | Waiter | None = None
         self._given_back: set[str] = set()
         self._returning: set[str] = set()
-        self._connects = Pace(CONNECTS, POLL)
-        self._start_server = start_server
         self._borrow = borrow
         self._settled = settled
-        self._server: LeaseClient | None = None
-        self._servers_started = 0
-        self._kept: dict[int, _Kept] = {}
         self._away: dict[str, _Away] = {}
         self._asked: set[str] = set()
         self._draining: set[str] = set()
+        keys = {gpu.uuid: gpu.key for gpu in gpus}
+        self._holders = CardHolders(keys, self._scope, loop, post, self._in_need, self._heard)
+        self._entrusted = EntrustedLeases(loop, start_server)
+        self._gang = GangRight(self._scope, loop, post, self._entrusted, self.say_want)
 
     def carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -168,7 +134,10 @@ class CardLeases:
             case Drain(gpu):
                 self.drain(gpu)
             case ReserveGang(on):
-                self.gather(on)
+                if on:
+                    self._gang.ask()
+                else:
+                    self._gang.end()
             case _:
                 raise TypeError(f"cards cannot carry out {instruction!r}")
 
@@ -188,7 +157,7 @@ class CardLeases:
                 self._returning.add(uuid)
             else:
                 self._asked.discard(uuid)
-                self._post(Refused(uuid, self._elsewhere(uuid, lease.holder)))
+                self._post(Refused(uuid, self._holders.report(uuid, lease.holder)))
             return
         self._given_back.discard(uuid)
         self._have(uuid, lease)
@@ -197,9 +166,13 @@ class CardLeases:
 
     def _have(self, uuid: str, lease: Lease) -> None:
         """Record that this run has the lease, and give it to the lease server."""
-        self._stop_waiting(uuid)
+        self._holders.stop(uuid)
         self._leases[uuid] = lease
-        self._entrust(uuid, lease)
+        self._entrusted.give(
+            lease,
+            lambda wanted: self._post(Wanted(uuid, wanted)),
+            lambda: self._let_go(uuid, lease),
+        )
 
     def _take_or_wait(self, uuid: str) -> Lease | NameHeldError:
         """Return the card's lease; else who holds it, after connecting to hear when it is free."""
@@ -207,7 +180,7 @@ class CardLeases:
             try:
                 return take(self._gpus[uuid].key, self._scope)
             except NameHeldError as held:
-                if self._wait_for(uuid):
+                if self._holders.wait_for(uuid):
                     return held
 
     def _looked(self, uuid: str, lease: Lease, look: CardSnapshot | Sick) -> None:
@@ -225,7 +198,7 @@ class CardLeases:
             self._asked.discard(uuid)
             self._watch(uuid, lease)
             self._post(Granted(uuid, look.memory_free))
-            if any(each.uuid == uuid and each.wanted for each in self._kept.values()):
+            if self._entrusted.is_wanted(lease):
                 self._post(Wanted(uuid, True))
         else:
             self._watch(uuid, lease)
@@ -233,7 +206,7 @@ class CardLeases:
 
     def _watch(self, uuid: str, lease: Lease) -> None:
         """Watch for launchers that wait for the lease, where no server does that."""
-        if self._number(uuid) is None:
+        if lease not in self._entrusted:
             for fd in lease.selectables():
                 self._loop.watch(fd, lambda: self._visited(uuid, lease))
 
@@ -246,7 +219,7 @@ class CardLeases:
     def release(self, uuid: str) -> None:
         """Give the lease back, to the launcher that waits for it where one does."""
         if self._away.pop(uuid, None):
-            self._stop_waiting(uuid)
+            self._holders.stop(uuid)
         self._letting_go(uuid)
         lease = self._leases.pop(uuid, None)
         self._before.pop(uuid, None)
@@ -254,7 +227,7 @@ class CardLeases:
         self._asked.discard(uuid)
         self._draining.discard(uuid)
         if lease:
-            self._take_out(uuid, lease)
+            self._entrusted.release(lease)
         if self._lingering:
             self._given_back.add(uuid)
         self.say_want()
@@ -279,16 +252,13 @@ class CardLeases:
         if lost := [uuid for uuid in uuids if uuid not in self._leases]:
             index = self._gpus[lost[0]].index
             raise LeaseLostError(f"GPU {index} was given back while this launcher was stopped")
-        ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
-        there = [self._number(uuid) for uuid in uuids if uuid not in ours]
+        there = [lease for uuid in uuids if (lease := self._leases[uuid]).closed]
         link = None
         if there:
-            assert self._server is not None
-            try:
-                link = self._server.lend([number for number in there if number is not None])
-            except LeaseServerGoneError:
-                self._lose_server()
+            link = self._entrusted.lend(there)
+            if link is None:
                 return self.lend(uuids)
+        ours = [uuid for uuid in uuids if not self._leases[uuid].closed]
         return LentLeases(self.descriptors(ours), link)
 
     def _visited(self, uuid: str, lease: Lease) -> None:
@@ -296,90 +266,10 @@ class CardLeases:
         if lease.on_readable() != before:
             self._post(Wanted(uuid, lease.wanted))
 
-    # ── The server ──────────────────────────────────────────────────────────────────────────────
+    # ── Regaining ───────────────────────────────────────────────────────────────────────────────
 
-    def _entrust(self, uuid: str, lease: Lease) -> None:
-        """Give the lease to the lease server; where none can be had, this process keeps it."""
-        if self._start_server is None or lease.closed:
-            return
-        try:
-            if self._server is None:
-                if self._servers_started >= SERVERS:
-                    return
-                self._servers_started += 1
-                self._server = self._start_server()
-                self._loop.watch(self._server.fileno(), self._hear_server)
-            self._kept[self._server.keep(lease)] = _Kept(uuid)
-        except LeaseServerGoneError:
-            self._lose_server()
-            self._entrust(uuid, lease)
-        except OSError:  # too few descriptors or processes
-            return
-
-    def _number(self, uuid: str) -> int | None:
-        found = (number for number, each in self._kept.items() if each.uuid == uuid)
-        return next(found, None)
-
-    def _take_out(self, uuid: str, lease: Lease) -> None:
-        """Give a lease back, wherever it is kept, or hand it over to who waits for it."""
-        number = self._number(uuid)
-        if number is None or self._server is None:
-            for fd in lease.selectables():
-                self._loop.unwatch(fd)
-            if not lease.closed:
-                lease.hand_over()
-            return
-        del self._kept[number]
-        lease.close()  # the server's copy is the one that is handed over
-        try:
-            self._server.release(number)
-        except LeaseServerGoneError:
-            self._lose_server()
-
-    def _hear_server(self) -> None:
-        assert self._server is not None
-        try:
-            states = self._server.on_readable()
-        except LeaseServerGoneError:
-            self._lose_server()
-            return
-        for state in states:
-            kept = self._kept.get(state.number)
-            if kept is None:  # taken out meanwhile
-                continue
-            if not state.held:
-                del self._kept[state.number]
-                self._let_go(kept)
-            elif kept.uuid:
-                self._leases[kept.uuid].close()
-                self._is_wanted(kept, state.wanted)
-            elif self._gathering:
-                self._gathering.close()
-
-    def _is_wanted(self, kept: _Kept, wanted: bool) -> None:
-        if wanted != kept.wanted:
-            kept.wanted = wanted
-            self._post(Wanted(kept.uuid, wanted))
-
-    def _lose_server(self) -> None:
-        """Give the lease server up, as it is gone; then regain the leases that it alone kept."""
-        if self._server is None:
-            return
-        self._loop.unwatch(self._server.fileno())
-        self._server.close()
-        self._server = None
-        lost, self._kept = self._kept, {}
-        for kept in lost.values():
-            self._let_go(kept)
-
-    def _let_go(self, kept: _Kept) -> None:
+    def _let_go(self, uuid: str, lease: Lease) -> None:
         """Regain a lease that the server has given back, unless this process has it still."""
-        uuid = kept.uuid
-        if not uuid:
-            self._gather_anew()
-            return
-        self._is_wanted(kept, False)
-        lease = self._leases[uuid]
         if not lease.closed:  # it never arrived at the server
             self._watch(uuid, lease)
             return
@@ -399,7 +289,7 @@ class CardLeases:
         if isinstance(lease, Lease):
             self._regained(uuid, lease)
         elif lease.holder.pid != os.getpid():
-            self._lose(uuid, self._elsewhere(uuid, lease.holder))
+            self._lose(uuid, self._holders.report(uuid, lease.holder))
         # else this run's own keepers have it and are leaving: they hang up soon
 
     def hand_back(self, uuid: str, descriptors: Sequence[int]) -> None:
@@ -444,36 +334,13 @@ class CardLeases:
 
     # ── Waiting for other launchers ─────────────────────────────────────────────────────────────
 
-    def _wait_for(self, uuid: str, by_clock: bool = False) -> bool:
-        """Connect to the card's holder, to hear when it gives the lease back; False: it has."""
-        if uuid in self._waiters:
-            return True
-        # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
-        by_clock = by_clock or not self._connects.spend(uuid, time.monotonic())
-        key, want = self._gpus[uuid].key, self._in_need()
-        waiter = Waiter.connect(key, self._scope, want, by_clock)
-        if waiter is None:
-            return False
-        self._waiters[uuid] = waiter
-        self._loop.watch(waiter.fileno(), lambda: self._woken(uuid, waiter))
-        return True
-
-    def _woken(self, uuid: str, waiter: Waiter) -> None:
-        news, holder = waiter.on_readable(), waiter.holder
-        if news == "still":
-            return
-        self._stop_waiting(uuid)
+    def _heard(self, uuid: str, news: News, before: Identity | None) -> None:
         try:
-            self._heard(uuid, news, holder)
+            self._take_up(uuid, news, before)
         except OSError:  # the core answers Freed with Acquire, which reports the error
             self._post(Freed(uuid))
 
-    def _heard(
-        self,
-        uuid: str,
-        news: Lease | Literal["gone", "odd", "perhaps"],
-        before: tuple[int, int] | None,
-    ) -> None:
+    def _take_up(self, uuid: str, news: News, before: Identity | None) -> None:
         if uuid in self._away:
             if isinstance(news, Lease):
                 self._handed[uuid] = news
@@ -486,44 +353,18 @@ class CardLeases:
         elif isinstance(news, Lease):
             self._hand_in(uuid, news)
         elif news == "odd":
-            self._wait_for(uuid, by_clock=True)
+            self._holders.wait_for(uuid, by_clock=True)
         elif news == "perhaps":
             # Only the timer fired: a card that is held as before is not reported.
             taken = self._take_or_wait(uuid)
             if isinstance(taken, Lease):
                 self._hand_in(uuid, taken)
             else:
-                self._see_holder(uuid, taken.holder)
-        elif not self._wait_for(uuid) or self._waiters[uuid].holder not in (None, before):
-            self._post(Freed(uuid))
+                self._holders.see(uuid, taken.holder)
+        elif self._holders.is_still_held(uuid, before):
+            self._holders.look(uuid)
         else:
-            self._look_at_holder(uuid)
-
-    def _elsewhere(self, uuid: str, holder: Holder) -> Elsewhere:
-        self._reported[uuid] = holder
-        self._look_while_stopped(uuid)
-        return Elsewhere(str(holder))
-
-    def _look_while_stopped(self, uuid: str) -> None:
-        """Poll a stopped holder: the kernel tells only its parent when it goes on."""
-        if self._reported[uuid].stopped:
-            self._loop.call_after("stopped:" + uuid, POLL, lambda: self._look_at_holder(uuid))
-
-    def _look_at_holder(self, uuid: str) -> None:
-        reported = self._reported[uuid]
-        if is_stopped(reported.pid) != reported.stopped:
-            with suppress(OSError):  # too few descriptors
-                self._see_holder(uuid, holder(self._gpus[uuid].key, self._scope))
-        self._look_while_stopped(uuid)
-
-    def _see_holder(self, uuid: str, now: Holder | None) -> None:
-        """Post HolderChanged if another process has the card, or its holder stopped or goes on.
-
-        Other changes, as of the holder's command line, are not reported.
-        """
-        if now not in (None, UNKNOWN) and _identity(now) != _identity(self._reported[uuid]):
-            self._reported[uuid] = now
-            self._post(HolderChanged(uuid, str(now)))
+            self._post(Freed(uuid))
 
     def _hand_in(self, uuid: str, lease: Lease) -> None:
         self._handed[uuid] = lease
@@ -535,73 +376,13 @@ class CardLeases:
         if lease := self._handed.pop(uuid, None):
             lease.hand_over()
 
-    def _stop_waiting(self, uuid: str) -> None:
-        if waiter := self._waiters.pop(uuid, None):
-            self._loop.unwatch(waiter.fileno())
-            self._loop.forget("stopped:" + uuid)
-            waiter.close()
-
     def _in_need(self) -> bool:
         """Whether others are to give way: this run has no card, or only idle ones of a gang."""
-        gathering = isinstance(self._gathering, Lease)
-        return not self._leases or (gathering and not self._working())
+        return not self._leases or (self._gang.held and not self._working())
 
     def say_want(self) -> None:
         """Tell the holders of awaited cards whether this run is in need; call this on a change."""
-        for waiter in self._waiters.values():
-            waiter.want(self._in_need())
-
-    # ── The right to gather ─────────────────────────────────────────────────────────────────────
-
-    def gather(self, on: bool) -> None:
-        if not on:
-            self._end_gathering()
-        elif self._gathering is None:
-            self._try_gathering()
-
-    def _try_gathering(self, by_clock: bool = False) -> None:
-        while self._gathering is None:
-            try:
-                self._gathering = take_gather(self._scope)
-            except NameHeldError:
-                self._gathering = self._wait_to_gather(by_clock)
-            else:
-                self._entrust("", self._gathering)
-                self.say_want()
-                self._post(GangGranted())
-
-    def _wait_to_gather(self, by_clock: bool) -> Waiter | None:
-        by_clock = by_clock or not self._connects.spend("gather", time.monotonic())
-        waiter = Waiter.connect_gather(self._scope, by_clock)
-        if waiter:
-            self._loop.watch(waiter.fileno(), self._gather_news)
-        return waiter
-
-    def _gather_news(self) -> None:
-        assert isinstance(self._gathering, Waiter)
-        news = self._gathering.on_readable()
-        if news == "still":
-            return
-        if isinstance(news, Lease):  # this right is given back, never handed over
-            news.close()
-        self._end_gathering()
-        self._try_gathering(by_clock=news == "odd")
-
-    def _gather_anew(self) -> None:
-        """Ask again for the right to reserve a gang, if it was given back by the server."""
-        if isinstance(self._gathering, Lease) and self._gathering.closed:
-            self._gathering = None
-            self._try_gathering()
-
-    def _end_gathering(self) -> None:
-        if isinstance(self._gathering, Waiter):
-            self._loop.unwatch(self._gathering.fileno())
-        if isinstance(self._gathering, Lease):
-            self._take_out("", self._gathering)
-        elif self._gathering is not None:
-            self._gathering.close()
-        self._gathering = None
-        self.say_want()
+        self._holders.tell_need()
 
     # ── After an attempt ────────────────────────────────────────────────────────────────────────
 
@@ -610,7 +391,7 @@ class CardLeases:
         if not self.holds(uuid):  # it was given back, and could not be regained until now
             self._regain(uuid)
         elif uuid not in self._away:
-            self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_PATIENCE)
+            self._look_again(uuid, self._leases[uuid], time.monotonic() + DRAIN_TIMEOUT)
 
     def _look_again(self, uuid: str, lease: Lease, until: float) -> None:
         self._probe.look(self._gpus[uuid], lambda look: self._is_drained(uuid, lease, look, until))
@@ -624,7 +405,7 @@ class CardLeases:
             self._draining.discard(uuid)
             self._post(Drained(uuid, look.memory_free))
         elif time.monotonic() >= until:
-            why = f"its memory was not given back within {DRAIN_PATIENCE:.0f} s of its last job"
+            why = f"its memory was not given back within {DRAIN_TIMEOUT:.0f} s of its last job"
             self._refuse(uuid, Sick(why))
         else:
             self._loop.call_after(
@@ -633,9 +414,8 @@ class CardLeases:
 
     def settle(self) -> None:
         """Close all but the leases that are held, as nothing more will be asked for."""
-        self._end_gathering()
-        for uuid in list(self._waiters):
-            self._stop_waiting(uuid)
+        self._gang.end()
+        self._holders.close()
         for uuid in list(self._handed):
             self._drop_handed(uuid)
         self._probe.close()
@@ -644,23 +424,14 @@ class CardLeases:
         """Close a forked child's copies of all descriptors, without giving any lease back."""
         for lease in (*self._leases.values(), *self._handed.values()):
             lease.close()
-        for waiter in self._waiters.values():
-            waiter.close()
-        if self._gathering is not None:
-            self._gathering.close()
+        self._holders.close_in_child()
+        self._gang.close_in_child()
 
     def close(self) -> None:
         self.settle()
         for uuid in {**self._leases, **self._away}:
             self.release(uuid)
-        if self._server:
-            self._loop.unwatch(self._server.fileno())
-            self._server.close()
-            self._server = None
-
-
-def _identity(holder: Holder) -> tuple[int, int, bool]:
-    return holder.pid, holder.uid, holder.stopped
+        self._entrusted.close()
 
 
 def _untakable(error: OSError) -> Occupied:

@@ -1,0 +1,134 @@
+"""The launchers that hold cards which this run waits for: who they are, and when they let go.
+
+Connects to each holder, whose end, or word, wakes this process. Takes no lease.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from gpulaunch.core.events import Elsewhere, HolderChanged
+from gpulaunch.engines.local.pace import Pace
+from gpulaunch.engines.protocol import Post
+from gpulaunch.gpus.lease import POLL, Holder, Lease, Waiter, holder
+from gpulaunch.gpus.names import UNKNOWN, is_stopped
+from gpulaunch.loop import Loop
+
+CONNECTS = 8
+"""Connections in a row to a holder; then one in `POLL` seconds."""
+
+Identity: TypeAlias = tuple[int, int]
+"""A holder's process, as `Waiter.holder` gives it."""
+News: TypeAlias = Lease | Literal["gone", "odd", "perhaps"]
+"""A lease that was handed over; or what the connection to its holder tells."""
+
+
+class CardHolders:
+    """Waits for the holders of cards. `keys`: the cards' names by UUID, as leases know them.
+
+    `in_need` returns whether holders are to give way to this run; `heard` is called once with what
+    ended the wait for a card, and whose card it was.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, str],
+        scope: str,
+        loop: Loop,
+        post: Post,
+        in_need: Callable[[], bool],
+        heard: Callable[[str, News, Identity | None], None],
+    ) -> None:
+        self._keys = keys
+        self._scope = scope
+        self._loop = loop
+        self._post = post
+        self._in_need = in_need
+        self._heard = heard
+        self._pace = Pace(CONNECTS, POLL)
+        self._waiters: dict[str, Waiter] = {}
+        self._reported: dict[str, Holder] = {}  # as last posted
+
+    # ── Waiting ─────────────────────────────────────────────────────────────────────────────────
+
+    def wait_for(self, uuid: str, by_clock: bool = False) -> bool:
+        """Connect to the card's holder, to hear when it gives the lease back; False: it has."""
+        if uuid in self._waiters:
+            return True
+        # A holder that hangs up on waiters again and again, and keeps the card, is left alone.
+        by_clock = by_clock or not self._pace.spend(uuid, time.monotonic())
+        waiter = Waiter.connect(self._keys[uuid], self._scope, self._in_need(), by_clock)
+        if waiter is None:
+            return False
+        self._waiters[uuid] = waiter
+        self._loop.watch(waiter.fileno(), lambda: self._woken(uuid, waiter))
+        return True
+
+    def _woken(self, uuid: str, waiter: Waiter) -> None:
+        news, before = waiter.on_readable(), waiter.holder
+        if news == "still":
+            return
+        self.stop(uuid)
+        self._heard(uuid, news, before)
+
+    def is_still_held(self, uuid: str, before: Identity | None) -> bool:
+        """Wait for the card's holder again; return False if there is none, or another."""
+        return self.wait_for(uuid) and self._waiters[uuid].holder in (None, before)
+
+    def tell_need(self) -> None:
+        """Tell all holders whether they are to give way; call this when that changes."""
+        for waiter in self._waiters.values():
+            waiter.want(self._in_need())
+
+    def stop(self, uuid: str) -> None:
+        """Wait for this card's holder no more."""
+        if waiter := self._waiters.pop(uuid, None):
+            self._loop.unwatch(waiter.fileno())
+            self._loop.forget("stopped:" + uuid)
+            waiter.close()
+
+    def close(self) -> None:
+        for uuid in list(self._waiters):
+            self.stop(uuid)
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies of the connections."""
+        for waiter in self._waiters.values():
+            waiter.close()
+
+    # ── Who it is ───────────────────────────────────────────────────────────────────────────────
+
+    def report(self, uuid: str, holder: Holder) -> Elsewhere:
+        """Return in words who has the card. HolderChanged is posted when that is no longer so."""
+        self._reported[uuid] = holder
+        self._look_while_stopped(uuid)
+        return Elsewhere(str(holder))
+
+    def _look_while_stopped(self, uuid: str) -> None:
+        """Poll a stopped holder: the kernel tells only its parent when it goes on."""
+        if self._reported[uuid].stopped:
+            self._loop.call_after("stopped:" + uuid, POLL, lambda: self.look(uuid))
+
+    def look(self, uuid: str) -> None:
+        """Post HolderChanged if the holder that was reported was stopped since, or goes on."""
+        reported = self._reported[uuid]
+        if is_stopped(reported.pid) != reported.stopped:
+            with suppress(OSError):  # too few descriptors
+                self.see(uuid, holder(self._keys[uuid], self._scope))
+        self._look_while_stopped(uuid)
+
+    def see(self, uuid: str, now: Holder | None) -> None:
+        """Post HolderChanged if another process has the card, or its holder stopped or goes on.
+
+        Other changes, as of the holder's command line, are not reported.
+        """
+        if now not in (None, UNKNOWN) and _identity(now) != _identity(self._reported[uuid]):
+            self._reported[uuid] = now
+            self._post(HolderChanged(uuid, str(now)))
+
+
+def _identity(holder: Holder) -> tuple[int, int, bool]:
+    return holder.pid, holder.uid, holder.stopped
