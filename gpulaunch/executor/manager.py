@@ -78,7 +78,7 @@ class Manager:
         self._starter = Starter(pool, plan)
         self._waking = threading.RLock()
         self._wake = -1
-        self._told: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
+        self._threads_ended: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
         self._inbox: deque[Event] = deque()
         self._crew: dict[AttemptId, WorkerSlot] = {}
         self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
@@ -88,7 +88,7 @@ class Manager:
         self._loop: Loop | None = None
         self._cards: CardLeases | None = None
         self._run = Run(pool.gpus, limit=pool.limit)
-        self._launched = self._told_waiting = False
+        self._launched = self._warned_waiting = False
         self._terminating = self._abandoned = False
         self._until: float | None = None
         self._failures = self._readied = 0
@@ -157,12 +157,12 @@ class Manager:
 
     def close_in_child(self) -> None:
         """Close a forked child's copies of all descriptors, which would keep cards and workers."""
-        for seat in self._crew.values():
-            seat.pair.close()
-            seat.port.close()
-            seat.worker.channel.close()
-            seat.worker.theirs.close()
-            seat.worker.streams.close()
+        for slot in self._crew.values():
+            slot.pair.close()
+            slot.port.close()
+            slot.worker.channel.close()
+            slot.worker.theirs.close()
+            slot.worker.streams.close()
         if self._cards:
             self._cards.close_in_child()
         self._starter.close_in_child()
@@ -229,8 +229,8 @@ class Manager:
             self._abandoned = False
             self.work.close()
         self.work.drop()
-        while self._told:
-            self._thread_left(*self._told.popleft())
+        while self._threads_ended:
+            self._thread_left(*self._threads_ended.popleft())
         self._take_in()
         self._balance()
         self._take_in()
@@ -283,8 +283,8 @@ class Manager:
         if self._until is not None and time.monotonic() >= self._until:
             self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
             self._balance()
-        elif why and not self._told_waiting:
-            self._told_waiting = True
+        elif why and not self._warned_waiting:
+            self._warned_waiting = True
             log.warning("the executor %s", why)
 
     # ── The core ────────────────────────────────────────────────────────────────────────────────
@@ -326,8 +326,8 @@ class Manager:
         try:
             with launching:
                 leases = self._cards_.descriptors([gpu.uuid for gpu in launch.gpus])
-                seat = self._starter.begin(launch, leases, self.work, self._hear_thread)
-                self._crew[launch.attempt] = seat
+                slot = self._starter.begin(launch, leases, self.work, self._hear_thread)
+                self._crew[launch.attempt] = slot
         except (OSError, GpulaunchError) as error:
             if isinstance(error, OSError) and error.errno in SCARCE:
                 # Too few descriptors or too little memory is no failure of the worker's.
@@ -337,32 +337,32 @@ class Manager:
             self._count(UnreadyError(f"it could not be started: {error}"))
             self._free_again(launch.attempt)
             return
-        self._loop_.watch(seat.pair.fileno(), lambda: self._hear(seat))
-        self._loop_.watch(seat.worker.streams.fileno(), lambda: self._forward(seat))
+        self._loop_.watch(slot.pair.fileno(), lambda: self._hear(slot))
+        self._loop_.watch(slot.worker.streams.fileno(), lambda: self._forward(slot))
         self._note_gpus()
-        self.work.enter(seat.worker.ticket)
+        self.work.enter(slot.worker.claim)
         alive = (thread for thread in self.threads if thread.is_alive())
-        self.threads = frozenset({*alive, seat.worker.thread})
-        seat.worker.thread.start()
+        self.threads = frozenset({*alive, slot.worker.thread})
+        slot.worker.thread.start()
 
     def _hear_thread(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
         """Queue the report that a worker's thread serves no more. Runs in that thread."""
-        self._told.append((worker, unready))
+        self._threads_ended.append((worker, unready))
         self._poke()
 
     def _thread_left(self, worker: WorkerHandle, unready: UnreadyError | None) -> None:
         """Let the process of a worker whose thread serves no more end; stop it after GRACE."""
         if unready is not None and not self.work.done:
             self._count(unready)
-        seat = self._crew.get(worker.attempt)
-        if seat is None:
+        slot = self._crew.get(worker.attempt)
+        if slot is None:
             return
-        seat.told = True
-        if seat.gone:
-            self._leave(seat)
+        slot.thread_ended = True
+        if slot.gone:
+            self._leave(slot)
         elif worker.outcome is None:
             worker.let_go()
-            self._loop_.call_after(f"end:{worker.attempt}", GRACE, lambda: self._stop(seat))
+            self._loop_.call_after(f"end:{worker.attempt}", GRACE, lambda: self._stop(slot))
 
     def _count(self, unready: UnreadyError) -> None:
         if self._readied != self.work.readied:
@@ -373,32 +373,32 @@ class Manager:
 
     def _stop_unneeded_workers(self) -> None:
         """Stop all workers when terminating; else those that are not ready and not needed."""
-        for seat in self._crew.values():
-            if self._terminating and not seat.worker.terminated:
-                seat.worker.terminated = True
-                self._stop(seat)
-            elif not seat.worker.ticket.ready:
-                self._stop(seat)
+        for slot in self._crew.values():
+            if self._terminating and not slot.worker.terminated:
+                slot.worker.terminated = True
+                self._stop(slot)
+            elif not slot.worker.claim.ready:
+                self._stop(slot)
 
-    def _stop(self, seat: WorkerSlot) -> None:
-        if not seat.stopped and seat.worker.outcome is None:
-            seat.stopped = True
-            seat.pair.stop("stopped", by="its executor")
+    def _stop(self, slot: WorkerSlot) -> None:
+        if not slot.stopped and slot.worker.outcome is None:
+            slot.stopped = True
+            slot.pair.stop("stopped", by="its executor")
 
     # ── What keepers say ────────────────────────────────────────────────────────────────────────
 
-    def _forward(self, seat: WorkerSlot) -> None:
-        if not seat.worker.streams.forward():
-            self._loop_.unwatch(seat.worker.streams.fileno())
+    def _forward(self, slot: WorkerSlot) -> None:
+        if not slot.worker.streams.forward():
+            self._loop_.unwatch(slot.worker.streams.fileno())
 
-    def _hear(self, seat: WorkerSlot) -> None:
-        for report in seat.pair.on_readable():
+    def _hear(self, slot: WorkerSlot) -> None:
+        for report in slot.pair.on_readable():
             match report:
                 case client.ProgramStarted():
-                    seat.put_away()
+                    slot.put_away()
                 case client.AttemptOver(outcome=outcome):
-                    self._ended(seat, outcome)
-                    seat.pair.end()
+                    self._ended(slot, outcome)
+                    slot.pair.end()
                 case client.Unkillable(pids=pids):
                     log.warning(
                         "process %s of a worker cannot be killed; its card is not used again before"
@@ -406,35 +406,35 @@ class Manager:
                         ", ".join(map(str, pids)),
                     )
                 case client.Gone():
-                    self._ended(seat, Lost("its keepers were killed"))
-                    self._gone(seat)
+                    self._ended(slot, Lost("its keepers were killed"))
+                    self._gone(slot)
 
-    def _ended(self, seat: WorkerSlot, outcome: Outcome) -> None:
-        if seat.worker.outcome is not None:
+    def _ended(self, slot: WorkerSlot, outcome: Outcome) -> None:
+        if slot.worker.outcome is not None:
             return
-        self._loop_.forget(f"end:{seat.worker.attempt}")
-        seat.worker.log = seat.read_log()
-        self.work.void(seat.worker.ticket)
-        seat.worker.end(outcome)
+        self._loop_.forget(f"end:{slot.worker.attempt}")
+        slot.worker.log = slot.read_log()
+        self.work.void(slot.worker.claim)
+        slot.worker.end(outcome)
 
-    def _gone(self, seat: WorkerSlot) -> None:
+    def _gone(self, slot: WorkerSlot) -> None:
         """Close a worker whose keepers are gone: only this process has its card's lease now."""
-        self._loop_.unwatch(seat.pair.fileno())
-        self._loop_.unwatch(seat.worker.streams.fileno())
-        seat.close()
-        seat.gone = True
+        self._loop_.unwatch(slot.pair.fileno())
+        self._loop_.unwatch(slot.worker.streams.fileno())
+        slot.close()
+        slot.gone = True
         # Where the worker never became ready, its thread has to report that first, before another
         # worker is started. A thread that served may be in a callback for long: no wait for it.
-        if seat.told or seat.worker.ticket.ready:
-            self._leave(seat)
+        if slot.thread_ended or slot.worker.claim.ready:
+            self._leave(slot)
 
-    def _leave(self, seat: WorkerSlot) -> None:
-        worker = seat.worker
-        if worker.ticket.ready:
+    def _leave(self, slot: WorkerSlot) -> None:
+        worker = slot.worker
+        if worker.claim.ready:
             self._failures = min(self._failures, STARTS - 1)
         del self._crew[worker.attempt]
         self._note_gpus()
-        self.work.leave(worker.ticket)
+        self.work.leave(worker.claim)
         self._free_again(worker.attempt)
 
     def _free_again(self, attempt: AttemptId) -> None:
@@ -443,7 +443,7 @@ class Manager:
         self._inbox.append(Ended(attempt, Interrupted("its executor")))
 
     def _note_gpus(self) -> None:
-        found = {seat.worker.gpu.uuid: seat.worker.gpu for seat in self._crew.values()}
+        found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._crew.values()}
         self.gpus = tuple(sorted(found.values(), key=lambda gpu: gpu.index))
 
     # ── Waking and closing ──────────────────────────────────────────────────────────────────────
@@ -460,9 +460,9 @@ class Manager:
 
     def _close_crew(self) -> None:
         """Close all workers; there are some only after a failure here. Their keepers end them."""
-        for seat in self._crew.values():
-            seat.worker.end(Lost("its executor has failed"))
-            seat.close()
+        for slot in self._crew.values():
+            slot.worker.end(Lost("its executor has failed"))
+            slot.close()
         self._crew.clear()
         self._starter.close()
 

@@ -57,7 +57,7 @@ class Work:
         self._news = threading.Condition(self._lock)
         self._items: deque[WorkItem] = deque()
         self._dropped: list[WorkItem] = []
-        self._tickets: set[Claim] = set()
+        self._claims: set[Claim] = set()
         self.most = most
         self._asked = 0
         self._closed = False
@@ -117,26 +117,26 @@ class Work:
 
     # ── Workers' threads ────────────────────────────────────────────────────────────────────────
 
-    def take(self, ticket: Claim) -> WorkItem | None:
+    def take(self, claim: Claim) -> WorkItem | None:
         """Wait for the next item and return it, its future running; None: the worker is to end.
 
         Call `over` afterwards, before the future gets its result, or `put_back`.
         """
-        while item := self._next(ticket):
+        while item := self._next(claim):
             if item.begin():
                 return item
             self.over()
         return None
 
-    def _next(self, ticket: Claim) -> WorkItem | None:
+    def _next(self, claim: Claim) -> WorkItem | None:
         with self._lock:
-            self.readied += not ticket.ready
-            ticket.ready = ticket.idle = True
-            while not (self._items or self._closed or ticket.void):
+            self.readied += not claim.ready
+            claim.ready = claim.idle = True
+            while not (self._items or self._closed or claim.void):
                 self._news.wait()
-            ticket.idle = False
-            if ticket.void or not self._items:
-                ticket.void = True
+            claim.idle = False
+            if claim.void or not self._items:
+                claim.void = True
                 if self._items:
                     self._news.notify()  # this thread was woken for an item that it does not take
                 return None
@@ -177,20 +177,20 @@ class Work:
             if item.future.cancel():
                 item.future.set_running_or_notify_cancel()
 
-    def enter(self, ticket: Claim) -> None:
+    def enter(self, claim: Claim) -> None:
         with self._lock:
-            self._tickets.add(ticket)
+            self._claims.add(claim)
 
-    def void(self, ticket: Claim) -> None:
+    def void(self, claim: Claim) -> None:
         """Give this worker no more items, as it is gone or about to go."""
         with self._lock:
-            ticket.void = True
+            claim.void = True
             self._news.notify_all()
 
-    def leave(self, ticket: Claim) -> None:
+    def leave(self, claim: Claim) -> None:
         """Remove a worker, so that another may be started in its place."""
         with self._lock:
-            self._tickets.discard(ticket)
+            self._claims.discard(claim)
 
     def balance(self, asked: int, halted: bool = False) -> int:
         """Return how many more workers (negative: fewer) to ask for, and count them as asked for.
@@ -212,10 +212,10 @@ class Work:
     def serving(self) -> int:
         """How many workers have become ready and still take items."""
         with self._lock:
-            return sum(ticket.ready and not ticket.void for ticket in self._tickets)
+            return sum(claim.ready and not claim.void for claim in self._claims)
 
     def _short(self) -> int:
         """Return how many more workers would find an item, beside those idle or starting."""
-        soon = sum(not t.void and (t.idle or not t.ready) for t in self._tickets)
-        room = self.most - len(self._tickets)
+        soon = sum(not t.void and (t.idle or not t.ready) for t in self._claims)
+        room = self.most - len(self._claims)
         return max(0, min(len(self._items) - soon, room))

@@ -127,7 +127,7 @@ class WorkerHandle:
     open_streams: tuple[bool, bool]
     work: Work
     tell: Callable[[WorkerHandle, UnreadyError | None], None]
-    ticket: Claim = field(default_factory=Claim)
+    claim: Claim = field(default_factory=Claim)
     ended: threading.Event = field(default_factory=threading.Event)
     outcome: Outcome | None = None
     unbegun: bool = False
@@ -184,13 +184,13 @@ class WorkerHandle:
             unready = self._greet()
             done = 0
             while unready is None and done != self.most:
-                item = self.work.take(self.ticket)
+                item = self.work.take(self.claim)
                 if item is None or not self._run(item):
                     break
                 done += 1
                 del item
         finally:
-            self.ticket.void = True
+            self.claim.void = True
             self.tell(self, unready)
             self.ended.wait()
             self.channel.close()

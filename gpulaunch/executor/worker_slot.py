@@ -53,7 +53,8 @@ class WorkerPlan:
 class WorkerSlot:
     """A worker between its launch and its end, with its keepers, port and files.
 
-    `stopped`: it was asked to end. `told`: its thread serves no more. `gone`: its keepers are gone.
+    `stopped`: it was asked to end. `thread_ended`: its thread serves it no more. `gone`: its
+    keepers are gone.
     """
 
     worker: WorkerHandle
@@ -62,7 +63,7 @@ class WorkerSlot:
     directory: str
     log: int = -1
     stopped: bool = False
-    told: bool = False
+    thread_ended: bool = False
     gone: bool = False
 
     def put_away(self) -> None:

@@ -24,9 +24,9 @@ def work(calls: list[None]) -> Work:
 
 
 def entered(work: Work) -> Claim:
-    ticket = Claim()
-    work.enter(ticket)
-    return ticket
+    claim = Claim()
+    work.enter(claim)
+    return claim
 
 
 def test_as_many_workers_are_asked_for_as_items_wait(work: Work, calls: list[None]) -> None:
@@ -55,23 +55,23 @@ def test_workers_that_come_up_count_as_soon_there(work: Work) -> None:
 def test_workers_are_not_asked_for_any_more_when_their_items_are_gone(
     work: Work, calls: list[None]
 ) -> None:
-    ticket = entered(work)
+    claim = entered(work)
     for _ in range(2):
         work.put(item())
     assert work.balance(0) == 1
-    work.take(ticket)
+    work.take(claim)
     calls.clear()
-    work.take(ticket)
+    work.take(claim)
     assert calls, "the manager is told"
     assert work.balance(1) == -1
 
 
 def test_one_who_died_or_left_is_no_help(work: Work) -> None:
-    ticket = entered(work)
+    claim = entered(work)
     work.put(item())
-    work.void(ticket)
+    work.void(claim)
     assert work.balance(0) == 1
-    assert work.take(ticket) is None
+    assert work.take(claim) is None
     assert work.serving == 0
 
 
@@ -90,14 +90,14 @@ def test_an_item_that_is_put_back_comes_first_and_cannot_be_cancelled(work: Work
     first, second = item(), item()
     work.put(first)
     work.put(second)
-    ticket = entered(work)
-    assert work.take(ticket) is first
+    claim = entered(work)
+    assert work.take(claim) is first
     assert work.put_back(first)
     work.close(cancel=True)
     assert not work.done
     work.drop()
     assert second.future.cancelled()
-    assert work.take(ticket) is first
+    assert work.take(claim) is first
 
 
 def test_cancelled_items_are_passed_over(work: Work) -> None:
