@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from gpulaunch.cli.status import command as status
 from tests.helpers import goes_along, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
+UNTIL_GO = "until [ -e go ]; do sleep 0.02; done"
+"""A job's command that runs until the test writes the file `go`."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,17 @@ class Launcher:
             return found if len(found) >= count else None
 
         return wait_until(enough, 60, f"{count} {kind} in {self.path}")
+
+    def looked_at(self, process: subprocess.Popen[str]) -> None:
+        """Wait until a command that follows the run's journal has opened it."""
+        fds, journal = Path(f"/proc/{process.pid}/fd"), str(self.run / "events.jsonl")
+
+        def open_there() -> bool:
+            with suppress(OSError):
+                return any(os.readlink(fd) == journal for fd in fds.iterdir())
+            return False
+
+        wait_until(open_there, 60, "the journal opened")
 
     def log(self, job: str, attempt: int = 1) -> str:
         return (self.run / "logs" / f"{job}.{attempt}.log").read_text()

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.launcher import COMMAND, Launcher
+from gpulaunch.core.model import AttemptId
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.ends import read_end
+from tests.cli.launcher import COMMAND, UNTIL_GO, Launcher
 from tests.helpers import wait_until
 
 
@@ -197,14 +200,16 @@ def test_all_keepers_killed_at_once_leave_nothing_on_the_card(launcher: Launcher
 
 
 def test_times_are_the_keepers_and_not_the_supervisors(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 0.5}, {name: b, run: sleep 3}]")
+    launcher.file(
+        "jobs.yaml", f"jobs: [{{name: a, run: sleep 0.5}}, {{name: b, run: '{UNTIL_GO}'}}]"
+    )
     with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
         launcher.wait_for("attempt_started", 2)
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: not marked("GPULAUNCH_JOB=a", str(launcher.path)))
-        signal.sigtimedwait([], 1.5)
+        wait_until(lambda: read_end(RunDir(launcher.run).end(AttemptId("a", 1))))
         went_on = time.time()
         process.send_signal(signal.SIGCONT)
+        launcher.file("go", "")
         assert process.wait(60) == 0
     (attempt,) = launcher.jobs()["a"]["attempts"]
     assert attempt["seconds"] > 0.4

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from pathlib import Path
 
 from gpulaunch.journal.manifest import boot_id, hostname
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.helpers import wait_until
 
 LIVE = """
@@ -104,29 +103,34 @@ def runs(launcher: Launcher, run: Path) -> bool:
 
 
 def test_wait_exits_as_the_run_did(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1; exit 1}]")
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}; exit 1'}}]")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1") as process:
         launcher.wait_for("attempt_started")
-        assert launcher("wait").status == 1
+        with launcher.begun("wait") as waiter:
+            launcher.looked_at(waiter)
+            launcher.file("go", "")
+            assert waiter.wait(60) == 1
         assert process.wait(60) == 1
     launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 1000, grace: 1}]")
     with launcher.begun("run", "--new", "jobs.yaml", "--simulate", "1") as process:
         wait_until(lambda: runs(launcher, launcher.run))
         launcher.wait_for("attempt_started")
-        waited: list[int] = []
-        thread = threading.Thread(target=lambda: waited.append(launcher("wait").status))
-        thread.start()
-        process.send_signal(signal.SIGTERM)
-        thread.join(60)
-        assert waited == [143]
+        with launcher.begun("wait") as waiter:
+            launcher.looked_at(waiter)
+            process.send_signal(signal.SIGTERM)
+            assert waiter.wait(60) == 143
 
 
 def test_logs_follow_until_the_job_ends(launcher: Launcher) -> None:
-    script = r"echo one; sleep 1; printf '10%%\r20%%\n'; echo two"
+    script = rf"echo one; {UNTIL_GO}; printf '10%%\r20%%\n'; echo two"
     launcher.file("jobs.yaml", f"jobs:\n  - name: a\n    run: |\n      {script}\n")
     with launcher.begun("run", "jobs.yaml", "--simulate", "1"):
         launcher.wait_for("attempt_started")
-        assert launcher("logs", "a", "-f").out == "one\n20%\ntwo\n"
+        with launcher.begun("logs", "a", "-f") as shown:
+            assert shown.stdout
+            assert shown.stdout.readline() == "one\n"
+            launcher.file("go", "")
+            assert shown.stdout.read() == "20%\ntwo\n"
     assert launcher("logs", "a", "-n", "1").out == "two\n"
     assert launcher("logs", "a", "--raw").out == "one\n10%\r20%\ntwo\n"
     assert launcher("logs", "b").status == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.cli.test_failures import at_a_terminal
 from tests.helpers import wait_until
 from tests.notify import sinks
@@ -148,7 +148,7 @@ def test_a_stopped_run_tells_so_and_its_resume_tells_its_own_end(launcher: Launc
 
 
 def test_retry_tells_its_own_first_failure_and_end(launcher: Launcher) -> None:
-    job_file(launcher, CAT, "name: a, run: sleep 0.5; exit 1")
+    job_file(launcher, CAT, "name: a, run: exit 1")
     assert launcher(*RUN).status == 1
     assert launcher("retry").status == 1
     assert [one["events"] for one in told(launcher)] == [["finish", "first_failure"]] * 2
@@ -156,8 +156,9 @@ def test_retry_tells_its_own_first_failure_and_end(launcher: Launcher) -> None:
 
 def test_a_detached_run_tells_too(launcher: Launcher) -> None:
     launcher.environ["WHO"] = "night"
-    job_file(launcher, "{run: 'echo $WHO >> told; cat >> summary'}", "name: a, run: sleep 0.3")
+    job_file(launcher, "{run: 'echo $WHO >> told; cat >> summary'}", f"name: a, run: '{UNTIL_GO}'")
     assert launcher(*RUN, "--detach").status == 0
+    launcher.file("go", "")
     assert launcher("wait").status == 0
     assert (launcher.path / "told").read_text() == "night\n"
 
@@ -222,10 +223,11 @@ def test_a_pause_is_told_and_the_end_after_it(launcher: Launcher) -> None:
 
 
 def test_a_run_that_cannot_be_recorded_tells_so(launcher: Launcher) -> None:
-    job_file(launcher, CAT, "name: short, run: sleep 1", "name: long, run: exec sleep 1000")
+    job_file(launcher, CAT, f"name: short, run: '{UNTIL_GO}'", "name: long, run: exec sleep 1000")
     with launcher.begun(*RUN) as process:
         launcher.wait_for("attempt_started", 2)
         shutil.rmtree(launcher.run)
+        launcher.file("go", "")
         assert process.wait(60) == 4
     assert told(launcher)[0]["event"] == "paused"
     assert "cannot be recorded" in told(launcher)[0]["run"]["reason"]

@@ -9,7 +9,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 
 
 def test_every_job_sees_exactly_one_card_as_index(launcher: Launcher) -> None:
@@ -359,19 +359,19 @@ def test_python_is_the_interpreter_that_was_named(launcher: Launcher, tmp_path: 
 
 
 def test_detach_prints_the_run_directory_and_goes_on(launcher: Launcher) -> None:
-    launcher.file("jobs.yaml", "jobs: [{name: a, run: sleep 0.3; echo done}]")
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, run: '{UNTIL_GO}; echo done'}}]")
     result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach")
     assert result.status == 0, result.err
     run = Path(result.out.strip())
     assert run == launcher.run
+    launcher.file("go", "")
     assert launcher("wait", run).status == 0
     assert launcher.log("a") == "done\n"
 
 
 def test_a_detached_run_does_not_mind_a_closed_terminal(launcher: Launcher) -> None:
     # It is bound to no test: where nobody lets it go on, it ends by itself.
-    waits = "until [ -e go ]; do sleep 0.02; done; echo done"
-    launcher.file("jobs.yaml", f"jobs: [{{name: a, timeout: 5m, run: '{waits}'}}]")
+    launcher.file("jobs.yaml", f"jobs: [{{name: a, timeout: 5m, run: '{UNTIL_GO}; echo done'}}]")
     assert launcher("run", "jobs.yaml", "--simulate", "1", "--detach").status == 0
     os.kill(launcher.wait_for("run_opened")[0]["pid"], signal.SIGHUP)
     assert launcher("ps").status == 0  # a whole command later

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import UNTIL_GO, Launcher
 from tests.faults.test_stopping import alive
 
 
@@ -144,15 +144,16 @@ def test_a_disk_that_has_room_again_costs_nothing(launcher: Launcher, small_disk
 def test_a_run_directory_that_is_deleted_stops_the_run(launcher: Launcher) -> None:
     launcher.file(
         "jobs.yaml",
-        """
+        f"""
         jobs:
-          - {name: short, run: sleep 1}
-          - {name: long, run: exec sleep 1000, grace: 1}
+          - {{name: short, run: '{UNTIL_GO}'}}
+          - {{name: long, run: exec sleep 1000, grace: 1}}
         """,
     )
     with launcher.begun("run", "jobs.yaml", "--simulate", "2") as process:
         launcher.wait_for("attempt_started", 2)
         run_id = launcher.events("run_opened")[0]["run"]
         shutil.rmtree(launcher.run)
+        launcher.file("go", "")
         assert process.wait(60) == 4
     assert not alive(run_id)
