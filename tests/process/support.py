@@ -36,6 +36,11 @@ def marked(mark: str, where: str = "cmdline") -> list[int]:
     return found
 
 
+def until(file: Path) -> str:
+    """A shell's words that wait until the test makes that file."""
+    return f"until [ -e '{file}' ]; do sleep 0.01; done"
+
+
 def children_of(pid: int) -> list[int]:
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

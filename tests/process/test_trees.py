@@ -18,7 +18,7 @@ import pytest
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
 from gpulaunch.process.client import KEEPER, AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
-from tests.process.support import Slot, children_of, keepers_of, marked, token
+from tests.process.support import Slot, children_of, keepers_of, marked, token, until
 
 MODES = [
     "daemons",
@@ -93,10 +93,11 @@ def test_a_job_goes_on_when_outer_is_killed_and_its_end_is_told(
     spawner: Spawner, slot: Slot, nasty: str
 ) -> None:
     mark = token()
-    slot.launch("sh", "-c", f"{nasty} daemons-exit {mark}; sleep 0.3; exit 3")
+    slot.launch("sh", "-c", f"{nasty} daemons-exit {mark}; {until(slot.folder / 'go')}; exit 3")
     slot.expect(ProgramStarted)
     guardian, _ = keepers_of(spawner)
     os.kill(guardian, signal.SIGKILL)
+    (slot.folder / "go").touch()
     ended = slot.expect(AttemptOver)
     assert (ended.outcome, ended.leftovers) == (Exited(3), 3)
     assert slot.expect(Gone).attempt is None
@@ -300,7 +301,10 @@ def test_an_unkillable_process_is_told_and_keeps_the_pair(open_folder: Path, nas
     python.chmod(0o755)
     mark = token()
     with Spawner(str(python)) as spawner, Slot(spawner, open_folder) as slot:
-        slot.launch("sh", "-c", f"{program} root {mark} & sleep 0.3; exit 0", grace=0.1)
+        go = open_folder / "go"
+        slot.launch("sh", "-c", f"{program} root {mark} & {until(go)}; exit 0", grace=0.1)
+        wait_until(lambda: any(os.stat(f"/proc/{pid}").st_uid == 0 for pid in marked(mark)))
+        go.touch()
         said = slot.expect(Unkillable, 60.0)
         assert said.attempt == "job.1"
         assert list(said.pids) == marked(mark)
