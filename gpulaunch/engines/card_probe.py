@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -61,16 +59,11 @@ class NvmlProbe:
     """Asks the driver through the probe's process. A card whose call hangs is sick, no other."""
 
     def __init__(self, loop: Loop, share_busy: bool = False) -> None:
-        self._loop = loop
         self._share_busy = share_busy
-        self._client = ProbeClient()
-        self._waiting: defaultdict[str, list[tuple[Gpu, SnapshotCallback]]] = defaultdict(list)
-        loop.watch(self._client.fileno(), self._hear)
+        self._client = ProbeClient(loop=loop)
 
     def look(self, gpu: Gpu, then: SnapshotCallback) -> None:
-        self._waiting[gpu.uuid].append((gpu, then))
-        self._client.look(gpu)
-        self._plan()
+        self._client.look(gpu, lambda seen: then(_snapshot(gpu, seen)))
 
     def unfit(self, seen: CardSnapshot) -> Occupied | Sick | None:
         return None if seen.look is None else free.is_free(seen.look, self._share_busy)
@@ -81,29 +74,11 @@ class NvmlProbe:
         return free.drained(before.look, seen.look)
 
     def close(self) -> None:
-        self._loop.unwatch(self._client.fileno())
-        self._loop.forget("card_probe")
         self._client.close()
 
-    def _hear(self) -> None:
-        for look in self._client.on_readable():
-            self._tell(look)
-        self._plan()
 
-    def _late(self) -> None:
-        if look := self._client.overdue(time.monotonic()):
-            self._tell(look)
-        self._plan()
-
-    def _tell(self, look: CardReading) -> None:
-        for gpu, then in self._waiting.pop(look.uuid, ()):
-            then(Sick(look.sick) if look.sick else CardSnapshot(_memory_free(gpu, look), look))
-
-    def _plan(self) -> None:
-        if self._client.deadline is None:
-            self._loop.forget("card_probe")
-        else:
-            self._loop.call_at("card_probe", self._client.deadline, self._late)
+def _snapshot(gpu: Gpu, look: CardReading) -> CardSnapshot | Sick:
+    return Sick(look.sick) if look.sick else CardSnapshot(_memory_free(gpu, look), look)
 
 
 def _memory_free(gpu: Gpu, look: CardReading) -> int:

@@ -51,15 +51,8 @@ def timer(seconds: float) -> int:
     fd: int = libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK)  # 1: CLOCK_MONOTONIC
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd")
-    set_timer(fd, seconds)
-    return fd
-
-
-def set_timer(fd: int, seconds: float) -> None:
-    """Set the timer to go off in so many seconds; 0: never."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
     spec = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
     if libc.timerfd_settime(fd, 0, ctypes.byref(spec), None) < 0:
+        os.close(fd)
         raise OSError(ctypes.get_errno(), "timerfd")
+    return fd

@@ -1,7 +1,7 @@
 """Finds the cards and looks at them, by questions to the helper process.
 
     find(environ) -> Machine                      once, blocking
-    ProbeClient: look(gpu) ... on_readable()      in a loop, never blocking
+    ProbeClient: look(gpu, then)                  in a loop, never blocking
     looks(client, gpus) -> {uuid: Look}           a few cards at once, blocking
 
 Never calls into the driver from this process, never judges a card (`free`), prints nothing.
@@ -9,7 +9,7 @@ Never calls into the driver from this process, never judges a card (`free`), pri
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from gpulaunch.gpus import parse
 from gpulaunch.gpus.helper import DriverHelper
 from gpulaunch.gpus.machine import CardReading, Fault, Machine
 from gpulaunch.gpus.simulated import simulated
+from gpulaunch.loop import Loop
 
 __all__ = ["ProbeClient", "find", "looks", "simulated"]
 
@@ -26,14 +27,19 @@ TIMEOUT = 10.0
 
 
 class ProbeClient:
-    """Looks at cards without ever waiting for the driver. Watch `fileno()`; it never changes.
+    """Looks at cards: in a loop without ever waiting for the driver, or with `looks`, blocking.
 
-    A second question about a card before the answer to the first is dropped.
+    A second question about a card before the answer to the first is dropped: both get that answer.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, limit: float = TIMEOUT) -> None:
-        self.helper = DriverHelper(environ, limit)
-        self._asked: set[str] = set()
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        limit: float = TIMEOUT,
+        loop: Loop | None = None,
+    ) -> None:
+        self.helper = DriverHelper(environ, limit, loop)
+        self._waiting: dict[str, list[Callable[[CardReading], object]]] = {}
 
     def __enter__(self) -> ProbeClient:
         return self
@@ -41,38 +47,20 @@ class ProbeClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fileno(self) -> int:
-        return self.helper.fileno()
+    def look(self, gpu: Gpu, then: Callable[[CardReading], object]) -> None:
+        """Look at a card; the loop calls `then`. A card whose call hangs is sick, no other."""
+        waiting = self._waiting.setdefault(gpu.uuid, [])
+        waiting.append(then)
+        if len(waiting) == 1:
+            self.helper.ask(_look_at(gpu), self._answered)
 
-    @property
-    def deadline(self) -> float | None:
-        """The monotonic time at which to call `overdue`; None while no question is under way."""
-        return self.helper.deadline
-
-    def look(self, gpu: Gpu) -> None:
-        if gpu.uuid not in self._asked:
-            self._asked.add(gpu.uuid)
-            self.helper.ask({"ask": "look", "index": gpu.index, "uuid": gpu.uuid})
-
-    def on_readable(self) -> list[CardReading]:
-        return [self._take(answer) for answer in self.helper.on_readable()]
-
-    def overdue(self, now: float) -> CardReading | None:
-        """Kill a helper whose call hangs; return its card's reading, as sick, else None.
-
-        Also returns the reading of a card that could not be asked about, for want of processes or
-        descriptors. The questions about other cards go on.
-        """
-        late = self.helper.overdue(now)
-        return None if late is None else self._take(late)
+    def _answered(self, answer: Mapping[str, Any]) -> None:
+        reading = parse.look(answer)
+        for then in self._waiting.pop(reading.uuid, ()):
+            then(reading)
 
     def close(self) -> None:
         self.helper.close()
-
-    def _take(self, answer: Mapping[str, Any]) -> CardReading:
-        look = parse.look(answer)
-        self._asked.discard(look.uuid)
-        return look
 
 
 def find(
@@ -94,8 +82,12 @@ def find(
 
 def looks(client: ProbeClient, gpus: Sequence[Gpu]) -> dict[str, CardReading]:
     """Return readings of these cards, by UUID. Blocks up to the client's limit per card."""
-    requests = [{"ask": "look", "index": gpu.index, "uuid": gpu.uuid} for gpu in gpus]
-    return {look.uuid: look for look in map(parse.look, client.helper.run(requests))}
+    answers = client.helper.run(map(_look_at, gpus))
+    return {look.uuid: look for look in map(parse.look, answers)}
+
+
+def _look_at(gpu: Gpu) -> dict[str, Any]:
+    return {"ask": "look", "index": gpu.index, "uuid": gpu.uuid}
 
 
 def assembled(machine: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> Machine:

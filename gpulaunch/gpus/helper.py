@@ -1,63 +1,60 @@
 """The client's end of the helper process (`probe`): asks one question at a time, within a limit.
 
-Owns the process: starts it at the first question, kills it when a call into the driver hangs, and
-starts another for the questions that are left. Knows nothing of cards.
+Starts the process at the first question, kills it when a call into the driver hangs, and starts
+another for the questions that are left. Knows nothing of cards.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from gpulaunch.helper_process import Helper, LineBuffer, command
+from gpulaunch.loop import Loop
 
 Request: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = dict[str, Any]
+Then: TypeAlias = Callable[[Answer], object]
 
 START_LIMIT = 60.0
-
-# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
-# working directory even, before the standard library.
-_START = "import json, sys; sys.path = json.loads(sys.argv[1]); from {} import main"
+"""Seconds that the start of the process may take."""
 
 
-def command(
-    module: str, *arguments: str, package: str = "gpulaunch.gpus", title: str = ""
-) -> list[str]:
-    """Return the command line of a helper: its arguments are `sys.path`, our PID, then these."""
-    start = _START.format(f"{package}.{module}") + "; main()"
-    own = [json.dumps(sys.path), str(os.getpid())]
-    return [sys.executable, "-I", "-c", start, *own, *arguments, f"gpulaunch-{title or module}"]
+@dataclass(frozen=True, slots=True)
+class _Question:
+    request: Request
+    then: Then
 
 
 class DriverHelper:
     """A helper process. An answer is the request with more fields, or with an "error".
 
-    `fileno()` stays the same, whatever becomes of the process. `limit` in seconds, per question;
-    the start of the process is not counted in it.
+    `limit` in seconds, per question; the start of the process is not counted in it. Without a loop
+    to turn in, it has one of its own, for `run`.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, limit: float = 10.0) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        limit: float = 10.0,
+        loop: Loop | None = None,
+    ) -> None:
         self.limit = limit
         self._environ = None if environ is None else dict(environ)
-        self._queue: deque[Request] = deque()
-        self._current: Request | None = None
-        self._since = 0.0
+        self._loop = Loop() if loop is None else loop
+        self._owns_loop = loop is None
+        self._helper = Helper(self._loop, self._said, self._died)
+        self._queue: deque[_Question] = deque()
+        self._current: _Question | None = None
         self._scarce = ""
-        self._link: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._killed: list[subprocess.Popen[bytes]] = []
-        self._heard = b""
+        self._lines = LineBuffer()
         self._ready = False
-        self._poll = select.epoll()
 
     def __enter__(self) -> DriverHelper:
         return self
@@ -65,154 +62,98 @@ class DriverHelper:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fileno(self) -> int:
-        return self._poll.fileno()
-
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._helper.pid
 
-    @property
-    def deadline(self) -> float | None:
-        """The monotonic time at which the question under way is overdue; None without one."""
-        if self._current is None:
-            return None
-        if self._scarce:
-            return self._since
-        return self._since + (self.limit if self._ready else max(self.limit, START_LIMIT))
-
-    def ask(self, request: Request) -> None:
-        self._queue.append(request)
+    def ask(self, request: Request, then: Then) -> None:
+        """Ask; the loop calls `then` with the answer."""
+        self._queue.append(_Question(request, then))
         self._go_on()
-
-    def on_readable(self) -> list[Answer]:
-        """Return the answers that have come; the question of a helper that died gets an error."""
-        if self._link is None:
-            return []
-        try:
-            said = self._link.recv(1 << 20)
-        except BlockingIOError:
-            return []
-        except OSError:
-            said = b""
-        answers = self._lines(said) if said else self._reap()
-        self._go_on()
-        return answers
-
-    def overdue(self, now: float) -> Answer | None:
-        """Kill the helper if its question takes too long, and return an error; else None.
-
-        A question that could not be asked, for want of processes or descriptors, is overdue at
-        once: its error is "Unasked" and says nothing about a card.
-        """
-        if self.deadline is None or now < self.deadline:
-            return None
-        if self._scarce:
-            return self._give_up("Unasked", f"the driver cannot be asked now: {self._scarce}")
-        if not self._ready:
-            return self._give_up("Hung", "the process that asks the driver does not start")
-        return self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
 
     def run(self, requests: Iterable[Request]) -> list[Answer]:
         """Ask all of these and return the answers in order. Blocks up to the limit for each."""
+        answers: list[Answer] = []
         wanted = 0
         for request in requests:
-            self.ask(request)
+            self.ask(request, answers.append)
             wanted += 1
-        answers: list[Answer] = []
         while len(answers) < wanted:
-            rest = max(0.0, (self.deadline or 0.0) - time.monotonic())
-            if self._poll.poll(rest):
-                answers += self.on_readable()
-            elif late := self.overdue(time.monotonic()):
-                answers.append(late)
+            self._loop.turn()
         return answers
 
     def close(self) -> None:
         """End the helper. Idempotent."""
-        if self._poll.closed:
-            return
         self._current = None
-        self._scarce = ""
         self._queue.clear()
-        self._kill()
-        for process in self._killed:
-            # One that is stuck inside the kernel cannot be waited for.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
-        self._poll.close()
+        self._loop.forget(self)
+        self._helper.close()
+        if self._owns_loop:
+            self._loop.close()
 
     def _go_on(self) -> None:
         while self._current is None and self._queue:
             self._current = self._queue.popleft()
-            self._since = time.monotonic()
+            self._scarce = ""
             try:
-                link = self._link or self._start()
+                if self._helper.link is None:
+                    self._start()
             except OSError as error:
                 self._scarce = error.strerror or str(error)
+                self._expect_within(0.0)
                 return
+            self._expect_within(self.limit if self._ready else max(self.limit, START_LIMIT))
+            assert self._helper.link is not None
             # Either the helper died, which its end of file shows next, or it hangs: soon overdue.
-            with contextlib.suppress(OSError):
-                link.sendall(json.dumps(self._current).encode() + b"\n")
+            with suppress(OSError):
+                self._helper.link.sendall(json.dumps(self._current.request).encode() + b"\n")
 
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
-            stack.callback(ours.close)
-            ours.setblocking(False)
-            self._poll.register(ours.fileno(), select.EPOLLIN)  # closing it undoes this
-            self._process = subprocess.Popen(
-                command("probe"),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-                env=self._environ,
-                start_new_session=True,  # a Ctrl-C at the terminal must not end the helper
-            )
-            stack.pop_all()
-        self._link = ours
-        self._ready = False
-        return ours
+    def _start(self) -> None:
+        self._lines, self._ready = LineBuffer(), False
+        self._helper.start(command("gpulaunch.gpus.probe"), self._environ)
 
-    def _lines(self, said: bytes) -> list[Answer]:
-        *lines, self._heard = (self._heard + said).split(b"\n")
-        if lines and not self._ready:
-            del lines[0]
-            self._ready = True
-            self._since = time.monotonic()
-        if lines:
-            self._current = None  # one question, one line
-        return [json.loads(line) for line in lines]
+    def _expect_within(self, seconds: float) -> None:
+        self._loop.call_at(self, time.monotonic() + seconds, self._overdue)
 
-    def _reap(self) -> list[Answer]:
-        process = self._process
-        kind, how = "Crashed", ""
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(1.0)
-                how = f" (by signal {-status})" if status < 0 else f" (status {status})"
-                if status in (-signal.SIGKILL, -signal.SIGTERM):
-                    kind = "Unasked"  # somebody, or the kernel for memory, killed it: no card did
-        answer = self._give_up(kind, f"the process that asked the driver died{how}")
-        return [] if answer is None else [answer]
+    def _said(self, data: bytes) -> None:
+        for line in self._lines.take(data):
+            if self._ready:
+                self._answer(json.loads(line))  # one question, one line
+            else:
+                self._ready = True
+                if self._current:
+                    self._expect_within(self.limit)
 
-    def _give_up(self, kind: str, text: str) -> Answer | None:
-        request, self._current = self._current, None
-        self._scarce = ""
-        self._kill()
+    def _answer(self, answer: Answer) -> None:
+        question, self._current = self._current, None
+        self._loop.forget(self)
         self._go_on()
-        if request is None:
-            return None
-        return {**request, "error": {"code": None, "kind": kind, "text": text}}
+        if question:
+            question.then(answer)
 
-    def _kill(self) -> None:
-        if self._link is not None:
-            self._poll.unregister(self._link.fileno())
-            self._link.close()
-            self._link = None
-        self._heard = b""
-        if self._process is not None:
-            self._process.kill()
-            self._killed.append(self._process)
-            self._process = None
-        self._killed = [process for process in self._killed if process.poll() is None]
+    def _overdue(self) -> None:
+        """Kill the helper, whose question takes too long; its answer is an error.
+
+        A question that could not be asked, for want of processes or descriptors, is overdue at
+        once: its error is "Unasked" and says nothing about a card.
+        """
+        if self._scarce:
+            self._give_up("Unasked", f"the driver cannot be asked now: {self._scarce}")
+        elif not self._ready:
+            self._give_up("Hung", "the process that asks the driver does not start")
+        else:
+            self._give_up("Hung", f"the driver did not answer for it within {self.limit:g} s")
+
+    def _died(self, status: int | None) -> None:
+        kind, how = "Crashed", ""
+        if status is not None:
+            how = f" (by signal {-status})" if status < 0 else f" (status {status})"
+            if status in (-signal.SIGKILL, -signal.SIGTERM):
+                kind = "Unasked"  # somebody, or the kernel for memory, killed it: no card did
+        self._give_up(kind, f"the process that asked the driver died{how}")
+
+    def _give_up(self, kind: str, text: str) -> None:
+        self._helper.kill()
+        if self._current:
+            error = {"code": None, "kind": kind, "text": text}
+            self._answer({**self._current.request, "error": error})

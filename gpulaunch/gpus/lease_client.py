@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.helper import command
 from gpulaunch.gpus.lease import Lease
+from gpulaunch.helper_process import command, start
 
 END_LIMIT = 2.0
 
@@ -72,14 +72,8 @@ class LeaseClient:
             # If our own standard streams are closed, the socket has the number of one of them.
             control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
         try:
-            self._process = subprocess.Popen(
-                command("lease_server", str(control)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                pass_fds=[control],
-                start_new_session=True,
+            self._process = start(
+                command("gpulaunch.gpus.lease_server", str(control)), cwd="/", pass_fds=[control]
             )
         except BaseException:
             self._socket.close()

@@ -11,11 +11,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
+
+from gpulaunch import helper_process
 
 Done: TypeAlias = Callable[[str], None]
 """A callback, called once with why the message failed, or ""."""
@@ -23,13 +24,6 @@ Done: TypeAlias = Callable[[str], None]
 DELIVERY_TIMEOUT = 30.0
 """Seconds that a message may take, its process's start included."""
 KILL_MARGIN = 2.0
-
-# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
-# working directory even, before the standard library.
-_START = (
-    "import json, sys; sys.path = json.loads(sys.argv[1]);"
-    " from gpulaunch.notify.sender import main; main()"
-)
 
 
 class Watching(Protocol):
@@ -48,15 +42,8 @@ def start(request: Mapping[str, Any], seconds: float) -> subprocess.Popen[bytes]
         # Memory, not a pipe: nothing blocks, and no address is on a command line or a disk.
         os.write(fd, json.dumps(request).encode())
         os.lseek(fd, 0, os.SEEK_SET)
-        return subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, json.dumps(sys.path), str(os.getpid()),
-             str(seconds), "gpulaunch-sender"],
-            stdin=fd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,  # a Ctrl-C at the terminal must not end the sender
-        )  # fmt: skip
+        line = helper_process.command("gpulaunch.notify.sender", str(seconds))
+        return helper_process.start(line, stdin=fd, stdout=subprocess.PIPE)
     finally:
         os.close(fd)
 

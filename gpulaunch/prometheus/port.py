@@ -9,24 +9,17 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
 from gpulaunch.errors import UsageError
+from gpulaunch.helper_process import command, start
 from gpulaunch.journal.rundir import RunDir
 
 HOST = "127.0.0.1"
 BACKLOG = 16
 DRAIN_TIMEOUT = 0.5
 """Seconds that the process may take to end, once it is told."""
-
-# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
-# working directory even, before the standard library.
-_START = (
-    "import json, sys; sys.path = json.loads(sys.argv[1]);"
-    " from gpulaunch.prometheus.serve import main; main()"
-)
 
 
 class Exporter:
@@ -51,14 +44,13 @@ class Exporter:
             json.dump(dict(earlier or {}), file)
             file.flush()
             file.seek(0)
-            self._process = subprocess.Popen(
-                _command(listener.fileno(), file.fileno(), run),
+            passed = [listener.fileno(), file.fileno()]
+            arguments = [*map(str, passed), os.fspath(run.path)]
+            self._process = start(
+                command("gpulaunch.prometheus.serve", *arguments, title="metrics"),
                 stdin=subprocess.PIPE,  # its end is ours, a SIGKILL's too
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[listener.fileno(), file.fileno()],
+                pass_fds=passed,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C is the run's
             )
 
     def close(self) -> None:
@@ -94,10 +86,3 @@ def _listen(port: int) -> socket.socket:
             " name another port, or 0 for one that is free"
         ) from None
     return listener
-
-
-def _command(listener: int, earlier: int, run: RunDir) -> list[str]:
-    """What it is called in a list of processes comes last."""
-    paths = [os.fspath(run.path), "gpulaunch-metrics"]
-    own = [json.dumps(sys.path), str(listener), str(earlier), *paths]
-    return [sys.executable, "-I", "-c", _START, *own]

@@ -41,15 +41,15 @@ App: TypeAlias = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def main() -> None:
-    """The process: after `sys.path` it finds the descriptors of the listener and of what jobs took
-    in earlier runs, and the run's directory."""
+    """Serve; arguments: the supervisor's PID, the descriptors of the listener and of what jobs
+    took in earlier runs, and the run's directory."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the supervisor had put off what ends it
     with suppress(OSError):
         os.nice(NICE)  # what is computed comes first
-    listener = socket.socket(fileno=int(sys.argv[2]))
-    with open(int(sys.argv[3]), encoding="utf-8") as file:
+    listener = socket.socket(fileno=int(sys.argv[3]))
+    with open(int(sys.argv[4]), encoding="utf-8") as file:
         earlier = json.load(file)
-    run = RunDir(Path(sys.argv[4]))
+    run = RunDir(Path(sys.argv[5]))
     samples = LatestSamples(run.metrics, open_metrics)
     with closing(RunCollector(run.events, samples, earlier)) as source:
         # What is read stays: looking through it for garbage would double the time that it takes.

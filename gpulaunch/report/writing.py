@@ -6,14 +6,13 @@ over by then, and neither its end nor its exit status hangs on this. Never impor
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 
+from gpulaunch.helper_process import command, start
 from gpulaunch.journal.rundir import RunDir
 
 REPORT_TIMEOUT = 60.0
@@ -22,13 +21,6 @@ _SAID = 400
 _LOOK = 0.2
 """Seconds: another thread of this process may have been given the SIGCHLD."""
 
-# Isolated (-I), and neither `-m` nor the file: each would put a directory of somebody's files, the
-# working directory even, before the standard library.
-_START = (
-    "import json, sys; sys.path = json.loads(sys.argv[1]);"
-    " from gpulaunch.report.write import main; main()"
-)
-
 
 class Writing:
     """Begun when it is made; `wait` must be called."""
@@ -36,16 +28,9 @@ class Writing:
     def __init__(self, run: RunDir) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._trouble = ""
-        command = [sys.executable, "-I", "-c", _START, json.dumps(sys.path)]
+        line = command("gpulaunch.report.write", os.fspath(run.path), title="report")
         try:
-            self._process = subprocess.Popen(
-                [*command, os.fspath(run.path), "gpulaunch-report"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,  # a Ctrl-C is heard here, and ends it from here
-            )
+            self._process = start(line, stdout=subprocess.PIPE, cwd="/")
         except OSError as error:
             self._trouble = error.strerror or str(error)
 

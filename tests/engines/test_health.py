@@ -57,7 +57,7 @@ class Bench:
         client = self.engine._health._client
         assert client is not None
         self.loop.call_after("late", 60.0, lambda: pytest.fail("the helper does not come up"))
-        while not client.told:
+        while not client.coverage:
             self.loop.turn()
         self.loop.forget("late")
 

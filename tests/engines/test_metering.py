@@ -20,7 +20,7 @@ import pytest
 
 from gpulaunch.core.events import Event, Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.engines.local.metering import MAX_RESTARTS, Metering
+from gpulaunch.engines.local.metering import Metering
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.metrics.read import MetricsReader, open_metrics
@@ -228,13 +228,13 @@ def test_a_sampler_that_was_killed_is_followed_by_another(
 def test_one_that_dies_at_once_each_time_is_given_up_quietly(
     bench: Bench, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpulaunch.engines.local.metering.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("gpulaunch.helper_process.FIRST_PAUSE", 0.0)
     monkeypatch.setattr("gpulaunch.engines.local.metering.command", lambda *_, **__: ["false"])
     bench.begin(A, launched(slots[0]), ())
 
     def given_up() -> bool:
         bench.turn()
-        return bench.metering._failures > MAX_RESTARTS
+        return bench.metering._restarts.pause is None
 
     wait_until(given_up)
     bench.turn()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -13,38 +12,37 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus.events import EventsClient, HealthEvent, hearing
+from gpulaunch.gpus.events import HealthEvent, hearing
 from gpulaunch.gpus.machine import Machine
 from gpulaunch.gpus.visible import style_for, visible
 from tests.gpu.fault import ILLEGAL_ADDRESS
+from tests.gpus.listening import Client
 
 pytestmark = pytest.mark.gpu
 
 FAULT = Path(__file__).with_name("fault.py")
 
 
-def listening(gpu: Gpu) -> EventsClient:
+def listening(gpu: Gpu) -> Client:
     """A client that hears this card; the test is skipped where the driver does not offer it."""
-    client = EventsClient([gpu])
+    client = Client([gpu], os.environ)
     end = time.monotonic() + 60
-    while not client.told and not client.ended:
-        assert select.select([client], [], [], max(0.0, end - time.monotonic()))[0], "no answer"
-        client.on_readable()
-    if not isinstance(client.told.get(gpu.uuid), tuple):
+    while not client.coverage and not client.ended:
+        assert time.monotonic() < end, "no answer"
+        client.turn(end - time.monotonic())
+    if not isinstance(client.coverage.get(gpu.uuid), tuple):
         client.close()
-        pytest.skip(f"no events here: {client.told}")
+        pytest.skip(f"no events here: {client.coverage}")
     return client
 
 
-def heard(client: EventsClient, seconds: float) -> list[HealthEvent]:
+def heard(client: Client, seconds: float) -> list[HealthEvent]:
     """What comes within so many seconds, or until a moment after the first."""
-    found: list[HealthEvent] = []
     end = time.monotonic() + seconds
     while (rest := end - time.monotonic()) > 0:
-        if select.select([client], [], [], rest)[0]:
-            found += client.on_readable()
-            end = min(end, time.monotonic() + 2.0) if found else end
-    return found
+        client.turn(rest)
+        end = min(end, time.monotonic() + 2.0) if client.events else end
+    return client.taken()
 
 
 def break_on(machine: Machine, gpu: Gpu) -> None:
@@ -73,7 +71,8 @@ def test_what_the_driver_offers_is_heard_or_refused_with_a_reason(gpu: Gpu) -> N
 
 def test_a_card_at_rest_reports_nothing(gpu: Gpu) -> None:
     with listening(gpu) as client:
-        assert not select.select([client], [], [], 3.0)[0], client.on_readable()
+        client.turn(3.0)
+        assert not client.events
 
 
 def test_a_kernel_that_writes_where_nothing_is_is_reported_and_blamed_on_the_program(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from gpulaunch.gpus.machine import CardReading, Machine
 from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import is_the_same_here
 from gpulaunch.gpus.visible import style_for
+from gpulaunch.loop import Loop
 from tests.gpus.fake import GIB, MIB, FakeDriver
 from tests.helpers import descriptors_left, wait_until
 
@@ -353,26 +353,49 @@ def test_memory_drains_over_time(fake_driver: FakeDriver, client: ProbeClient, g
 # ── The client in a loop ────────────────────────────────────────────────────────────────────────
 
 
-def answers(client: ProbeClient, count: int) -> list[CardReading]:
-    found: list[CardReading] = []
-    while len(found) < count:
-        assert select.select([client], [], [], 10)[0]
-        found += client.on_readable()
-    return found
+class Looking:
+    """A client in a loop, and what it has seen."""
+
+    def __init__(self, environ: Mapping[str, str], limit: float = 10.0) -> None:
+        self.loop = Loop()
+        self.client = ProbeClient(environ, limit, self.loop)
+        self.seen: list[CardReading] = []
+
+    def look(self, gpu: Gpu) -> None:
+        self.client.look(gpu, self.seen.append)
+
+    def readings(self, count: int) -> list[CardReading]:
+        """Turn until so many have come, and take them."""
+        while len(self.seen) < count:
+            self.loop.turn()
+        seen, self.seen[:] = list(self.seen), []
+        return seen
+
+    def __enter__(self) -> Looking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.loop.close()
 
 
-def test_looks_come_in_without_blocking(fake_driver: FakeDriver, client: ProbeClient) -> None:
+@pytest.fixture
+def looking(fake_driver: FakeDriver) -> Iterator[Looking]:
+    with Looking(fake_driver.environ) as made:
+        yield made
+
+
+def test_looks_come_in_without_blocking(fake_driver: FakeDriver, looking: Looking) -> None:
     for n in range(4):
         fake_driver.card(n)
-    machine = find(fake_driver.environ, client=client)
-    assert client.on_readable() == []
-    assert client.deadline is None
-    for gpu in machine.gpus:
-        client.look(gpu)
-        client.look(gpu)  # asking twice is one question
-    assert client.deadline is not None
-    assert [look.uuid for look in answers(client, 4)] == [gpu.uuid for gpu in machine.gpus]
-    assert client.deadline is None
+    gpus = find(fake_driver.environ).gpus
+    for gpu in gpus:
+        looking.look(gpu)
+    assert not looking.seen
+    looking.look(gpus[0])  # asking twice is one question
+    found = looking.readings(5)
+    assert [look.uuid for look in found] == [gpu.uuid for gpu in (gpus[0], *gpus)]
+    assert found[0] is found[1]
 
 
 def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
@@ -380,64 +403,61 @@ def test_a_hanging_card_is_named_and_the_rest_is_answered_by_a_new_helper(
 ) -> None:
     for n in range(3):
         fake_driver.card(n)
-    with ProbeClient(fake_driver.environ, limit=1.0) as client:
-        watched = client.fileno()
-        machine = find(fake_driver.environ, client=client)
-        first = client.helper.pid
+    gpus = find(fake_driver.environ).gpus
+    with Looking(fake_driver.environ, limit=1.0) as looking:
+        looking.look(gpus[0])
+        looking.readings(1)
+        first = looking.client.helper.pid
         fake_driver.card(0, hang="memory")
-        for gpu in machine.gpus:
-            client.look(gpu)
-        assert client.overdue(time.monotonic()) is None
-        stuck = wait_until(lambda: client.overdue(time.monotonic()))
-        assert stuck is not None
-        assert stuck.uuid == machine.gpus[0].uuid
+        for gpu in gpus:
+            looking.look(gpu)
+        stuck, *others = looking.readings(3)
+        assert stuck.uuid == gpus[0].uuid
         assert stuck.sick == "the driver did not answer for it within 1 s"
-        assert [look.uuid for look in answers(client, 2)] == [gpu.uuid for gpu in machine.gpus[1:]]
-        assert client.fileno() == watched
-        assert client.helper.pid != first
+        assert [look.uuid for look in others] == [gpu.uuid for gpu in gpus[1:]]
+        assert looking.client.helper.pid != first
 
 
 def test_a_helper_that_dies_answers_for_the_card_it_was_asked_about(
-    fake_driver: FakeDriver, client: ProbeClient, gpu: Gpu
+    fake_driver: FakeDriver, looking: Looking, gpu: Gpu
 ) -> None:
     fake_driver.card(0, crash="memory")
-    client.look(gpu)
-    (look,) = answers(client, 1)
+    looking.look(gpu)
+    (look,) = looking.readings(1)
     assert "died (by signal 6)" in str(look.sick)
     fake_driver.card(0, crash=None)
-    client.look(gpu)
-    assert answers(client, 1)[0].sick is None
+    looking.look(gpu)
+    assert looking.readings(1)[0].sick is None
 
 
 def test_a_helper_that_somebody_kills_says_nothing_about_the_card(
-    fake_driver: FakeDriver, client: ProbeClient, gpu: Gpu
+    fake_driver: FakeDriver, looking: Looking, gpu: Gpu
 ) -> None:
     fake_driver.card(0, hang="memory")
-    client.look(gpu)
-    assert client.helper.pid is not None
-    os.kill(client.helper.pid, signal.SIGKILL)
-    (look,) = answers(client, 1)
+    looking.look(gpu)
+    assert looking.client.helper.pid is not None
+    os.kill(looking.client.helper.pid, signal.SIGKILL)
+    (look,) = looking.readings(1)
     assert look.sick is None
     assert isinstance(is_free(look, share_busy=True), Occupied)
     assert not drained(look, look)
     fake_driver.card(0, hang=None)
-    assert is_free(one(client, gpu)) is None
+    looking.look(gpu)
+    assert is_free(looking.readings(1)[0]) is None
 
 
 def test_without_descriptors_a_card_is_neither_sick_nor_free_and_is_asked_about_later(
     fake_driver: FakeDriver, gpu: Gpu
 ) -> None:
-    with ProbeClient(fake_driver.environ) as client:
+    with Looking(fake_driver.environ) as looking:
         with descriptors_left(1):
-            client.look(gpu)
-            late = client.overdue(time.monotonic())
-        assert late is not None
+            looking.look(gpu)
+            (late,) = looking.readings(1)
         assert (late.uuid, late.sick) == (gpu.uuid, None)
         assert "Too many open files" in late.unasked
         assert isinstance(is_free(late), Occupied)
-        assert client.deadline is None
-        client.look(gpu)
-        assert is_free(answers(client, 1)[0]) is None
+        looking.look(gpu)
+        assert is_free(looking.readings(1)[0]) is None
 
 
 def test_without_descriptors_a_blocking_look_answers_all_the_same(
@@ -451,27 +471,28 @@ def test_without_descriptors_a_blocking_look_answers_all_the_same(
         assert "cannot be asked now" in str(machine.faults[0])
         before = sorted(os.listdir("/proc/self/fd"))
         with descriptors_left(2):
-            client.look(gpu)
-            assert client.overdue(time.monotonic()) is not None
+            assert looks(client, [gpu])[gpu.uuid].unasked
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_idle_helper_that_is_killed_is_replaced(
-    fake_driver: FakeDriver, client: ProbeClient, gpu: Gpu
+    fake_driver: FakeDriver, looking: Looking, gpu: Gpu
 ) -> None:
-    assert client.helper.pid is not None
-    os.kill(client.helper.pid, 9)
-    assert select.select([client], [], [], 10)[0]
-    assert client.on_readable() == []
-    client.look(gpu)
-    assert answers(client, 1)[0].sick is None
+    looking.look(gpu)
+    looking.readings(1)
+    assert looking.client.helper.pid is not None
+    os.kill(looking.client.helper.pid, 9)
+    while looking.client.helper.pid is not None:
+        looking.loop.turn()
+    looking.look(gpu)
+    assert looking.readings(1)[0].sick is None
 
 
 def test_closing_leaves_no_process_and_no_descriptor(fake_driver: FakeDriver) -> None:
     fake_driver.card(0, hang="open")
     before = os.listdir("/proc/self/fd")
     client = ProbeClient(fake_driver.environ)
-    client.helper.ask({"ask": "card", "index": 0})
+    client.helper.ask({"ask": "card", "index": 0}, print)
     pid = client.helper.pid
     client.close()
     client.close()
@@ -488,7 +509,7 @@ import os
 from gpulaunch.gpus.discover import ProbeClient
 client = ProbeClient(os.environ)
 client.helper.run([{"ask": "machine"}])
-client.helper.ask({"ask": "card", "index": 0})
+client.helper.ask({"ask": "card", "index": 0}, print)
 print(client.helper.pid, flush=True)
 input()
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,18 +14,21 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch import helper_process
 from gpulaunch.core.model import Gpu
-from gpulaunch.gpus import descriptors, events, listen
+from gpulaunch.gpus import listen
 from gpulaunch.gpus.discover import find, simulated
 from gpulaunch.gpus.doctor import state_of
-from gpulaunch.gpus.events import EventsClient, HealthEvent, hearing
+from gpulaunch.gpus.events import HealthEvent, hearing
+from gpulaunch.helper_process import command
 from tests.gpus.fake import FakeDriver
+from tests.gpus.listening import Client
 from tests.helpers import descriptors_left, wait_until
 
 DOUBLE_BIT, UNAVAILABLE, RECOVERY = 0x2, 0x4000, 0x8000
 LOST, NOT_SUPPORTED, NO_PERMISSION, UNKNOWN = 15, 3, 4, 999
 
-Listen = Callable[..., EventsClient]
+Listen = Callable[..., Client]
 
 
 @pytest.fixture
@@ -34,43 +36,39 @@ def listen_to(fake_driver: FakeDriver) -> Iterator[Listen]:
     """Clients for the cards that the pretend driver has at the time."""
     with ExitStack() as stack:
 
-        def build(period: float = 60.0) -> EventsClient:
-            gpus = find(fake_driver.environ).gpus
-            return stack.enter_context(EventsClient(gpus, fake_driver.environ, period))
+        def build(period: float = 60.0) -> Client:
+            client = Client(find(fake_driver.environ).gpus, fake_driver.environ, period)
+            stack.callback(client.close)
+            return client
 
         yield build
 
 
-def hear(
-    client: EventsClient, until: Callable[[], object], seconds: float = 15.0
-) -> list[HealthEvent]:
-    """Read until the condition holds; what is told meanwhile."""
-    found: list[HealthEvent] = []
+def hear(client: Client, until: Callable[[], object], seconds: float = 15.0) -> list[HealthEvent]:
+    """Turn until the condition holds; what is reported meanwhile."""
     end = time.monotonic() + seconds
     while not until():
         rest = end - time.monotonic()
-        assert rest > 0, f"not within {seconds} s; told: {client.told}"
-        if select.select([client], [], [], rest)[0]:
-            found += client.on_readable()
-    return found
+        assert rest > 0, f"not within {seconds} s; announced: {client.coverage}"
+        client.turn(rest)
+    return client.taken()
 
 
-def ready(client: EventsClient, cards: int = 1) -> EventsClient:
-    hear(client, lambda: len(client.told) == cards)
+def ready(client: Client, cards: int = 1) -> Client:
+    hear(client, lambda: len(client.coverage) == cards)
     return client
 
 
-def heard(client: EventsClient, count: int = 1) -> list[HealthEvent]:
+def heard(client: Client, count: int = 1) -> list[HealthEvent]:
     """The next events, at least `count` of them."""
-    found: list[HealthEvent] = []
-    while len(found) < count:
-        assert select.select([client], [], [], 15)[0], f"only {found}"
-        found += client.on_readable()
-    return found
+    return hear(client, lambda: len(client.events) >= count)
 
 
-def is_quiet(client: EventsClient, seconds: float = 0.3) -> bool:
-    return not select.select([client], [], [], seconds)[0]
+def is_quiet(client: Client, seconds: float = 0.3) -> bool:
+    """Whether the client has no use for the loop in that time."""
+    began = time.monotonic()
+    client.turn(seconds)
+    return not client.events and time.monotonic() - began >= seconds
 
 
 # ── What happens to a card ──────────────────────────────────────────────────────────────────────
@@ -219,7 +217,7 @@ def test_a_card_without_events_is_no_error_and_is_not_asked_again(
     client = listen_to()
     hear(client, lambda: client.pid is None)
     assert client.ended
-    assert isinstance(client.told[uuid], str)
+    assert isinstance(client.coverage[uuid], str)
     assert is_quiet(client)
 
 
@@ -228,8 +226,8 @@ def test_a_driver_that_cannot_tell_of_events_is_left_alone(
 ) -> None:
     uuid = fake_driver.card(0)
     client = listen_to()
-    hear(client, lambda: client.told)
-    assert client.told[uuid] == ("double_bit_ecc", "xid", "unavailable", "recovery")
+    hear(client, lambda: client.coverage)
+    assert client.coverage[uuid] == ("double_bit_ecc", "xid", "unavailable", "recovery")
     client.close()
     fake_driver.driver(error_event_set=NO_PERMISSION)
     client = listen_to()
@@ -240,10 +238,10 @@ def test_a_driver_that_cannot_tell_of_events_is_left_alone(
 def test_a_driver_of_before_mig_is_left_alone(tmp_path: Path) -> None:
     driver = FakeDriver(tmp_path, old=True)
     uuid = driver.card(0)
-    with EventsClient(find(driver.environ).gpus, driver.environ) as client:
+    with Client(find(driver.environ).gpus, driver.environ) as client:
         hear(client, lambda: client.pid is None)
         assert client.ended
-        assert isinstance(client.told[uuid], str)
+        assert isinstance(client.coverage[uuid], str)
 
 
 def test_a_driver_that_takes_the_older_types_alone_is_given_those(
@@ -251,7 +249,7 @@ def test_a_driver_that_takes_the_older_types_alone_is_given_those(
 ) -> None:
     uuid = fake_driver.card(0, registers=0xF)
     client = ready(listen_to())
-    assert client.told[uuid] == ("double_bit_ecc", "xid")
+    assert client.coverage[uuid] == ("double_bit_ecc", "xid")
     fake_driver.event(0, 48)
     assert heard(client)[0].code == 48
 
@@ -261,17 +259,17 @@ def test_the_cards_that_have_events_are_heard_beside_those_that_have_none(
 ) -> None:
     deaf, uuid = fake_driver.card(0, events=0), fake_driver.card(1)
     client = ready(listen_to(), cards=2)
-    assert isinstance(client.told[deaf], str)
+    assert isinstance(client.coverage[deaf], str)
     fake_driver.event(0, 79)
     fake_driver.event(1, 31)
     assert [(event.gpu, event.code) for event in heard(client)] == [(uuid, 31)]
 
 
 def test_pretend_cards_start_no_process() -> None:
-    with EventsClient(simulated(2, "run")) as client:
+    with Client(simulated(2, "run"), {}) as client:
         assert client.pid is None
         assert client.ended
-        assert client.on_readable() == []
+        assert is_quiet(client)
 
 
 # ── A sick card ─────────────────────────────────────────────────────────────────────────────────
@@ -283,10 +281,10 @@ def test_a_card_that_is_lost_when_it_is_asked_about_is_an_event_and_the_others_g
     lost, well = fake_driver.card(0), fake_driver.card(1)
     gpus = find(fake_driver.environ).gpus
     fake_driver.card(0, error_open=LOST)
-    with EventsClient(gpus, fake_driver.environ) as client:
+    with Client(gpus, fake_driver.environ) as client:
         (event,) = heard(client)
         assert (event.gpu, event.code, event.verdict, event.stops) == (lost, None, "lost", True)
-        hear(client, lambda: len(client.told) == 2)
+        hear(client, lambda: len(client.coverage) == 2)
         fake_driver.event(1, 13)
         assert [event.gpu for event in heard(client)] == [well]
 
@@ -294,8 +292,8 @@ def test_a_card_that_is_lost_when_it_is_asked_about_is_an_event_and_the_others_g
 def test_a_card_that_is_lost_while_it_is_listened_to_is_told_once(
     fake_driver: FakeDriver, listen_to: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(events, "MAX_RESTARTS", 3)
+    monkeypatch.setattr(helper_process, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(helper_process, "MAX_RESTARTS", 3)
     uuid = fake_driver.card(0)
     fake_driver.card(1)
     client = ready(listen_to(), cards=2)
@@ -313,7 +311,7 @@ def test_a_card_whose_registration_kills_the_helper_is_left_out_and_the_others_a
     client = listen_to()
     (event,) = heard(client)
     assert (event.gpu, event.verdict, event.stops) == (bad, "note", False)
-    hear(client, lambda: well in client.told)
+    hear(client, lambda: well in client.coverage)
     fake_driver.event(1, 31)
     assert [event.gpu for event in heard(client)] == [well]
 
@@ -356,13 +354,12 @@ def test_a_wait_whose_time_is_over_goes_on(fake_driver: FakeDriver, listen_to: L
 def test_a_helper_that_is_killed_is_replaced(fake_driver: FakeDriver, listen_to: Listen) -> None:
     fake_driver.card(0)
     client = ready(listen_to())
-    fileno, pid = client.fileno(), client.pid
+    pid = client.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    client.told.clear()
-    hear(client, lambda: client.told)
+    client.coverage.clear()
+    hear(client, lambda: client.coverage)
     assert client.pid not in (None, pid)
-    assert client.fileno() == fileno
     fake_driver.event(0, 31)
     assert [event.code for event in heard(client)] == [31]
 
@@ -370,34 +367,16 @@ def test_a_helper_that_is_killed_is_replaced(fake_driver: FakeDriver, listen_to:
 def test_a_helper_that_dies_again_and_again_is_given_up(
     fake_driver: FakeDriver, listen_to: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(events, "LONGEST_PAUSE", 0.001)
-    monkeypatch.setattr(events, "MAX_RESTARTS", 2)
+    monkeypatch.setattr(helper_process, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(helper_process, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(helper_process, "MAX_RESTARTS", 2)
     uuid = fake_driver.card(0)
     fake_driver.driver(crash="wait")
     client = listen_to()
     hear(client, lambda: client.ended)
-    assert "again and again" in client.told[uuid]
+    assert "again and again" in client.coverage[uuid]
     assert client.pid is None
     assert is_quiet(client)
-
-
-def test_pauses_between_helpers_grow_up_to_a_minute(
-    fake_driver: FakeDriver, listen_to: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    def at_once(fd: int, seconds: float) -> None:
-        pauses.append(seconds)
-        real(fd, 0.001)
-
-    fake_driver.card(0)
-    fake_driver.driver(error_wait=UNKNOWN)
-    client = listen_to()
-    real = descriptors.set_timer
-    monkeypatch.setattr(descriptors, "set_timer", at_once)
-    hear(client, lambda: client.ended, seconds=30)
-    assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
 def test_the_client_is_silent_while_nothing_happens(
@@ -413,7 +392,7 @@ def test_closing_leaves_no_process_and_no_descriptor(fake_driver: FakeDriver) ->
         fake_driver.card(n)
     gpus = find(fake_driver.environ).gpus
     before = sorted(os.listdir("/proc/self/fd"))
-    client = ready(EventsClient(gpus, fake_driver.environ), cards=8)
+    client = ready(Client(gpus, fake_driver.environ), cards=8)
     pid = client.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -429,9 +408,8 @@ def test_a_helper_that_hangs_in_the_driver_is_ended_by_closing(fake_driver: Fake
     fake_driver.card(0)
     gpus = find(fake_driver.environ).gpus
     fake_driver.card(0, hang="register")
-    with EventsClient(gpus, fake_driver.environ) as client:
+    with Client(gpus, fake_driver.environ) as client:
         pid = client.pid
-        assert client.on_readable() == []
     assert not os.path.exists(f"/proc/{pid}")
 
 
@@ -441,32 +419,21 @@ def test_without_descriptors_the_helper_is_put_off_and_comes_later(
     fake_driver.card(0)
     gpus = find(fake_driver.environ).gpus
     with descriptors_left(2):
-        client = EventsClient(gpus, fake_driver.environ)
+        client = Client(gpus, fake_driver.environ)
     with client:
         assert client.pid is None
         ready(client)
 
 
-def test_without_any_descriptor_there_is_no_client_and_nothing_leaks(
-    fake_driver: FakeDriver,
-) -> None:
-    fake_driver.card(0)
-    gpus = find(fake_driver.environ).gpus
-    before = sorted(os.listdir("/proc/self/fd"))
-    for left in (0, 1):
-        with descriptors_left(left), pytest.raises(OSError, match=r"Too many|timerfd"):
-            EventsClient(gpus, fake_driver.environ)
-    assert sorted(os.listdir("/proc/self/fd")) == before
-
-
 OWNER = """
-import os, select
+import os
 from gpulaunch.gpus.discover import find
 from gpulaunch.gpus.events import EventsClient
-client = EventsClient(find(os.environ).gpus, period=PERIOD)
-while len(client.told) < CARDS:
-    select.select([client], [], [])
-    client.on_readable()
+from gpulaunch.loop import Loop
+loop = Loop()
+client = EventsClient(find(os.environ).gpus, loop, print, period=PERIOD)
+while len(client.coverage) < CARDS:
+    loop.turn()
 print(client.pid, flush=True)
 input()
 """
@@ -498,9 +465,7 @@ def test_a_helper_whose_launcher_died_before_it_came_up_does_nothing(
     fake_driver: FakeDriver, module: str
 ) -> None:
     """Its parent is another process than the one that it was started for."""
-    from gpulaunch.gpus.helper import command
-
-    line = command(module, "60", "[]")
+    line = command(f"gpulaunch.gpus.{module}", "60", "[]")
     line[5] = "1"  # a PID that is not our own
     done = subprocess.run(
         line, env=fake_driver.environ, input=b"", capture_output=True, timeout=60, check=False
@@ -532,7 +497,7 @@ def test_cards_whose_numbers_changed_meanwhile_are_found_by_uuid(fake_driver: Fa
     uuids = [fake_driver.card(n) for n in range(2)]
     gpus = find(fake_driver.environ).gpus
     fake_driver.swap(0, 1)
-    with EventsClient(gpus, fake_driver.environ) as client:
+    with Client(gpus, fake_driver.environ) as client:
         ready(client, cards=2)
         fake_driver.event(0, 31)
         assert [event.gpu for event in heard(client)] == [uuids[1]]

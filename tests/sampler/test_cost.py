@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from gpulaunch.core.model import AttemptId
-from gpulaunch.gpus.helper import command
+from gpulaunch.helper_process import command
 from gpulaunch.metrics.read import measured
 from gpulaunch.process.client import ProgramStarted, Spawner
 from gpulaunch.sampler import main as module
@@ -53,7 +53,7 @@ def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
         stack.enter_context(ours)
         path = tmp_path / "metrics.db"
         with theirs:
-            argv = command("main", str(path), json.dumps(cards), package="gpulaunch.sampler")
+            argv = command("gpulaunch.sampler.main", str(path), json.dumps(cards))
             sampler = subprocess.Popen(argv, stdin=theirs.fileno(), env=fake.environ)
         stack.callback(sampler.wait)
         stack.callback(sampler.kill)

@@ -6,7 +6,6 @@ about that launcher's programs.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpulaunch.core.events import GpuEvent
 from gpulaunch.core.model import Gpu
 from gpulaunch.engines.protocol import Post
-from gpulaunch.gpus.events import EventsClient
+from gpulaunch.gpus.events import EventsClient, HealthEvent
 from gpulaunch.loop import Loop
 
 MAX_XIDS_REMEMBERED = 100
@@ -46,26 +45,23 @@ class Health:
         )
 
     def begin(self) -> None:
-        """Begin to listen. Idempotent; where descriptors are scarce, the next call tries again."""
+        """Begin to listen. Idempotent."""
         if self._client is None and self._gpus:
-            with contextlib.suppress(OSError):
-                self._client = EventsClient(self._gpus, self._environ)
-                self._loop.watch(self._client.fileno(), self._hear)
+            self._client = EventsClient(self._gpus, self._loop, self._report, self._environ)
 
-    def _hear(self) -> None:
-        for event in self._client.on_readable() if self._client else ():
-            if event.verdict != "lost" and not self._held(event.gpu):
-                continue
-            if event.code is not None:
-                self._xids[event.gpu].append((time.monotonic(), event.code))
-            self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
+    def _report(self, event: HealthEvent) -> None:
+        if event.verdict != "lost" and not self._held(event.gpu):
+            return
+        if event.code is not None:
+            self._xids[event.gpu].append((time.monotonic(), event.code))
+        self._post(GpuEvent(event.gpu, event.code, event.text, event.verdict, event.stops))
 
     def xids(self, gpu: str, since: float) -> tuple[int, ...]:
         """Return a card's Xids since this monotonic time, at most the last MAX_XIDS_REMEMBERED."""
-        self._hear()  # what has come in since the loop waited
+        if self._client is not None:
+            self._client.read()  # what has come in since the loop waited
         return tuple(code for at, code in self._xids[gpu] if at >= since)
 
     def close(self) -> None:
         if self._client is not None:
-            self._loop.unwatch(self._client.fileno())
             self._client.close()

@@ -12,30 +12,22 @@ import contextlib
 import json
 import select
 import socket
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
 from gpulaunch.engines.protocol import Post
 from gpulaunch.failure import advice_for
-from gpulaunch.gpus.helper import command
+from gpulaunch.helper_process import Helper, Restarts, command
 from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 
 BEGIN_AFTER = 2.0
 """Seconds from the first attempt to the sampler's start."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
-"""Seconds until a sampler that died is started again: at first, and at most after doublings."""
-MAX_RESTARTS = 8
-"""Restarts in a row before the sampler is given up."""
-STEADY_SECONDS = 600.0
-"""Seconds after which a sampler that dies begins a new row of restarts."""
 FULL_PIPE_DELAY = 1.0
 """Seconds until a sampler that reads nothing is written to again."""
 MAX_MESSAGES_KEPT = 10_000
@@ -93,17 +85,14 @@ class Metering:
         self._wanted = False
         self._warned = False
         self._live: dict[AttemptId, _Begun] = {}
-        self._unsaid = False
-        self._ended: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
-        self._link: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._killed: list[subprocess.Popen[bytes]] = []
-        self._since = 0.0
-        self._failures = 0
+        self._begins_unsent = False
+        self._ends_unsent: deque[dict[str, object]] = deque(maxlen=MAX_MESSAGES_KEPT)
+        self._helper = Helper(loop, self._received, self._died, socket.SOCK_SEQPACKET)
+        self._restarts = Restarts()
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process else None
+        return self._helper.pid
 
     # ── Attempts ────────────────────────────────────────────────────────────────────────────────
 
@@ -126,7 +115,8 @@ class Metering:
         if not self._wanted:
             self._wanted = True
             self._loop.call_after("metering:start", self._after, self._start)
-        self._unsaid = not self._say(begun.message("begin", begun.at)) or self._unsaid
+        if not self._send(begun.message("begin", begun.at)):
+            self._begins_unsent = True
         self._flush()
 
     def end(self, attempt: AttemptId, kept: bool = False) -> None:
@@ -140,128 +130,86 @@ class Metering:
         tell = spent_by_all if kept else spent_since
         cpu = tell(begun.keeper) if begun.keeper else None
         cpu = None if cpu is None else max(0.0, cpu)  # the kernel rounds each part by itself
-        self._ended.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
+        self._ends_unsent.append(begun.message("end", time.monotonic(), cpu_seconds=cpu))
         self._flush()
 
     def close(self) -> None:
         """Let the sampler record what is left, then end it. Idempotent."""
         for timer in ("start", "flush"):
             self._loop.forget(f"metering:{timer}")
-        if self._link is not None:
-            self._say_goodbye(self._link)
-        self._drop()
-        for process in self._killed:
-            # A sampler that is stuck on a dead file server cannot be waited for.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)
+        if self._helper.link is not None:
+            self._send_the_rest(self._helper.link)
+        self._helper.close()
 
     # ── The process ─────────────────────────────────────────────────────────────────────────────
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    command(
-                        "main",
-                        str(self._path),
-                        json.dumps(self._cards),
-                        package="gpulaunch.sampler",
-                        title="sampler",
-                    ),
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=self._environ,
-                    start_new_session=True,  # a Ctrl-C at the terminal is not meant for it
-                )
-            except OSError:  # processes, memory or descriptors are scarce
-                ours.close()
-                self._put_off()
-                return
-        ours.setblocking(False)
-        self._link, self._process, self._since = ours, process, time.monotonic()
-        self._loop.watch(ours.fileno(), self._hear)
-        self._unsaid = True
+        arguments = [str(self._path), json.dumps(self._cards)]
+        line = command("gpulaunch.sampler.main", *arguments, title="sampler")
+        try:
+            self._helper.start(line, self._environ)
+        except OSError:  # processes, memory or descriptors are scarce
+            self._put_off()
+            return
+        self._restarts = self._restarts.after_start(time.monotonic())
+        self._begins_unsent = True
         self._flush()
 
-    def _say(self, message: Mapping[str, object]) -> bool:
+    def _send(self, message: Mapping[str, object]) -> bool:
         """Send a message to the sampler; False: it was not sent and is to be sent again."""
-        if self._link is None:
+        if self._helper.link is None:
             return False
         try:
-            self._link.send(json.dumps(message).encode())
+            self._helper.link.send(json.dumps(message).encode())
         except OSError:  # it reads too little, or is gone, which the end of file says next
             return False
         return True
 
     def _flush(self) -> None:
         """Send the messages that could not be sent. The sampler ignores a start told twice."""
-        if self._link is None:
+        if self._helper.link is None:
             return
-        if self._unsaid:
+        if self._begins_unsent:
             now = time.monotonic()
             begun = [each.message("begin", now) for each in self._live.values()]
-            self._unsaid = not all(map(self._say, begun))
-        while self._ended and self._say(self._ended[0]):
-            self._ended.popleft()
-        if self._ended or self._unsaid:
+            self._begins_unsent = not all(map(self._send, begun))
+        self._flush_ends()
+        if self._ends_unsent or self._begins_unsent:
             self._loop.call_after("metering:flush", FULL_PIPE_DELAY, self._flush)
 
-    def _hear(self) -> None:
-        while self._link is not None:
-            try:
-                said = self._link.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                said = b""
-            if not said:
-                self._drop()
-                self._put_off()
-                return
-            self._heard(json.loads(said))
+    def _flush_ends(self) -> None:
+        while self._ends_unsent and self._send(self._ends_unsent[0]):
+            self._ends_unsent.popleft()
 
-    def _heard(self, said: Mapping[str, Any]) -> None:
-        if said["said"] == "trouble":
+    def _received(self, data: bytes) -> None:
+        message = json.loads(data)
+        if message["said"] == "trouble":
             if not self._warned:
                 self._warned = True
-                self._warn(None, f"what the run uses is not all recorded: {said['text']}")
+                self._warn(None, f"what the run uses is not all recorded: {message['text']}")
             return
-        attempt = AttemptId(said["job"], said["number"])
+        attempt = AttemptId(message["job"], message["number"])
         begun = self._live.get(attempt)
         if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
             self._live[attempt] = replace(begun, misplaced=True)
-            advice = advice_for("wrong_gpu")
-            self._post(Misplaced(attempt, said["gpu"], said["pid"], said["text"], advice))
+            where = message["gpu"], message["pid"], message["text"]
+            self._post(Misplaced(attempt, *where, advice_for("wrong_gpu")))
+
+    def _died(self, status: int | None) -> None:
+        self._put_off()
 
     def _put_off(self) -> None:
-        if self._since and time.monotonic() - self._since > STEADY_SECONDS:
-            self._failures = 0
-        self._failures += 1
-        if self._failures <= MAX_RESTARTS:
-            pause = min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
+        self._restarts = self._restarts.after_death(time.monotonic())
+        if (pause := self._restarts.pause) is not None:
             self._loop.call_after("metering:start", pause, self._start)
 
-    def _say_goodbye(self, link: socket.socket) -> None:
+    def _send_the_rest(self, link: socket.socket) -> None:
         """Send what is left, and wait at most LAST_WORDS until the sampler has recorded it."""
         end = time.monotonic() + LAST_WORDS
         with contextlib.suppress(OSError):
             link.settimeout(LAST_WORDS / 4)
-            while self._ended and self._say(self._ended[0]):
-                self._ended.popleft()
+            self._flush_ends()
             link.shutdown(socket.SHUT_WR)
             while select.select([link], [], [], max(0.0, end - time.monotonic()))[0]:
                 if not link.recv(1 << 16):
                     break
-
-    def _drop(self) -> None:
-        if self._link is not None:
-            self._loop.unwatch(self._link.fileno())
-            self._link.close()
-            self._link = None
-        if self._process is not None:
-            self._process.kill()
-            self._killed.append(self._process)
-            self._process = None
-        self._killed = [process for process in self._killed if process.poll() is None]

@@ -1,0 +1,33 @@
+"""A client of the driver's events in a loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.core.model import Gpu
+from gpulaunch.gpus.events import EventsClient, HealthEvent
+from gpulaunch.loop import Loop
+
+
+class Client(EventsClient):
+    """Keeps what is reported until it is taken."""
+
+    def __init__(
+        self, gpus: Sequence[Gpu], environ: Mapping[str, str], period: float = 60.0
+    ) -> None:
+        self.loop = Loop()
+        self.events: list[HealthEvent] = []
+        super().__init__(gpus, self.loop, self.events.append, environ, period)
+
+    def turn(self, seconds: float) -> None:
+        """Turn the loop once, for so long at most."""
+        self.loop.call_after("test", seconds, lambda: None)
+        self.loop.turn()
+
+    def taken(self) -> list[HealthEvent]:
+        events, self.events[:] = list(self.events), []
+        return events
+
+    def close(self) -> None:
+        super().close()
+        self.loop.close()
