@@ -1,16 +1,30 @@
-"""Random histories of a run on a pretend Slurm whose programs fail in every way, by seed.
+"""Random histories of a run on a pretend Slurm, by seed.
 
-What is told of each attempt is held against what really happened to it.
+`played`: Slurm's programs fail in every way. `lived`: everything else happens as well: controllers
+die and forget, jobs are requeued, nodes die, records show late, people cancel and hold, launchers
+are killed, paused and stopped. What is told of each attempt is held against what really happened to
+it, after each step.
 """
 
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpulaunch.core.events import Ended, Event, Launch, Started, StopAttempt
+from gpulaunch.core.events import (
+    Ended,
+    Event,
+    HoldQueue,
+    Launch,
+    OutOfReach,
+    Queued,
+    Started,
+    StopAttempt,
+    StopReason,
+)
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -25,9 +39,10 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine
+from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.journal.rundir import RunDir
-from tests.slurm.pretend import Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
+from tests.slurm.world import BEAT, Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
 
 LONGEST = 6 * 3600.0
 """Seconds of the pretend clock within which every history ends."""
@@ -44,6 +59,7 @@ def said(code: int | None, words: str, out: str = "") -> Callable[[_End], _End]:
 
 
 LATE = replace(FINE, change=said(1, "site: cannot write to the ledger: quota\n"))
+DOWN = Fault(None, 10.0, said(1, "error: Unable to contact slurm controller (connect failure)\n"))
 FRENCH = said(1, "sbatch: erreur: Impossible de contacter le contrôleur\n")
 KINDS: dict[str, Callable[[random.Random], Fault]] = {
     "fails late": lambda r: LATE,
@@ -98,6 +114,7 @@ class Wanted:
     needs: str = ""
     number: int = 0
     stopped: bool = False
+    person: bool = False  # cancelled in Slurm by a person
     outcome: object = None
 
     @property
@@ -118,6 +135,13 @@ class History:
         self.faults: Faults = faults or fine
         self.wanted: dict[str, Wanted] = {}
         self.open: set[AttemptId] = set()
+        self.queued: set[AttemptId] = set()
+        self.out_of_reach = 0
+        self.down_until = 0.0
+        self.calm = False
+        self.paused = False
+        self.seen: list[str] = []
+        self.stops: dict[str, float] = defaultdict(lambda: -1e9)
         self.behind: dict[AttemptId, tuple[AttemptId, ...]] = {}
         self.events: list[Event] = []
         self.told: list[Ended] = []
@@ -132,6 +156,8 @@ class History:
             if self.epoch:
                 self._clear()
             self.epoch += 1
+            self.began_at = self.loop.now
+            self.paused, self.cluster.paused_at = False, None  # which adopting undoes
             self.programs = Programs(self.loop, self.cluster, self._fault)
             context = RunContext(
                 self.run, "run", self.epoch, MachineLimits(2, 2, str(self.run.path / "cache")),
@@ -144,6 +170,8 @@ class History:
                 self.engine.adopt(sorted(self.open))
 
     def _fault(self, program: str, arguments: Sequence[str]) -> Fault:
+        if self.loop.now < self.down_until:
+            return DOWN
         return self.faults(program, arguments)
 
     def _clear(self) -> None:
@@ -174,22 +202,58 @@ class History:
         with self.loop.clock():
             self.engine.carry_out(Launch(wanted.attempt, wanted.job, (), after=after))
 
-    def cancel(self, name: str) -> None:
+    def cancel(self, name: str, now: bool = False, all_: bool = False) -> None:
         wanted = self.wanted[name]
         if wanted.attempt in self.open:
             wanted.stopped = True
+            self.stops.setdefault(str(wanted.attempt), self.loop.now)
+            reason: StopReason = "interrupted" if all_ else "cancelled"
             with self.loop.clock():
-                self.engine.carry_out(StopAttempt(wanted.attempt, "cancelled", "a test"))
+                self.engine.carry_out(StopAttempt(wanted.attempt, reason, "a test", now=now))
+
+    def stop(self, now: bool = False) -> None:
+        """Ctrl-C; `now`: the second one."""
+        for name in list(self.wanted):
+            self.cancel(name, now, all_=True)
+            if self.wanted[name].outcome is None:
+                self.wanted[name].stopped = True
+
+    def pause(self, on: bool) -> None:
+        self.paused = on
+        self.cluster.paused_at = self.loop.now if on and self.calm else None
+        with self.loop.clock():
+            self.engine.carry_out(HoldQueue(on))
 
     def turn(self) -> None:
         with self.loop.clock():
             self.loop.turn()
         events, self.events[:] = list(self.events), []
         for event in events:
-            if isinstance(event, Ended):
-                self._hear(event)
-            elif isinstance(event, Started):
-                self.begun.append((self.loop.now, event))
+            match event:
+                case Ended():
+                    self._hear(event)
+                case Queued(attempt):
+                    assert attempt in self.open, f"{attempt} is queued after its end"
+                    self.queued.add(attempt)
+                case Started(attempt):
+                    assert attempt in self.open, f"{attempt} starts after its end"
+                    assert attempt in self.queued, f"{attempt} starts and was never queued"
+                    assert self.run.start(attempt).exists(), f"{attempt} starts without a claim"
+                    self.begun.append((self.loop.now, event))
+                case OutOfReach():
+                    down = self.loop.now < self.down_until + 60.0
+                    assert down or self.faults is not fine, "Slurm is within reach"
+                    assert all(self.wanted[one.job].stopped for one in self.open)
+                    self.out_of_reach += 1
+        if self.calm:
+            # An adopted attempt is cancelled only once the queue has shown that it is one's own.
+            since = {
+                n: max(self.stops[n], self.began_at + 6.0) for _, n in self.cluster.truth.useless
+            }
+            late = [n for at, n in self.cluster.truth.useless if at > since[n] + 2.0]
+            assert not late, f"started for nothing, where nothing went wrong: {late}"
+            twice = [name for name, count in self.cluster.given.items() if count > 1]
+            assert not twice, f"handed over twice: {twice}"
 
     def until(self, condition: Callable[[], bool], seconds: float = LONGEST) -> None:
         end = self.loop.now + seconds
@@ -206,6 +270,7 @@ class History:
         self.told.append(ended)
         assert attempt in self.open, f"{attempt} ends twice"
         self.open.remove(attempt)
+        truth.closed.add(str(attempt))
         assert str(attempt) not in truth.alive, f"{attempt} lives, told {ended.outcome}"
         wanted, outcome = self.wanted[attempt.job], ended.outcome
         if outcome != Exited(0):
@@ -215,11 +280,14 @@ class History:
             assert really == f"exited {outcome.code}", f"{attempt}: {really}, told {outcome}"
             wanted.outcome = outcome
         elif isinstance(outcome, Cancelled) or wanted.stopped:
-            assert wanted.stopped, f"{attempt}: {really}, told {outcome}"
+            assert wanted.stopped or wanted.person, f"{attempt}: {really}, told {outcome}"
             wanted.outcome = outcome
         else:
             assert not really.startswith("exited"), f"{attempt}: {really}, told {outcome}"
             assert isinstance(outcome, Interrupted | Lost | NotStarted), f"{attempt}: {outcome}"
+            if isinstance(outcome, Lost) and really != "never began":
+                silent = self.loop.now - truth.gone_at(str(attempt))
+                assert silent > NFS_VISIBILITY_TIMEOUT - BEAT, f"{attempt}: lost after {silent}"
             assert wanted.number < 60, f"{attempt} is tried for ever"
             self.launch(attempt.job)
 
@@ -285,3 +353,88 @@ def played(at: Path, seed: int) -> History:
         if not wanted.stopped and wanted.outcome != "skipped":
             assert wanted.outcome == Exited(history.cluster.plans[name].code)
     return history
+
+
+def lived(at: Path, seed: int) -> History:
+    """One history in which anything may happen, by its seed, to its end."""
+    chance = random.Random(seed)
+    history = History(at)
+    cluster = history.cluster
+    kinds = chance.choice((QUIET, QUIET, ROUGH, ROUGH, WILD))
+    history.calm = kinds is QUIET
+    if kinds is WILD:
+        cluster.prompt = False
+        history.faults = Trouble(chance, history.loop, chance.choice((0.1, 0.3)))
+    if chance.random() < 0.5:
+        cluster.shows = lambda: chance.choice((0.0, 1.0, 10.0, 40.0))
+    if kinds is not QUIET:
+        cluster.remembers = chance.choice((30.0, 300.0))
+    cluster.driver_takes = chance.choice((0.0, 0.0, 1.0, 20.0))
+    names = [f"j{n}" for n in range(chance.randint(1, 12))]
+    for place, name in enumerate(names):
+        needs = chance.choice(names[:place]) if place and chance.random() < 0.4 else ""
+        plan = Plan(chance.choice((2.0, 20.0, 100.0, 400.0)), chance.choice((0, 0, 0, 3)))
+        history.add(name, plan, needs, chance.choice((0, 1, 1, 2)))
+        if chance.random() < 0.3:
+            history.passes(chance.uniform(0, 30))
+    for _ in range(chance.choice((1, 3, 6, 12))):
+        history.passes(chance.choice((0.01, 0.1, 1.0, 10.0, 100.0)) * chance.random())
+        happens(history, chance, chance.choice(kinds))
+        if history.out_of_reach and history.open:
+            history.out_of_reach = 0
+            history.restart()
+    if history.paused:
+        history.pause(False)
+    cluster.frees()
+    history.finish()
+    assert all(history.in_order(name) for name in names)
+    return history
+
+
+QUIET = ("cancel", "stop", "stop now", "restart", "pause", "go on", "person cancels", "restart")
+ROUGH = (
+    *QUIET, "requeue", "preempt", "node dies", "forgotten", "down", "killed", "killed and reused",
+    "person holds", "person frees", "wait",
+)  # fmt: skip
+WILD = ROUGH
+
+
+def happens(history: History, chance: random.Random, what: str) -> None:
+    """One thing that happens to a run on a cluster."""
+    cluster = history.cluster
+    history.seen.append(what)
+    names = list(history.wanted)
+    ours = [task for task in cluster.tasks if task.ours and task.batch != "probe"]
+    running = [task for task in ours if task.state == "RUNNING"]
+    waiting = [task for task in ours if task.state == "PENDING" and task.index is not None]
+    match what:
+        case "cancel":
+            history.cancel(chance.choice(names), now=chance.random() < 0.2)
+        case "stop" | "stop now":
+            history.stop(now=what == "stop now")
+        case "restart":
+            history.restart()
+        case "pause" | "go on":
+            history.pause(what == "pause")
+        case "person cancels" if running or waiting:
+            task = chance.choice(running + waiting)
+            for name in names:
+                history.wanted[name].person = True
+            cluster.cancels([str(task)])
+        case "person holds" if waiting:
+            cluster.holds(chance.choice(waiting))
+        case "person frees" if not history.paused:
+            cluster.frees()
+        case "requeue" | "preempt" if running:
+            cluster.requeue(chance.choice(running), what == "preempt")
+        case "node dies" if running:
+            cluster.fail_node(chance.choice(running))
+        case "forgotten" if running:
+            cluster.forget(chance.choice(running))
+        case "down":
+            history.down_until = history.loop.now + chance.choice((5.0, 60.0, 600.0))
+        case "killed" | "killed and reused":
+            cluster.kill()
+            if what == "killed and reused":
+                cluster.strange(chance.randint(1, 5))
+            history.down_until = history.loop.now + chance.choice((0.0, 20.0))

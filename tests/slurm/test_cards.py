@@ -14,7 +14,7 @@ from gpulaunch.core.model import Cancelled, Exited, Lost
 from gpulaunch.engines.slurm import engine
 from gpulaunch.process.nodeside import NodeStart, read_start
 from tests.slurm.histories import History
-from tests.slurm.pretend import Plan, Task
+from tests.slurm.world import Plan, Task
 
 
 @pytest.fixture

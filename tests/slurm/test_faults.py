@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.model import Cancelled, Exited, Interrupted, Lost, NotStarted
+from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.slurm.commands import _End
 from tests.slurm.histories import FINE, KINDS, Faults, History, fine, played, said
-from tests.slurm.pretend import Fault, Plan
+from tests.slurm.world import Fault, Plan
 
 HISTORIES = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))
 GROUPS = 10
@@ -91,6 +91,21 @@ def test_a_failure_in_words_that_are_not_slurms_counts_when_nothing_has_come_of_
     assert len(submissions) <= 4  # the probe's, and twice
     assert (history.run.starts / "j.1").exists()  # withdrawn: should it come, it begins nothing
     history.faults = fine
+    history.finish()
+
+
+def test_what_was_taken_back_while_it_was_in_doubt_may_be_refused_after_that(
+    history: History,
+) -> None:
+    history.add("first", Plan(5.0))
+    history.until(lambda: history.over)
+    history.faults = only("sbatch", Fault(None, 0.1, said(1, "no ledger\n")))
+    history.add("j", Plan(5.0))
+    history.until(lambda: history.engine.why(AttemptId("j", 1)) == "is being handed to Slurm")
+    history.passes(1.0)
+    history.cancel("j")
+    history.passes(60.0)
+    assert [ended.outcome for ended in history.told] == [Exited(0), Cancelled()]
     history.finish()
 
 

@@ -384,3 +384,14 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
     assert over(taken) == Lost(f"Slurm could not begin it, and holds it: {reason}")
     assert over(replace(taken, wished=True)) == Cancelled()
+
+
+def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started_it_again() -> None:
+    again = row("FAILED", code=75)
+    ended = Observation(again, None, end(Interrupted("Slurm ended it", Exited(143))), over=2.0)
+    assert judge(ended) == Unsure()
+    assert over(replace(ended, start=START, row=replace(again, restarts=1))) == Interrupted(
+        "requeued by Slurm", Exited(143)
+    )
+    assert isinstance(judge(replace(ended, ended=LATE)), Over)
+    assert judge(replace(ended, end=end(Exited(0)))) == Over(Exited(0))

@@ -16,7 +16,7 @@ from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.outbox import Outbox
 from gpulaunch.engines.slurm.probe import Probe
 from gpulaunch.journal.rundir import RunDir
-from tests.slurm.pretend import PretendLoop
+from tests.slurm.world import PretendLoop
 
 
 class Site:

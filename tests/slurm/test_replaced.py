@@ -11,7 +11,7 @@ import pytest
 
 from gpulaunch.core.model import Exited
 from tests.slurm.histories import History
-from tests.slurm.pretend import Plan
+from tests.slurm.world import Plan
 
 
 def _holds(data: bytes) -> Callable[[Path], object]:

@@ -328,7 +328,8 @@ class SlurmEngine:
             held.title, held.lane = batch.title, batch.terms.lane
             held.need = batch.terms.needs_at(place)[0] if batch.terms.each else ""
             held.token = batch.terms.share[0] if batch.terms.share else ""
-            self._post(Queued(attempt, f"Slurm job {held.id}"))
+            if attempt in self._held:  # else its end was posted without Slurm's answer
+                self._post(Queued(attempt, f"Slurm job {held.id}"))
             if held.withdrawn is not None:
                 withdrawn.append(held)
             elif held.wish is not None:
@@ -400,8 +401,8 @@ class SlurmEngine:
             doubted = self._place(answer.rows, asked_at)
             self._outbox.look_up(answer.rows, whole=not doubted)
             self._trail(answer.rows, asked_at, whole=not doubted)
+            self._leaving.look(answer.rows, asked_at, self._outbox.has, whole=not doubted)
             if not doubted:  # a doubtful answer may lack jobs that Slurm does have
-                self._leaving.look(answer.rows, asked_at, self._outbox.has)
                 self._probe.look(answer.rows)
             self._strays.look(answer.rows, _names(self._run.starts))
             self._recall()
@@ -564,6 +565,8 @@ class SlurmEngine:
             return
         held.start, held.begun, held.confirmed = start, True, None
         held.start_at = time.monotonic()
+        if held.row is not None and held.row.inferred:  # of a task that had not begun
+            held.row = None
         if start.job and start.job != held.id:
             if not held.id:
                 self._post(Queued(held.attempt, f"Slurm job {start.job}"))
@@ -684,11 +687,12 @@ class SlurmEngine:
         show a start late.
         """
         some, self._unbegun = self._unbegun, []
-        if some:
-            self._withdraw(some)
+        self._withdraw(some)
 
     def _withdraw(self, some: Sequence[tuple[SlurmAttempt, Over]]) -> None:
         """Claim these attempts and end them as given; those that a node claimed first run."""
+        if not some:
+            return
         starts = [self._run.start(held.attempt) for held, _ in some]
         try:
             won = withdraw(starts, "interrupted", FORGOTTEN)

@@ -149,6 +149,8 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in sight.success:
         return Over(outcome)
+    if sight.start is None and sight.ended < patience:
+        return Unsure()  # the record of its start will show whether Slurm started it again since
     if _began_anew(sight):
         return _before_that(outcome, sight)
     if sight.ended < patience and (row.phase != "over" if row else not sight.asked):

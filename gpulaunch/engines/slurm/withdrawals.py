@@ -89,21 +89,28 @@ class Withdrawals:
                 self._over(held)
 
     def look(
-        self, rows: Sequence[QueueRow], asked_at: float, on_its_way: Callable[[AttemptId], bool]
+        self,
+        rows: Sequence[QueueRow],
+        asked_at: float,
+        on_its_way: Callable[[AttemptId], bool],
+        whole: bool = True,
     ) -> None:
-        """Cancel again what the queue, read at that monotonic time, still shows of them."""
+        """Cancel again what the queue, read at that monotonic time, still shows of them.
+
+        `whole`: Slurm does not have a job that `rows` lack.
+        """
         sight = QueueSnapshot(rows)
         there = []
         for held in list(self._untold.values()):
             if not held.id:
-                if not on_its_way(held.attempt):
+                if whole and not on_its_way(held.attempt):
                     self.told([held])
             elif held.known_at < asked_at:
                 held.row = sight.row_of(held)
-                if held.row is None or held.row.phase == "over":
-                    self.told([held])
-                else:
+                if held.row is not None and held.row.phase != "over":
                     there.append(held)
+                elif whole:
+                    self.told([held])
         self._tell(there)
 
     def removed_by(self) -> str:

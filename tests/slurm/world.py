@@ -1,8 +1,10 @@
-"""A pretend Slurm in this process, with a clock of its own: hours of a cluster in milliseconds.
+"""A strict pretend Slurm in this process, with a clock of its own: hours in milliseconds.
 
 `PretendLoop` has the time. `PretendCluster` queues and runs: what it runs leaves on the disk what
-the node's side leaves there (claim, beat, end). `Programs` are its commands, whose words go
-through the engine's own readers; `faults` says what goes wrong with a call.
+the node's side leaves there (claim, beat, end), late where the file system shows it late. It fails
+on what no launcher may do: a submission without its intent on the disk, a job of somebody else's
+cancelled or held, an array too large, an attempt begun twice. `Programs` are its commands, whose
+words go through the engine's own readers; `faults` says what goes wrong with a call.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import binascii
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -27,6 +30,10 @@ CARDS = 3
 REMEMBERED = 300.0
 """Seconds for which a finished job is known (MinJobAge)."""
 BEAT = 15.0
+HELD_WITHIN = 20.0
+"""Seconds of the launcher's to hold what waits, once a run is paused."""
+SAVED_EVERY = 5.0
+"""Seconds between two times at which the controller saves its state."""
 CONFIG = "Configuration data\nMaxArraySize = 1001\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
 
 
@@ -79,6 +86,8 @@ class Task:
     batch: str
     needs: list[str]
     at_once: int
+    ours: bool = True
+    shown_at: float | None = None  # first shown to the launcher
     state: str = "PENDING"
     reason: str = "Resources"
     status: int = 0
@@ -86,7 +95,6 @@ class Task:
     node: str = ""
     over_at: float = 0.0
     attempt: str = ""
-    stopping: bool = False
     changed: float = 0.0
 
     def __str__(self) -> str:
@@ -112,9 +120,12 @@ class Truth:
     alive: set[str] = field(default_factory=set)
     history: list[tuple[float, str, str]] = field(default_factory=list)
     ends: dict[str, str] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)  # whose end the launcher was told
+    useless: list[tuple[float, str]] = field(default_factory=list)  # starts that found a claim
 
     def begins(self, now: float, attempt: str) -> None:
         job = attempt.rpartition(".")[0]
+        assert attempt not in self.closed, f"{attempt} begins after its end was told"
         running = [each for each in self.alive if each.rpartition(".")[0] == job]
         assert not running, f"{attempt} begins while {running} runs"
         assert attempt not in self.began, f"{attempt} begins twice"
@@ -130,11 +141,16 @@ class Truth:
     def began(self) -> list[str]:
         return [attempt for _, word, attempt in self.history if word == "begins"]
 
+    def gone_at(self, attempt: str) -> float:
+        """When nothing of it lived any more."""
+        return max(at for at, word, each in self.history if each == attempt)
+
 
 class PretendCluster:
     """`plans` by the job's name; others take 5 s and exit with 0. Of the attempts `full` no
     record could be laid out, as the run's disk was full. Each has a card, of which the node's
-    driver speaks after `driver_takes` seconds; None: never."""
+    driver speaks after `driver_takes` seconds; None: never. `shows` says how many seconds after it
+    was written a file of a node's can be read here; `remembers` is MinJobAge."""
 
     def __init__(self, loop: PretendLoop, run: RunDir) -> None:
         self.loop = loop
@@ -146,6 +162,18 @@ class PretendCluster:
         self.counted: set[str] = set()
         self.full: set[str] = set()
         self.driver_takes: float | None = 0.0
+        self.shows: Callable[[], float] = lambda: 0.0
+        self.remembers = REMEMBERED
+        self.prompt = True  # calls act within their time
+        self.held: set[str] = set()
+        self.given: Counter[str] = Counter()
+        self.paused_at: float | None = None
+        self.kills = 0
+        self._saved: tuple[int, list[Task]] = (1000, [])
+        self._lives: dict[str, Task] = {}
+        self._stopping: set[str] = set()
+        self._completed: dict[str, bool] = {}
+        self._shown_at: dict[Path, float] = {}
         self._numbers = 1000
         self.submissions = 0
         self._schedule()
@@ -161,6 +189,7 @@ class PretendCluster:
         if array:
             indices = list(read_tasks(array))
         needs = [word for word in told.get("dependency", "").split(",") if word]
+        self._is_legal(arguments, told, indices, needs)
         for index in indices:
             task = Task(self._numbers, index, told["job-name"], arguments[-1], list(needs), 0)
             task.at_once = int(most or 0)
@@ -168,7 +197,48 @@ class PretendCluster:
             self.tasks.append(task)
         return self._numbers
 
+    def _is_legal(
+        self,
+        arguments: Sequence[str],
+        told: Mapping[str, str],
+        indices: Sequence[int | None],
+        needs: Sequence[str],
+    ) -> None:
+        """Fail on a submission that no launcher may make."""
+        batch = arguments[-1]
+        assert {"parsable", "requeue", "export"} <= told.keys() or batch == "probe", arguments
+        assert len(told["job-name"]) <= 120
+        assert not needs or told.get("kill-on-invalid-dep") == "yes", "it would wait for ever"
+        assert all(index is None or index <= 1000 for index in indices), "an array too large"
+        if batch != "probe":
+            path = self.run.batch_list(batch)
+            if not self.prompt:
+                return  # a call may act so late that the batch was split meanwhile
+            listed = json.loads(path.read_bytes())  # the intent comes first
+            assert listed["title"] == told["job-name"]
+            assert all(listed["attempts"][index or 0] for index in indices), "a task for nothing"
+            self.given.update(listed["attempts"][index or 0] for index in indices)
+
+    def strange(self, count: int = 1) -> list[Task]:
+        """Somebody else's jobs, which no launcher may touch."""
+        made = []
+        for _ in range(count):
+            self._numbers += 1
+            task = Task(self._numbers, None, "somebody's", "", [], 0, ours=False)
+            task.changed = self.loop.now
+            self.tasks.append(task)
+            made.append(task)
+        return made
+
     def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel jobs for the launcher, which names its own alone."""
+        assert 0 < len(ids) <= 200
+        for task in self.named(ids):
+            self._may_touch(task, "cancelled")
+        self.cancels(ids)
+
+    def cancels(self, ids: Sequence[str]) -> None:
+        """Cancel jobs, whoever asks for it."""
         for task in self.named(ids):
             if task.state == "PENDING":
                 self._over(task, "CANCELLED")
@@ -177,13 +247,34 @@ class PretendCluster:
 
     def signal(self, ids: Sequence[str]) -> None:
         for task in self.named(ids):
+            self._may_touch(task, "signalled")
             if task.state == "RUNNING":
                 self._look_at_stop(task)
 
     def hold(self, ids: Sequence[str], on: bool) -> None:
         for task in self.named(ids):
+            self._may_touch(task, "held")
+            assert on or str(task) not in self.held, f"{task} was held by a person"
             if task.state == "PENDING":
                 task.reason = "JobHeldUser" if on else "Resources"
+
+    def holds(self, task: Task) -> None:
+        """A person holds a job that waits."""
+        if task.state == "PENDING" and task.reason != "JobHeldUser":
+            task.reason = "JobHeldUser"
+            self.held.add(str(task))
+
+    def frees(self) -> None:
+        """The person lets go whatever she held."""
+        for task in self.tasks:  # all: a controller that was killed gives numbers anew
+            if task.reason == "JobHeldUser" and task.state == "PENDING":
+                task.reason = "Resources"
+        self.held.clear()
+
+    def _may_touch(self, task: Task, what: str) -> None:
+        """Fail where a launcher touches what two looks at the queue have shown to be another's."""
+        known = task.shown_at is not None and self.loop.now > task.shown_at + 10.0
+        assert task.ours or not known, f"{task} is somebody else's, and is {what}"
 
     def named(self, ids: Sequence[str]) -> list[Task]:
         found = []
@@ -204,6 +295,43 @@ class PretendCluster:
         task.restarts += 1
         task.changed = self.loop.now
 
+    def requeue(self, task: Task, preempted: bool = False) -> None:
+        """Slurm ends what runs, and puts its job back into the queue."""
+        why = " DUE TO PREEMPTION" if preempted else ""
+        said = f"slurmstepd: error: *** JOB {task} ON n1 CANCELLED AT 12:00{why} ***\n"
+        (self.run.said / (str(task) if "_" in str(task) else f"{task}_0")).write_text(said)
+        self._record(task, 143, "interrupted", "Slurm ended it")
+        self._stops_living(task, "killed")
+        task.state, task.node, task.reason = "PENDING", "", "BeginTime"
+        task.restarts += 1
+        task.changed = self.loop.now
+
+    def kill(self) -> None:
+        """The controller dies, and another goes on with what was saved last.
+
+        It gives numbers again and starts once more what it does not know to be started. Its nodes
+        tell it how what it takes for running is now, and end what it knows nothing of.
+        """
+        self.kills += 1
+        before = {(str(task), task.title): task for task in self.tasks}
+        self._numbers, saved = self._saved
+        self.tasks = [replace(task) for task in saved]
+        known = {(str(task), task.title): task for task in self.tasks}
+        for key, task in before.items():
+            again = known.get(key)
+            if task.attempt in self._lives and (again is None or again.state != "RUNNING"):
+                if again is None or again.over or again.restarts != task.restarts:
+                    self._stops_living(task, "killed")  # with its keepers: no record
+            elif again is not None and again.state == "RUNNING":
+                self.tasks[self.tasks.index(again)] = task
+        for task in self.tasks:
+            if task.state == "RUNNING" and task.attempt not in self._lives:
+                self._over(task, "NODE_FAIL")
+
+    def save(self) -> None:
+        """Write the controller's state to its disk."""
+        self._saved = self._numbers, [replace(task) for task in self.tasks]
+
     def forget(self, task: Task) -> None:
         """The node is gone, with what ran there, and Slurm knows nothing of either any more."""
         self._stops_living(task, "killed")
@@ -212,7 +340,12 @@ class PretendCluster:
     def _schedule(self) -> None:
         self.loop.call_after("cluster", 1.0, self._schedule)
         now = self.loop.now
-        self.tasks = [t for t in self.tasks if not t.over or now - t.over_at < REMEMBERED]
+        for task in self.tasks:
+            if task.over and now - task.over_at >= self.remembers:
+                self._completed[str(task)] = task.state == "COMPLETED"
+        self.tasks = [t for t in self.tasks if not t.over or now - t.over_at < self.remembers]
+        if now % SAVED_EVERY < 1.0:
+            self.save()
         running = [task for task in self.tasks if task.state == "RUNNING"]
         for task in self.tasks:
             if task.state != "PENDING" or task.reason == "JobHeldUser":
@@ -222,6 +355,8 @@ class PretendCluster:
                 self._over(task, "CANCELLED", "DependencyNeverSatisfied")
             elif None in met:
                 task.reason = "Dependency"
+            elif not task.ours:
+                self._over(task, "COMPLETED")
             elif len(running) < CARDS and not self._too_many(task, running):
                 self._start(task)
                 running.append(task)
@@ -236,11 +371,13 @@ class PretendCluster:
         if kind == "aftercorr":
             ids = [f"{id}_{task.index}" for id in ids]
         verdicts: list[bool | None] = []
-        for other in self.named(ids):
-            if not other.over:
-                verdicts.append(None)
-            else:
-                verdicts.append(kind == "afterany" or other.state == "COMPLETED")
+        for id in ids:
+            among = self.named([id])
+            if not among:  # purged, or forgotten as it ran
+                verdicts.append(kind == "afterany" or self._completed.get(id, False))
+            for other in among:
+                completed = kind == "afterany" or other.state == "COMPLETED"
+                verdicts.append(completed if other.over else None)
         return False if False in verdicts else None if None in verdicts else True
 
     def _over(self, task: Task, state: str, reason: str = "None", status: int = 0) -> None:
@@ -250,6 +387,8 @@ class PretendCluster:
     # ── A node ──────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, task: Task) -> None:
+        late = self.paused_at is not None and self.loop.now > self.paused_at + HELD_WITHIN
+        assert not (late and task.ours), f"{task} starts although the run is paused"
         task.state, task.node, task.reason = "RUNNING", "n1", "None"
         task.changed = self.loop.now
         if task.batch == "probe":
@@ -260,10 +399,17 @@ class PretendCluster:
         if not listed.exists():
             self._over(task, "FAILED", status=78 << 8)
             return
-        task.attempt = json.loads(listed.read_bytes())["attempts"][task.index or 0]
+        names = json.loads(listed.read_bytes())["attempts"]
+        if (task.index or 0) >= len(names):
+            self._over(task, "FAILED", status=78 << 8)
+            return
+        task.attempt = names[task.index or 0]
         if not self._claim(task):
+            self.truth.useless.append((self.loop.now, task.attempt))
+            task.attempt = ""
             self._over(task, "FAILED", status=75 << 8)
         elif task.attempt in self.full:
+            del self._lives[task.attempt]
             self._over(task, "FAILED", status=73 << 8)
         elif self.driver_takes:
             self.loop.call_after(self._key(task), self.driver_takes, lambda: self._goes_on(task))
@@ -278,22 +424,36 @@ class PretendCluster:
             "started": (self.loop.now, self.loop.now),
         }  # fmt: skip
         try:
-            with self._start_file(task).open("x") as file:
-                file.write(json.dumps(start) + "\n")
+            self._start_file(task).touch(exist_ok=False)  # link(2) sees it everywhere, at once
         except FileExistsError:
             return False
+        self._lives[task.attempt] = task
+        self._write(self._start_file(task), json.dumps(start).encode() + b"\n")
         return True
 
     def _goes_on(self, task: Task) -> None:
         """It has heard of its card, and begins the job."""
         cards = [{"index": 0, "uuid": "GPU-5f", "name": "H100"}]
-        with self._start_file(task).open("a") as file:
-            file.write(json.dumps({"gpus": cards}) + "\n")
+        self._write(self._start_file(task), json.dumps({"gpus": cards}).encode() + b"\n")
         self.truth.begins(self.loop.now, task.attempt)
         plan = self.plans.get(task.attempt.rpartition(".")[0], Plan(5.0))
         self.loop.call_after(self._key(task), plan.seconds, lambda: self._ends(task, plan.code))
         self._beat(task)
         self._look_at_stop(task)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        """Append to the file, once it shows here; one write after the other."""
+
+        def append() -> None:
+            with path.open("ab") as file:
+                file.write(data)
+
+        at = max(self.loop.now + self.shows(), self._shown_at.get(path, 0.0))
+        self._shown_at[path] = at
+        if at > self.loop.now:
+            self.loop.call_at(f"show {path} {len(data)} {at}", at, append)
+        else:
+            append()
 
     def _start_file(self, task: Task) -> Path:
         return self.run.starts / task.attempt
@@ -305,14 +465,14 @@ class PretendCluster:
             self.loop.call_after(f"beat {task.attempt}", BEAT, lambda: self._beat(task))
 
     def _look_at_stop(self, task: Task) -> None:
-        if task.state != "RUNNING" or task.stopping:
+        if self._lives.get(task.attempt) is not task or task.attempt in self._stopping:
             return
         try:
             stop = json.loads((self.run.stops / task.attempt).read_bytes())
         except OSError:
-            self.loop.call_after(f"stop {task}", 5.0, lambda: self._look_at_stop(task))
+            self.loop.call_after(f"stop {task.attempt}", 5.0, lambda: self._look_at_stop(task))
             return
-        task.stopping = True
+        self._stopping.add(task.attempt)
         self.loop.call_after(
             self._key(task), 0.5, lambda: self._ends(task, 143, stop["reason"], stop["by"])
         )
@@ -323,17 +483,21 @@ class PretendCluster:
         state = "COMPLETED" if code == 0 else "FAILED"
         if task.attempt.rpartition(".")[0] in self.oom:
             state = "OUT_OF_MEMORY"
-        self._over(task, state, status=code << 8)
+        if any(task is known for known in self.tasks):  # else the controller waits to start it
+            self._over(task, state, status=code << 8)
 
     def _kill(self, task: Task, state: str) -> None:
-        self._record(task, 143, "interrupted", "Slurm ended it")
-        self._stops_living(task, "killed")
+        if task.attempt in self._lives:
+            self._record(task, 143, "interrupted", "Slurm ended it")
+            self._stops_living(task, "killed")
         self._over(task, state, status=15)
 
     def _stops_living(self, task: Task, word: str) -> None:
-        self.truth.over(self.loop.now, task.attempt, word)
-        self.loop.forget(self._key(task))
-        self.loop.forget(f"stop {task}")
+        if self._lives.get(task.attempt) is task:
+            del self._lives[task.attempt]
+            self.truth.over(self.loop.now, task.attempt, word)
+            self.loop.forget(self._key(task))
+            self.loop.forget(f"stop {task.attempt}")
 
     def _record(self, task: Task, code: int, cause: str | None, by: str) -> None:
         now = self.loop.now
@@ -344,12 +508,12 @@ class PretendCluster:
             "started": (now, now), "ended": (now, now),
         }  # fmt: skip
         line = json.dumps(record).encode()
-        (self.run.path / "ends" / task.attempt).write_bytes(
-            b"%08x %s\n" % (binascii.crc32(line), line)
+        self._write(
+            self.run.path / "ends" / task.attempt, b"%08x %s\n" % (binascii.crc32(line), line)
         )
 
     def _key(self, task: Task) -> str:
-        return f"task {task} {task.restarts}"
+        return f"task {task.attempt}"
 
     # ── What it says ────────────────────────────────────────────────────────────────────────────
 
@@ -361,6 +525,7 @@ class PretendCluster:
                 str(task), task.state, task.reason, str(task.status), str(task.restarts),
                 task.node, "N/A", task.title,
             )  # fmt: skip
+            task.shown_at = task.shown_at or self.loop.now
             # Slurm says nothing of a task that was cancelled while it waited.
             if task.index is None or task.node or task.state != "CANCELLED":
                 rows.append("".join(f"{each}{separator}" for each in fields) + "\n")
