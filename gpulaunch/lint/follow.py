@@ -146,7 +146,7 @@ def _look(text: str, kind: str) -> FileScan:
 
 def of_shell(text: str, dialect: str) -> FileScan:
     """A script's suspects, each at the word that it is about."""
-    looked = shell.look(text, dialect)
+    looked = shell.look(text, dialect, python.suspects_in)
     lines = text.split("\n")
     placed = []
     for found in looked.found:

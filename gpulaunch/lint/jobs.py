@@ -17,7 +17,7 @@ from gpulaunch.jobfile.commands import Word, commands_in
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import SHELLS, dialect
-from gpulaunch.lint import shell
+from gpulaunch.lint import python, shell
 from gpulaunch.lint.finding import Given, Suspect
 from gpulaunch.lint.follow import CommandStart
 from gpulaunch.lint.runs import ProgramRun
@@ -94,7 +94,7 @@ def looked_at(
 def _script(
     text: str, kind: str, indices: frozenset[str], number: int | None = None
 ) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
-    looked = shell.look(text, kind, indices)
+    looked = shell.look(text, kind, python.suspects_in, indices)
     charges = [Charge(found.suspect, text, found.word, number) for found in looked.found]
     return charges, looked.runs
 
@@ -102,7 +102,7 @@ def _script(
 def _list(words: list[str], indices: frozenset[str]) -> tuple[list[Charge], tuple[ProgramRun, ...]]:
     charges = [
         Charge(suspect, words[number], Word("", 0, 0), number)
-        for number, suspect in shell.of_words(words, indices)
+        for number, suspect in shell.of_words(words, python.suspects_in, indices)
     ]
     which, kind = script_in(words)
     if which:

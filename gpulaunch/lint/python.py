@@ -80,6 +80,11 @@ def look(text: str, main: bool = True) -> PythonScan:
     )
 
 
+def suspects_in(code: str) -> Iterator[Suspect]:
+    """What is suspect in code that is run, as by `python -c`."""
+    return (placed.suspect for placed in look(code).placed)
+
+
 def _suspects(tree: PythonTree) -> Iterator[tuple[ast.AST, Suspect]]:
     masks = Masks(tree)
     for node in tree.nodes:
@@ -159,7 +164,7 @@ def _runs(tree: PythonTree) -> Iterator[ProgramRun]:
         if isinstance(first, ast.List | ast.Tuple):
             yield from shell.runs_of_words([_known(tree, item) for item in first.elts[:200]])
         elif first is not None and len(text := _known(tree, first)) < 20_000:
-            yield from shell.look(text, "sh").runs
+            yield from shell.look(text, "sh", suspects_in).runs
 
 
 def _started(tree: PythonTree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspect]]:
@@ -167,12 +172,12 @@ def _started(tree: PythonTree, node: ast.Call) -> Iterator[tuple[ast.AST, Suspec
     first = node.args[0] if node.args else None
     if isinstance(first, ast.List | ast.Tuple):
         words = [_known(tree, item) for item in first.elts[:200]]
-        for number, suspect in shell.of_words(words):
+        for number, suspect in shell.of_words(words, suspects_in):
             yield first.elts[number], suspect
     elif first is not None:
         text = _known(tree, first)
         if text and len(text) < 20_000:
-            for found in shell.look(text, "sh").found:
+            for found in shell.look(text, "sh", suspects_in).found:
                 yield first, found.suspect
 
 

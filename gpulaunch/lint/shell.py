@@ -8,9 +8,10 @@ Variables are followed as far as they are plain texts: `GPU=1; python x.py --gpu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeAlias
 
 from gpulaunch.jobfile import warn
 from gpulaunch.jobfile.commands import ShellCommand, Word, command_of, commands_in
@@ -47,6 +48,10 @@ _HANDED = re.compile(r"\$\{?[@*1-9]")
 _MORE = re.compile(r"\$\{?\w*(?:arg|opt|flag|param|extra)\w*|\$\{\w+\[[@*]", re.IGNORECASE)
 
 
+InPython: TypeAlias = Callable[[str], Iterable[Suspect]]
+"""Finds what is suspect in the Python code of `python -c CODE`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SuspectWord:
     """`word` is where it stands."""
@@ -63,9 +68,11 @@ class ShellScan:
     runs: tuple[ProgramRun, ...] = ()
 
 
-def look(script: str, dialect: str, indices: frozenset[str] = frozenset()) -> ShellScan:
+def look(
+    script: str, dialect: str, in_python: InPython, indices: frozenset[str] = frozenset()
+) -> ShellScan:
     """Everything in a script, in the order of its commands."""
-    reader = _ShellReader(script, indices)
+    reader = _ShellReader(script, indices, in_python)
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
         if len(reader.found) >= MAX_SUSPECTS or reader.spent > WORDS:
@@ -86,7 +93,7 @@ class ScriptStep:
 
 def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
     """The commands of a script in turn, those without a program left out."""
-    reader = _ShellReader(script, frozenset())
+    reader = _ShellReader(script, frozenset(), lambda code: ())
     for command in islice(commands_in(script, dialect), COMMANDS):
         reader.read(command)
         if command.name is not None and reader.spent <= WORDS:
@@ -95,11 +102,11 @@ def steps(script: str, dialect: str) -> Iterator[ScriptStep]:
 
 
 def of_words(
-    words: Sequence[str], indices: frozenset[str] = frozenset()
+    words: Sequence[str], in_python: InPython, indices: frozenset[str] = frozenset()
 ) -> Iterator[tuple[int, Suspect]]:
     """(number of the word, suspect) of a command that no shell reads."""
     places = [Word(word, 0, len(word)) for word in words]
-    reader = _ShellReader("", indices, typed=True)
+    reader = _ShellReader("", indices, in_python, typed=True)
     reader.read(command_of(places))
     for found in reader.found:
         yield next(i for i, place in enumerate(places) if place is found.word), found.suspect
@@ -116,10 +123,16 @@ def _known_word(word: str) -> str | None:
 
 class _ShellReader:
     def __init__(
-        self, script: str, indices: frozenset[str], typed: bool = False, depth: int = 0
+        self,
+        script: str,
+        indices: frozenset[str],
+        in_python: InPython,
+        typed: bool = False,
+        depth: int = 0,
     ) -> None:
         self.script = script
         self.indices = indices
+        self.in_python = in_python
         self.verbatim = typed
         self.depth = depth
         self.known: dict[str, str] = {}
@@ -157,7 +170,8 @@ class _ShellReader:
             more = any(map(_MORE.search, typed))
             for run in runs(values, self.cwd, handed, more):
                 if run.kind == "code":
-                    self._code(run, words[run.number])
+                    word = words[run.number]
+                    self.found += [SuspectWord(word, one) for one in self.in_python(run.what)]
                 else:
                     self.runs.append(run)
 
@@ -195,7 +209,7 @@ class _ShellReader:
 
     def _read_inside(self, text: str) -> list[SuspectWord]:
         """What is found in a script inside of this one; adds what it runs."""
-        inner = _ShellReader(text, self.indices, depth=self.depth + 1)
+        inner = _ShellReader(text, self.indices, self.in_python, depth=self.depth + 1)
         inner.known, inner.own, inner.asked = dict(self.known), set(self.own), self.asked
         inner.cwd, inner.spent = self.cwd, self.spent
         for each in islice(commands_in(text, "bash"), COMMANDS):
@@ -211,13 +225,6 @@ class _ShellReader:
 
     def _printed_to_a_shell(self, words: Sequence[Word]) -> bool:
         return not self.verbatim and inside.reaches_a_shell(self.script, words[-1].end)
-
-    def _code(self, run: ProgramRun, word: Word) -> None:
-        """`python -c CODE`."""
-        from gpulaunch.lint import python  # which, in turn, looks at the commands that it starts
-
-        for placed in python.look(run.what).placed:
-            self.found.append(SuspectWord(word, placed.suspect))
 
     def handed_on(self, words: Sequence[Word]) -> tuple[list[Word], list[str | None]]:
         """The words as the program gets them; a bare `$ARGS` that is known falls into several."""

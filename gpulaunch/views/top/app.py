@@ -316,12 +316,15 @@ class Top(App[None]):
         self._show()
 
     def on_row_list_chosen(self, event: RowList.Chosen) -> None:
-        self.push_screen(LogScreen(event.job))
+        self._show_log(event.job)
 
     def action_log(self) -> None:
         job = self._chosen_job()
         if job is not None and not isinstance(self.screen, LogScreen):
-            self.push_screen(LogScreen(job))
+            self._show_log(job)
+
+    def _show_log(self, job: str) -> None:
+        self.push_screen(LogScreen(job, lambda: self.board, self.link.log))
 
     def action_help(self) -> None:
         if not isinstance(self.screen, Help):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -21,9 +22,6 @@ from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.log import LogTail
-
-if TYPE_CHECKING:
-    from gpulaunch.views.top.app import Top
 
 KEYS = """\
  ↑ ↓ PgUp PgDn Home End   move            Tab Shift+Tab   next list
@@ -62,7 +60,11 @@ class LogRows:
 
 
 class LogScreen(Screen[None]):
-    """The log of a job's attempt, followed while its end is in sight."""
+    """The log of a job's attempt, followed while its end is in sight.
+
+    `board` returns the state that is shown now; `log_of` an attempt's log, and raises ValueError
+    where a forged journal names another path.
+    """
 
     DEFAULT_CSS = """
     LogScreen #about { height: auto; max-height: 40%; }
@@ -76,17 +78,20 @@ class LogScreen(Screen[None]):
         Binding("f", "follow", show=False),
     ]
 
-    def __init__(self, job: str) -> None:
+    def __init__(
+        self,
+        job: str,
+        board: Callable[[], Board],
+        log_of: Callable[[AttemptId], PathLike[str] | str],
+    ) -> None:
         super().__init__()
         self.job = job
+        self._board = board
+        self._log_of = log_of
         self._number: int | None = None
         self._tail: LogTail | None = None
         self._shown: AttemptId | None = None
         self._follows = True
-
-    @property
-    def _top(self) -> Top:
-        return cast("Top", self.app)
 
     def compose(self) -> ComposeResult:
         yield Static(id="about", markup=False)
@@ -104,7 +109,7 @@ class LogScreen(Screen[None]):
         """Read and show what is new."""
         if not self.is_attached:
             return
-        board = self._top.board
+        board = self._board()
         attempt = self._attempt(board)
         self.query_one("#about", Static).update(self._about(board, attempt))
         if attempt is None:
@@ -113,8 +118,8 @@ class LogScreen(Screen[None]):
         if attempt.id != self._shown:
             self._close()
             try:
-                path = self._top.link.log(attempt.id)
-            except ValueError as error:  # a forged journal may name any path
+                path = self._log_of(attempt.id)
+            except ValueError as error:
                 self.query_one(RowList).put(LogRows("Log", [words.visible(str(error))]))
                 return
             self._shown, self._tail = attempt.id, LogTail(path)
@@ -189,7 +194,7 @@ class LogScreen(Screen[None]):
         self.query_one(RowList).action_edge(1)
 
     def action_attempt(self, by: int) -> None:
-        job = self._top.board.ledger.jobs.get(self.job)
+        job = self._board().ledger.jobs.get(self.job)
         if job is not None and job.attempts:
             now = self._number or len(job.attempts)
             self._number = max(1, min(now + by, len(job.attempts)))
