@@ -35,6 +35,8 @@ from gpulaunch.journal.liveness import control_name
 from gpulaunch.journal.shapes import Coder, coder_of
 from gpulaunch.peers import peer
 
+EXPLAINED = 1000
+"""Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
 REQUEST_BYTES = 4 << 20
 """Bytes of a request at most: a command line holds 2 MiB, and JSON may double some of it."""
 REPLY_BYTES = 64 << 20

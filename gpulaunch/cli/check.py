@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpulaunch.cli.options import RunOptions, as_json, engine_options, job_file
+from gpulaunch.cli.options import as_json, engine_options, job_file
 
 
 @click.command("check")
@@ -38,7 +38,7 @@ def command(
     gpulaunch check jobs.yaml
     gpulaunch check jobs.yaml --engine slurm
     """
-    from gpulaunch.cli.beforehand import (
+    from gpulaunch.app.checks import (
         all_told,
         looking_at,
         looking_for,
@@ -46,9 +46,11 @@ def command(
         runs_before,
         warn_of,
         warn_of_telling,
-        with_engine,
     )
+    from gpulaunch.app.observer import Preview
+    from gpulaunch.app.options import RunOptions, with_engine
     from gpulaunch.cli.output import echo_plan, say
+    from gpulaunch.cli.terminal import Terminal
     from gpulaunch.core.expected import expect
     from gpulaunch.engines.local.preload_preview import told
     from gpulaunch.engines.pool import open_pool
@@ -56,18 +58,19 @@ def command(
     from gpulaunch.journal.choices import Choices
     from gpulaunch.journal.earlier import durations_of
 
+    terminal = Terminal()
     options = with_engine(RunOptions(Choices(gpus=gpus, simulate=simulate), engine, slurm))
     local = options.engine == "local"
     plan = load(jobs, environ=os.environ, look=looking_for(engine))
     digests = {job.name: job.digest for job in plan.jobs}
     plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
     with looking_at(plan) as looking:
-        found = warn_of(plan, options, most=sys.maxsize)
+        found = warn_of(plan, terminal, most=sys.maxsize)
         pool = open_pool(gpus, simulate, os.environ, "check") if local else None
         here = pool is None or pool.here
         _, asked = all_told(
-            lambda: warn_of_telling(plan, looking),
-            lambda: pool_for(plan, plan.jobs, options, "check") if here else pool,
+            lambda: warn_of_telling(plan, looking, terminal),
+            lambda: pool_for(plan, plan.jobs, options, "check", terminal) if here else pool,
         )
         pool = asked
     if not here:
@@ -76,4 +79,4 @@ def command(
         say("no card here: whether every job fits the cards was not checked (see --simulate N)")
     for line in told(plan.jobs, os.environ) if local else ():
         say(line)
-    echo_plan(plan, plan.jobs, pool, as_json, found)
+    echo_plan(Preview(plan, plan.jobs, pool, found), as_json)

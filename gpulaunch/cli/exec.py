@@ -12,7 +12,12 @@ from typing import Any, NoReturn
 
 import click
 
-from gpulaunch.cli.options import DURATION, RunOptions, pool_options, refuse_option_as_command
+from gpulaunch.cli.options import (
+    DURATION,
+    pool_options,
+    refuse_option_as_command,
+    run_options_of,
+)
 from gpulaunch.errors import (
     EXEC_CANNOT_EXECUTE,
     EXEC_NOT_FOUND,
@@ -66,7 +71,7 @@ def command(
     gpulaunch exec --gpus 3, -- python predict.py       on card 3; --gpus 3: on 3 cards, any
     gpulaunch exec --job fold-a                         of the newest run here, which is untouched
     """
-    from gpulaunch.engines.local.single import WaitRanOut
+    from gpulaunch.app.single import WaitRanOut
 
     if not argv and job is None:
         raise click.MissingParameter(ctx=context, param=context.command.params[-1])
@@ -110,22 +115,24 @@ def _the_job(
     wait: float | None,
     count: int | None,
     run: str | None,
+    recorded: bool,
     **options: Any,
 ) -> ExecCommand:
     """Take the cards; return the job's command, and print what it is. Raises UsageError."""
-    from gpulaunch.cli.byhand import understood, wanted
-    from gpulaunch.engines.local.byhand import demand_of, prepared
-    from gpulaunch.engines.local.single import as_given, take_for_good
+    from gpulaunch.app.byhand import chosen, prepared, understood
+    from gpulaunch.app.single import take_for_good
+    from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.engines.environment import as_given
 
     if argv:
         raise UsageError(f"--job runs the job's own command: leave out {shlex.join(argv)}")
     if count is not None:
         raise UsageError(f"-g does not go with --job: {job} says how many cards it needs")
-    asked = wanted(job, run, RunOptions.of(options))
+    asked = chosen(job, run, run_options_of(options), recorded, Terminal())
     for note in asked.notes:
         _tell(note)
-    gpus = take_for_good(asked.pool, demand_of(asked.job), wait, os.environ, _tell)
-    made = prepared(asked.job, asked.origin, asked.pool, gpus, as_given(os.environ))
+    gpus = take_for_good(asked.pool, asked.demand, wait, os.environ, _tell)
+    made = prepared(asked, gpus, as_given(os.environ))
     _tell(understood(asked, made, gpus))
     return ExecCommand(made.argv, made.environment, made.cwd)
 
@@ -138,8 +145,8 @@ def _take(
     `count` is that of `-g`; None: as many as `spec` names, else one. Prints which cards a `spec`
     gave.
     """
+    from gpulaunch.app.single import exec_environment
     from gpulaunch.core.selection import describe_taken
-    from gpulaunch.engines.local.single import exec_environment
     from gpulaunch.engines.pool import open_pool, require
 
     pool = open_pool(spec, simulate, os.environ, f"exec-{os.getpid()}", share_busy)

@@ -74,7 +74,7 @@ def _chosen(
 ) -> ExportSelection:
     from dataclasses import replace
 
-    from gpulaunch.cli.beforehand import runs_before
+    from gpulaunch.app.checks import runs_before
     from gpulaunch.core.expected import expect
     from gpulaunch.export import choose
     from gpulaunch.journal.earlier import durations_of

@@ -14,11 +14,11 @@ import click
 from natsort import natsorted
 
 from gpulaunch.cli.options import (
-    RunOptions,
     engine_options,
     pool_options,
     refuse_option_as_command,
     run_options,
+    run_options_of,
 )
 from gpulaunch.errors import JobFileError, UsageError
 
@@ -76,8 +76,9 @@ def command(
     gpulaunch map python embed.py {{path}} --out {{out}} ::: texts/*.txt
     ls inputs/*.fasta | gpulaunch map 'wc -l < {{path}} > {{out}}/lines'
     """
-    from gpulaunch.cli import running
-    from gpulaunch.cli.beforehand import looking_for
+    from gpulaunch.app.checks import looking_for
+    from gpulaunch.app.starting import start
+    from gpulaunch.cli.terminal import Terminal
     from gpulaunch.jobfile import load_text
     from gpulaunch.journal.finding import working_directory
 
@@ -95,14 +96,14 @@ def command(
     }
     shared = {"per_gpu": str(per_gpu)} if per_gpu > 1 else {}
     text = _yaml({"name": name, **shared, "jobs": [job]})
-    asked = RunOptions.of(options)
+    asked, terminal = run_options_of(options), Terminal(options)
     look, base = looking_for(asked.engine), working_directory()
     try:
         plan = load_text(text, name="map", base=base, environ=os.environ, look=look)
     except JobFileError as error:  # there is no file: its lines and columns mean nothing
         told = dict.fromkeys(f"{_option_of(one.field)}: {one.message}" for one in error.found)
         raise UsageError("\n".join(told)) from None
-    return running.start(plan, None, asked)
+    return start(plan, None, asked, terminal, options["run_dir"]).status
 
 
 def _option_of(field: str) -> str:

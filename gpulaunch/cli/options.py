@@ -7,13 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gpulaunch.errors import UsageError
-from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.journal.choices import Choices
 from gpulaunch.text import parse_span
+
+if TYPE_CHECKING:
+    from gpulaunch.app.options import RunOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,35 +37,20 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The options of the command line. `wait` in seconds.
+def run_options_of(given: Mapping[str, Any]) -> RunOptions:
+    """Return the options of a run from click's parsed values, by name; others are passed over."""
+    from gpulaunch.app.options import RunOptions
 
-    `choices`, `engine` and `slurm` are kept with the run for later starts; those that are not given
-    are as the run was begun. All others apply to this start alone.
-    """
-
-    choices: Choices = NOTHING_CHOSEN
-    engine: str | None = None
-    slurm: tuple[str, ...] = ()
-    run_dir: Path | None = None
-    dry_run: bool = False
-    wait: float | None = None
-    quiet: bool = False
-    no_progress: bool = False
-    as_json: bool = False
-    detach: bool = False
-    changed: bool = False
-    recorded: bool = False
-    take_over: bool = False
-    metrics_port: int | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RunOptions:
-        """Return the options from click's parsed values, by name."""
-        chosen = {name: given[name] for name in _CHOICES & given.keys()}
-        rest = {name: value for name, value in given.items() if name not in chosen}
-        return cls(choices=Choices(**chosen), **rest)
+    choices = Choices(**{name: given[name] for name in _CHOICES & given.keys()})
+    own = {name: given[name] for name in ("engine", "slurm", "wait") if name in given}
+    detached = bool(given.get("detach"))
+    return RunOptions(
+        choices=choices,
+        metrics_port=None if given.get("dry_run") else given.get("metrics_port"),
+        watched=not detached and sys.stdin.isatty() and sys.stderr.isatty(),
+        detached=detached,
+        **own,
+    )
 
 
 _CHOICES = frozenset(field.name for field in fields(Choices))

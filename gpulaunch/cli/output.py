@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -14,9 +13,9 @@ import click
 
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Instant, Job
-from gpulaunch.engines.pool import CardPool
+from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.journal import codec
+from gpulaunch.journal.finding import typed
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, console_for
 from gpulaunch.views.words import visible_lines
@@ -24,14 +23,12 @@ from gpulaunch.views.words import visible_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpulaunch.jobfile import Plan
-    from gpulaunch.lint import Finding
+    from gpulaunch.app.observer import Preview
 
 
-def say(text: str, options: Any = None) -> None:
-    """Print a line of gpulaunch's own on standard error, unless `--quiet` was given."""
-    if not getattr(options, "quiet", False):
-        click.echo(f"gpulaunch: {visible_lines(text)}", err=True)
+def say(text: str) -> None:
+    """Print a line of gpulaunch's own on standard error."""
+    click.echo(f"gpulaunch: {visible_lines(text)}", err=True)
 
 
 def print_json(value: Any) -> None:
@@ -63,15 +60,6 @@ def stdout_console() -> Console:
 
 def stderr_console() -> Console:
     return console_for(sys.stderr, os.environ)
-
-
-def typed(path: Path, base: str | None = None) -> str:
-    """Return the path as people would type it from here; absolute if it is not below here."""
-    try:
-        relative = os.path.relpath(path, os.getcwd() if base is None else base)
-    except OSError:  # the working directory was deleted
-        return str(path)
-    return str(path) if relative.startswith("..") or base == "/" else relative
 
 
 class TypedPaths:
@@ -110,16 +98,15 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
     print_summary(stderr_console(), told)
 
 
-def echo_plan(
-    plan: Plan, jobs: Sequence[Job], pool: CardPool, as_json: bool, found: Sequence[Finding] = ()
-) -> None:
+def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
     from gpulaunch.notify.preflight import describe
     from gpulaunch.views.plan import plan_json, print_plan
 
+    plan, pool, jobs = preview.plan, preview.pool, preview.jobs
     if as_json:
         more: dict[str, Any] = {"notify": [describe(target) for target in plan.notify]}
-        more["warnings"] = [finding.plain() for finding in found]
+        more["warnings"] = [finding.plain() for finding in preview.found]
         told = plan_json(plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
         print_json(told | more)
     else:

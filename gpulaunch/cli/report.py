@@ -25,13 +25,15 @@ def command(run: str | None, output: Path | None) -> None:
     gpulaunch report
     gpulaunch report gpulaunch-runs/nanobodies-20261120-074215 --output night.html
     """
-    from gpulaunch.cli.damage import tell
-    from gpulaunch.cli.lookup import directory
-    from gpulaunch.cli.output import typed
+    from gpulaunch.app.damage import tell
+    from gpulaunch.app.lookup import directory
+    from gpulaunch.cli.terminal import Terminal
+    from gpulaunch.journal.finding import typed
     from gpulaunch.journal.lines import Fault
     from gpulaunch.journal.liveness import state_of
     from gpulaunch.report.write import write
 
-    one, faults = directory(run), list[Fault]()
+    terminal, faults = Terminal(), list[Fault]()
+    one = directory(run, terminal)
     click.echo(typed(write(one, output, faults=faults)))
-    tell(one, faults, state_of(one))
+    tell(one, faults, state_of(one), terminal)

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from gpulaunch.cli.options import (
-    RunOptions,
     engine_options,
     only,
     per_gpu,
     pool_options_again,
     run_argument,
     run_options,
+    run_options_of,
 )
 
 
@@ -30,7 +30,7 @@ from gpulaunch.cli.options import (
     "--take-over", is_flag=True, help="A run on Slurm whose launcher died on another machine."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would run, start nothing.")
-def command(run: str | None, **options: Any) -> int:
+def command(run: str | None, changed: bool, recorded: bool, take_over: bool, **options: Any) -> int:
     """Go on with a run: everything not yet succeeded, and what the job file has gained since.
 
     RUN is a run directory, a name, an id or a job file (its newest run); left out, the newest run
@@ -40,8 +40,10 @@ def command(run: str | None, **options: Any) -> int:
     gpulaunch resume
     gpulaunch resume gpulaunch-runs/nanobodies-20261120-074215 --changed
     """
-    from gpulaunch.cli import resuming
-    from gpulaunch.cli.lookup import directory
+    from gpulaunch.app.resuming import resume
+    from gpulaunch.cli.terminal import Terminal
 
-    opts = RunOptions.of(options)
-    return resuming.resume(directory(run, opts), opts)
+    asked, terminal = run_options_of(options), Terminal(options)
+    return resume(
+        run, asked, terminal, changed=changed, recorded=recorded, take_over=take_over
+    ).status

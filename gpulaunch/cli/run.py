@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpulaunch.cli.options import (
-    RunOptions,
     engine_options,
     job_file,
     only,
     per_gpu,
     pool_options,
     run_options,
+    run_options_of,
 )
-
-if TYPE_CHECKING:
-    from gpulaunch.journal.rundir import RunDir
 
 
 @click.command("run")
@@ -46,45 +42,17 @@ def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options
     gpulaunch run jobs.yaml --simulate 2      on pretend cards, on any machine
     gpulaunch run jobs.yaml --engine slurm    on a cluster: Slurm says when and where
     """
-    from gpulaunch.cli import resuming, running
-    from gpulaunch.cli.beforehand import looking_for
+    from gpulaunch.app.starting import run
+    from gpulaunch.cli.terminal import Terminal
     from gpulaunch.errors import UsageError
-    from gpulaunch.jobfile import load
 
     if more:
         raise UsageError(
             f"run takes one job file, and {jobs} {' '.join(more)} is more: a run for each, or one"
             " file with all jobs; one command: gpulaunch exec -- CMD"
         )
-    opts = RunOptions.of(options)
     if go_on and new:
         raise UsageError("--new starts afresh and --continue goes on: choose one")
-    if go_on and (last := _last(jobs, opts)) is not None:
-        return resuming.resume(last, opts)
-    look = looking_for(opts.engine)
-    plan = load(jobs, environ=os.environ, per_gpu=opts.choices.per_gpu, look=look)
-    beside = []
-    if not (new or opts.dry_run or opts.run_dir):
-        beside = [running.refuse_unfinished(jobs, opts), running.alive_elsewhere(jobs)]
-    return running.start(plan, jobs, opts, beside)
-
-
-def _last(jobs: Path, options: RunOptions) -> RunDir | None:
-    """Return the run that `--continue` goes on with; print its name if it was not begun here.
-
-    It is found as `resume JOBS` finds it: cron and Makefiles start in other directories than
-    people do.
-    """
-    from gpulaunch.cli.output import say, typed
-    from gpulaunch.journal.finding import counts, newest_around, newest_of, working_directory
-    from gpulaunch.journal.rundir import RunDir
-
-    if options.run_dir:
-        named = RunDir(options.run_dir)
-        return named if named.holds_run and counts(named) else None
-    cwd = working_directory()
-    if last := newest_of(jobs, cwd):
-        return last
-    if last := newest_around(Path(os.path.realpath(jobs)), cwd):
-        say(f"goes on with {typed(last.path)}, which was not begun here", options)
-    return last
+    new = new or options["dry_run"]
+    asked, terminal = run_options_of(options), Terminal(options)
+    return run(jobs, asked, terminal, run_dir=options["run_dir"], new=new, go_on=go_on).status

@@ -9,7 +9,7 @@ import click
 from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gpulaunch.cli.lookup import FoundRun
+    from gpulaunch.app.lookup import FoundRun
 
 
 @click.command("status")
@@ -62,18 +62,20 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
 
 def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
     """Return the run and the jobs asked for, none for the whole run. Raises UsageError."""
-    from gpulaunch.cli.lookup import found, jobs_of
+    from gpulaunch.app.lookup import jobs_of, status
+    from gpulaunch.cli.terminal import Terminal
     from gpulaunch.errors import UsageError
 
+    terminal = Terminal()
     if run is not None or what is None:
-        one = found(run)
+        one = status(run, terminal)
         return one, jobs_of(one.ledger, [what]) if what is not None else []
     try:
-        return found(what), []
+        return status(what, terminal), []
     except UsageError as error:
         no_run = error
     try:
-        one = found(None)
+        one = status(None, terminal)
         return one, jobs_of(one.ledger, [what])
     except UsageError:
         raise no_run from None
@@ -81,19 +83,13 @@ def _asked_for(what: str | None, run: str | None) -> tuple[FoundRun, list[str]]:
 
 def _commands(one: FoundRun) -> dict[str, str]:
     """Return each job's command by name, from the run's copy of its file; empty if that is lost."""
-    import os
     from contextlib import suppress
-    from pathlib import Path
 
+    from gpulaunch.app.resuming import recorded_plan
     from gpulaunch.errors import GpulaunchError
-    from gpulaunch.files import read_bytes
-    from gpulaunch.jobfile import load_text
     from gpulaunch.journal.joblog import command_line, what_runs
 
     with suppress(OSError, GpulaunchError):
-        manifest = one.run.read_manifest()
-        text = read_bytes(one.run.newest_jobs_file())
-        base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
-        plan = load_text(text, name=manifest.name, base=base, environ=os.environ)
+        plan = recorded_plan(one.run, one.run.read_manifest())
         return {job.name: command_line(what_runs(job)) for job in plan.jobs}
     return {}

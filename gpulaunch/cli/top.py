@@ -36,8 +36,9 @@ def command(run: str | None) -> int | None:
     gpulaunch top
     gpulaunch top gpulaunch-runs/nanobodies-20261120-074215
     """
-    from gpulaunch.cli.damage import tell
-    from gpulaunch.cli.lookup import directory
+    from gpulaunch.app.damage import tell
+    from gpulaunch.app.lookup import directory
+    from gpulaunch.cli.terminal import Terminal
     from gpulaunch.errors import UsageError
     from gpulaunch.extras import require
 
@@ -46,7 +47,8 @@ def command(run: str | None) -> int | None:
     # The ledger is no garbage, and collecting again and again while it grows would take a third of
     # the time in which 100,000 jobs are read.
     gc.set_threshold(100_000, 50, 100)
-    link = Attached(directory(run))
+    terminal = Terminal()
+    link = Attached(directory(run, terminal))
     try:
         from gpulaunch.views.top.app import Top
 
@@ -58,7 +60,7 @@ def command(run: str | None) -> int | None:
         link.close()
     if app.refused:
         raise UsageError(app.refused)
-    tell(link.run, link.faults, "running")
+    tell(link.run, link.faults, "running", terminal)
     return app.return_code
 
 
@@ -164,9 +166,8 @@ class Attached:
     # ── The supervisor ──────────────────────────────────────────────────────────────────────────
 
     def reasons(self) -> Why:
-        from gpulaunch.cli.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
-        from gpulaunch.control import Reasons, call
-        from gpulaunch.session import EXPLAINED
+        from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
+        from gpulaunch.control import EXPLAINED, Reasons, call
 
         told: dict[str, str] = call(self._id(), Reasons(), SUPERVISOR_ANSWER_TIMEOUT)["reasons"]
         others = behind(told) if len(told) >= EXPLAINED else ""
@@ -189,7 +190,7 @@ class Attached:
         """Whether the supervisor lives, by a connection that hangs up once it is gone."""
         import select
 
-        from gpulaunch.cli.lookup import pulse
+        from gpulaunch.app.lookup import pulse
 
         if self._pulse is not None:
             if not select.select([self._pulse], [], [], 0)[0]:

@@ -6,7 +6,6 @@ import shlex
 
 import click
 
-from gpulaunch import errors
 from gpulaunch.cli.options import run_argument
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.journal.rundir import RunDir
@@ -20,31 +19,22 @@ def command(run: str | None) -> int:
     \b
     gpulaunch wait && gpulaunch status --json > result.json
     """
-    from gpulaunch.cli.lookup import found, pulse
+    from gpulaunch.app.asking import wait
     from gpulaunch.cli.output import say
-    from gpulaunch.journal.read import Follower
+    from gpulaunch.cli.terminal import Terminal
 
-    one = found(run)
-    with Follower(one.run.events) as follower:
-        ledger = Ledger()
-        while True:
-            supervisor = pulse(one.run, one.id)
-            for fact, at in follower.read():
-                ledger.apply(fact, at)
-            if ledger.closed and supervisor is None:  # report and notifications included
-                say(f"{one.run.path}: {ledger.state}{_because(ledger)}")
-                if _unreported(one.run, ledger):
-                    where = shlex.quote(str(one.run.path))
-                    say(f"no report of its end is there: gpulaunch report {where}")
-                return ledger.exit_status
-            if supervisor is None:
-                say(
-                    f"{one.run.path}: interrupted, its supervisor is gone; go on with it:"
-                    f" gpulaunch resume {one.run.path}"
-                )
-                return errors.SOME_JOB_FAILED
-            with supervisor:
-                follower.wait(also=[supervisor])
+    end = wait(run, Terminal())
+    if not end.ledger.closed:
+        say(
+            f"{end.path}: interrupted, its supervisor is gone; go on with it:"
+            f" gpulaunch resume {end.path}"
+        )
+        return end.status
+    because = f" ({end.ledger.reason})" if end.ledger.reason else ""
+    say(f"{end.path}: {end.ledger.state}{because}")
+    if _unreported(end.run, end.ledger):
+        say(f"no report of its end is there: gpulaunch report {shlex.quote(str(end.path))}")
+    return end.status
 
 
 def _unreported(run: RunDir, ledger: Ledger) -> bool:
@@ -60,7 +50,3 @@ def _unreported(run: RunDir, ledger: Ledger) -> bool:
         return run.report.stat().st_mtime < ended
     except OSError:
         return True
-
-
-def _because(ledger: Ledger) -> str:
-    return f" ({ledger.reason})" if ledger.reason else ""

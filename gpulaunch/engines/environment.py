@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -242,3 +243,12 @@ def placeholders(place: AttemptPlace, log: str, inputs: Mapping[str, str]) -> di
         **({} if place.port is None else {"port": str(place.port)}),
         **inputs,
     }
+
+
+def as_given(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what Python itself adds to it in a C locale (PEP 538)."""
+    given = dict(environ)
+    with suppress(OSError), open("/proc/self/environ", "rb") as file:
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
+            given.pop("LC_CTYPE", None)
+    return given

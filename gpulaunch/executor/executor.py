@@ -23,7 +23,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import Selection
-from gpulaunch.engines.local.single import as_given
+from gpulaunch.engines.environment import as_given
 from gpulaunch.engines.pool import CardPool, SelectionError, open_pool
 from gpulaunch.errors import NoCardsError, UsageError
 from gpulaunch.executor import transfer

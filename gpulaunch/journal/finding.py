@@ -50,6 +50,15 @@ def working_directory() -> Path:
         raise UsageError(NOWHERE) from None
 
 
+def typed(path: Path, base: str | None = None) -> str:
+    """Return the path as people would type it from here; absolute if it is not below here."""
+    try:
+        relative = os.path.relpath(path, os.getcwd() if base is None else base)
+    except OSError:  # the working directory was deleted
+        return str(path)
+    return str(path) if relative.startswith("..") or base == "/" else relative
+
+
 def runs(directory: Path) -> list[RunDir]:
     """Return all runs under `directory`/gpulaunch-runs, newest first, also unstarted ones."""
     found = [run for run in _directories(directory / RUNS) if run.holds_run]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.attending import attended
+from gpulaunch.app.answering import attended
 from gpulaunch.control import ControlServer, NoAnswerError, call, live_runs
 from gpulaunch.core.events import Retry
 from gpulaunch.core.facts import RunClosed

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import gpulaunch.supervisor
+import gpulaunch.app.supervisor
+from gpulaunch.app.supervisor import Supervisor
 from gpulaunch.core.events import Asked, Stop, Submitted
 from gpulaunch.core.facts import (
     AdmissionContinued,
@@ -22,7 +23,6 @@ from gpulaunch.core.model import Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.journal.codec import now
 from gpulaunch.loop import Loop
-from gpulaunch.supervisor import Supervisor
 from tests.engines.fakes import FakeEngine, FakeQueue, FakeRecord, FakeView
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
@@ -80,7 +80,7 @@ def test_the_intent_is_written_before_the_launch_is_carried_out(world: World) ->
 def test_nothing_starts_while_the_intent_is_not_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
     world.record.broken = 5
     launched_while_broken: list[int] = []
     carry_out = world.engine.carry_out
@@ -101,8 +101,8 @@ def test_nothing_starts_while_the_intent_is_not_written(
 def test_a_record_that_stays_broken_stops_the_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 0.01)
-    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_PATIENCE", 0.05)
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 0.01)
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_PATIENCE", 0.05)
     world.record.broken = None
     world.serve("a", "long")
     assert world.engine.launched() == []
@@ -122,8 +122,8 @@ def test_a_signal_stops_and_a_second_one_kills(world: World) -> None:
 def test_a_signal_while_the_record_is_broken_ends_the_run_as_soon_as_its_jobs_have(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_RETRY", 3600.0)
-    monkeypatch.setattr(gpulaunch.supervisor, "RECORD_PATIENCE", 3600.0)
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_RETRY", 3600.0)
+    monkeypatch.setattr(gpulaunch.app.supervisor, "RECORD_PATIENCE", 3600.0)
 
     def fill_the_disk() -> None:
         world.record.broken = None

@@ -21,8 +21,8 @@ def waiting(seconds: float) -> list[str]:
     """The command, but so long is waited for a full disk, instead of a minute."""
     script = f"""
 import sys
-import gpulaunch.supervisor
-gpulaunch.supervisor.RECORD_PATIENCE = {seconds}
+import gpulaunch.app.supervisor
+gpulaunch.app.supervisor.RECORD_PATIENCE = {seconds}
 from gpulaunch.cli import main
 raise SystemExit(main())
 """

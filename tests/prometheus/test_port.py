@@ -178,7 +178,7 @@ def test_what_the_environment_says_of_prometheus_changes_nothing(
 
 
 def test_the_supervisors_side_imports_no_client_library() -> None:
-    script = "import sys, gpulaunch.cli.running; print('prometheus_client' in sys.modules)"
+    script = "import sys, gpulaunch.app.starting; print('prometheus_client' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

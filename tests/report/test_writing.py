@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.app.supervisor import STOPPING
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.report.writing import Writing
-from gpulaunch.supervisor import STOPPING
 from tests.report import night
 from tests.views.history import History
 

@@ -9,7 +9,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from gpulaunch.core.events import (
     Acquire,
@@ -27,7 +26,7 @@ from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.engines.descriptors import high_number
-from gpulaunch.engines.environment import AttemptPlace, delta
+from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
@@ -152,15 +151,6 @@ def port_for_good() -> int:
 def own_scope() -> str:
     """Return the name of the leases of this process's cards, for launchers inside it."""
     return f"exec/{os.getpid()}"
-
-
-def as_given(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what Python itself adds to it in a C locale (PEP 538)."""
-    given = dict(environ)
-    with suppress(OSError), open("/proc/self/environ", "rb") as file:
-        if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
-            given.pop("LC_CTYPE", None)
-    return given
 
 
 def hold_through_exec(descriptors: Sequence[int]) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from gpulaunch import __version__
-from gpulaunch.cli.output import say, typed
+from gpulaunch.app.observer import Observer
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
 from gpulaunch.journal.rundir import RunDir
@@ -21,15 +22,15 @@ MAX_FAULTS_TOLD = 3
 """Faults of one journal that are shown one by one."""
 
 
-def remembered(run: RunDir, state: RunState) -> Ledger:
+def remembered(run: RunDir, state: RunState, observer: Observer) -> Ledger:
     """Return the run's history, for showing it. Raises as `journal.read.replay` does."""
     faults: list[Fault] = []
     ledger = replay(run.events, faults)
-    tell(run, faults, state)
+    tell(run, faults, state, observer)
     return ledger
 
 
-def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
+def remembered_to_go_on(run: RunDir, observer: Observer) -> tuple[Ledger, frozenset[str]]:
     """Return the run's history, for resuming it, with attempts known only by their files.
 
     Also returns the jobs whose end, maybe a success, may be among the lost lines and nowhere else.
@@ -41,22 +42,25 @@ def remembered_to_go_on(run: RunDir) -> tuple[Ledger, frozenset[str]]:
     for fault in faults:
         if isinstance(fault, Foreign):
             raise DamagedJournalError(f"{_where(run)}: {_sentence(fault)}")
-    tell(run, faults, ledger.state)
+    tell(run, faults, ledger.state, observer)
     if not any(fault.lost for fault in faults) or ledger.last is None:
         return ledger, frozenset()
     _witness(run, ledger, ledger.last)
     return ledger, frozenset(_endless(run, ledger))
 
 
-def tell(run: RunDir, faults: Sequence[Fault], state: RunState) -> None:
+def tell(run: RunDir, faults: Sequence[Fault], state: RunState, observer: Observer) -> None:
     """Warn of what the history lacks, except a live run's last line, which may be half written."""
     told = [fault for fault in faults if not (_torn(fault) and state == "running")]
-    for fault in told[:MAX_FAULTS_TOLD]:
-        say(f"{_where(run)}: {_sentence(fault)}")
+    lines = [f"{_where(run)}: {_sentence(fault)}" for fault in told[:MAX_FAULTS_TOLD]]
     if len(told) > MAX_FAULTS_TOLD:
-        say(f"{_where(run)}: and {len(told) - MAX_FAULTS_TOLD:,} more such places")
+        lines.append(f"{_where(run)}: and {len(told) - MAX_FAULTS_TOLD:,} more such places")
     if any(not _torn(fault) for fault in told):
-        say("all else is shown as it was recorded; resume runs again what has no recorded end")
+        lines.append(
+            "all else is shown as it was recorded; resume runs again what has no recorded end"
+        )
+    for line in lines:
+        observer.note(line, urgent=True)
 
 
 def _torn(fault: Fault) -> bool:

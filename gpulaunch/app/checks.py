@@ -1,27 +1,24 @@
 """Checks before anything starts: scripts that do not suit their cards, notifications, the cards.
 
-Says what it finds, or refuses; starts nothing and leaves nothing behind.
+Notes what it finds, or refuses; starts nothing and leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from gpulaunch.cli.options import RunOptions
-from gpulaunch.cli.output import say
+from gpulaunch.app.observer import Observer
+from gpulaunch.app.options import RunOptions
 from gpulaunch.core.model import Job
 from gpulaunch.engines import fitting, strict
 from gpulaunch.engines.descriptors import require_descriptors
 from gpulaunch.engines.pool import CardPool, SelectionError, open_pool, require, slurm_pool
-from gpulaunch.errors import JobFileError, Mistake, NoCardsError, UsageError
+from gpulaunch.errors import JobFileError, Mistake, NoCardsError
 from gpulaunch.jobfile import Look, Plan
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS
@@ -41,19 +38,20 @@ def runs_before(job_file: Path | None) -> list[RunDir]:
     return [] if job_file is None else list(islice(runs_of(job_file, working_directory()), RUNS))
 
 
-def warn_of(plan: Plan, options: RunOptions, most: int = WARNINGS) -> list[Finding]:
+def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Finding]:
     """Warn of what in jobs and their scripts does not suit their cards; return all findings."""
     from gpulaunch.lint import report
 
-    if options.quiet:
+    if observer.quiet:
         return []
     found = report(plan)
     for finding in found.findings[:most]:
-        click.echo(f"warning: {finding}", err=True)
+        observer.warn(str(finding))
     if len(found.findings) > most:
-        say(f"and {len(found.findings) - most:,} more warnings: gpulaunch check shows them all")
+        more = len(found.findings) - most
+        observer.note(f"and {more:,} more warnings: gpulaunch check shows them all")
     if found.note:
-        say(found.note)
+        observer.note(found.note)
     return list(found.findings)
 
 
@@ -91,7 +89,7 @@ def looking_at(plan: Plan) -> Looking:
     return Looking(plan.notify, os.environ, plan.base)
 
 
-def warn_of_telling(plan: Plan, looking: Looking) -> None:
+def warn_of_telling(plan: Plan, looking: Looking, observer: Observer) -> None:
     """Warn of what would keep notifications from arriving. Raises JobFileError for wrong addresses.
 
     Shows no line of the file: an address may be on it.
@@ -102,38 +100,13 @@ def warn_of_telling(plan: Plan, looking: Looking) -> None:
     ]
     if mistakes := [mistake for wrong, mistake in concerns if wrong]:
         raise JobFileError(mistakes)
-    for _, concern in concerns:  # despite --quiet: otherwise nobody would hear of the end
-        click.echo(f"warning: {concern.text}", err=True)
+    for _, concern in concerns:
+        observer.warn(concern.text)
 
 
-def with_engine(
-    options: RunOptions, engine: str = "local", slurm: Sequence[str] = ()
-) -> RunOptions:
-    """Return the options with their engine filled in, and each word for sbatch checked.
-
-    `engine` and `slurm` hold where the command line is silent: a run goes on as it was begun.
-    Raises UsageError for what does not go with the engine.
-    """
-    from gpulaunch.jobfile import sbatch
-
-    chosen = options.engine or engine
-    if chosen != "slurm":
-        if options.slurm:
-            raise UsageError("--slurm goes with --engine slurm")
-        return replace(options, engine=chosen)
-    for given, name, why in (
-        (options.choices.simulate, "--simulate", "pretend cards are this machine's"),
-        (options.choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
-        (options.choices.per_gpu, "--per-gpu", "Slurm gives a job whole cards"),
-        (options.wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
-    ):
-        if given:
-            raise UsageError(f"{name} does not go with --engine slurm: {why}")
-    words = sbatch.from_line(options.slurm) if options.slurm else slurm
-    return replace(options, engine=chosen, slurm=tuple(words))
-
-
-def pool_for(plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str) -> CardPool:
+def pool_for(
+    plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str, observer: Observer
+) -> CardPool:
     """Return the pool of cards. Raises an error if one of these jobs could not run on them."""
     pool = _asked_for(plan, options, run_id)
     if pool.engine == "local" and not pool.gpus:
@@ -141,7 +114,7 @@ def pool_for(plan: Plan, jobs: Sequence[Job], options: RunOptions, run_id: str) 
     if mistakes := fitting.mistakes(plan, jobs, pool):
         raise JobFileError(mistakes)
     for note in _notes(jobs, pool):
-        say(note, options)
+        observer.note(note)
     return pool
 
 

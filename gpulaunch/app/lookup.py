@@ -10,10 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from socket import socket
 
-from gpulaunch.cli.damage import remembered
-from gpulaunch.cli.options import RunOptions
-from gpulaunch.cli.output import say, typed
-from gpulaunch.control import NoAnswerError, live_runs, reasons, watch
+from gpulaunch.app.damage import remembered
+from gpulaunch.app.observer import NOBODY, Observer
+from gpulaunch.control import EXPLAINED, NoAnswerError, live_runs, reasons, watch
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError
@@ -24,12 +23,12 @@ from gpulaunch.journal.finding import (
     is_of,
     names_of,
     nothing_under,
+    typed,
     working_directory,
 )
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.session import EXPLAINED
 from gpulaunch.views.words import ON_ITS_OWN
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
@@ -38,11 +37,11 @@ SUPERVISOR_ANSWER_TIMEOUT = 2.0
 class FoundRun:
     """A run as it stands now. `here`: it is this machine's, and its state is known for sure."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, observer: Observer) -> None:
         self.run = run
         self.state: RunState = state_of(run)
         self.here = origin_of(run).here
-        self.ledger: Ledger = remembered(run, self.state)
+        self.ledger: Ledger = remembered(run, self.state, observer)
         if self.state == "interrupted":
             mark_last_seen(run, self.ledger)
             self.ledger.cut_off()
@@ -77,22 +76,27 @@ class FoundRun:
         return {name: told.get(name, behind(told)) for name in waiting}
 
 
-def found(run: str | None) -> FoundRun:
-    """Return the run that `directory` finds, as it stands now."""
-    return FoundRun(directory(run))
+def status(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> FoundRun:
+    """Return a run as it stands now, found by its directory, name, id or job file.
+
+    Left out, it is the newest one under the working directory, or under its nearest parent that has
+    one. Raises UsageError where there is none.
+    """
+    return FoundRun(directory(run, observer), observer)
 
 
-def directory(run: str | None, options: RunOptions | None = None) -> RunDir:
+def directory(run: str | os.PathLike[str] | None, observer: Observer) -> RunDir:
     """Return the run of that directory, name, id or job file: here, else among the live ones.
 
-    Left out, it is the newest one here, and a line says which, unless there is no other. Raises
+    Left out, it is the newest one here, and a note says which, unless there is no other. Raises
     UsageError.
     """
     if run is None:
         near = runs_here()
         if len(near.runs) > 1 or near.directory != working_directory():
-            say(_which(near), options)
+            observer.note(_which(near))
         return near.runs[0]
+    run = os.fspath(run)
     try:
         return find(run, _start(run))
     except UsageError:
@@ -104,10 +108,10 @@ def directory(run: str | None, options: RunOptions | None = None) -> RunDir:
     return fits[0]
 
 
-def alive(run: str | None) -> FoundRun:
+def alive(run: str | os.PathLike[str] | None, observer: Observer) -> FoundRun:
     """Return the live run of that name; without one, the only live run here. Raises UsageError."""
     if run is not None:
-        one = found(run)
+        one = status(run, observer)
         if one.state != "running":
             raise UsageError(f"{one.run.path} is not alive: it {_was(one)}")
         refuse_elsewhere(one.run)
@@ -120,7 +124,7 @@ def alive(run: str | None) -> FoundRun:
     if len(living) > 1:
         raise UsageError(f"{len(living)} runs are alive here: name one with -r: {_listed(living)}")
     refuse_elsewhere(living[0])
-    return FoundRun(living[0])
+    return FoundRun(living[0], observer)
 
 
 def alive_of(job_file: Path) -> list[RunDir]:

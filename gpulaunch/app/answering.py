@@ -1,0 +1,161 @@
+"""Answers the requests of other terminals: to a live run, and to one that only writes its report.
+
+supervise: Answers, by its loop ─▶ attended, by a thread: summary, report ─▶ ControlServer.close
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from threading import Thread
+
+from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
+from gpulaunch.app.supervisor import Supervisor
+from gpulaunch.control import EXPLAINED, Asking, Conn, ControlServer, Hello, Reasons
+from gpulaunch.core.events import Asked, Retry
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.run import Run
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
+from gpulaunch.jobfile import Plan
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.loop import Loop
+
+
+def presence(run: RunDir, ledger: Ledger) -> dict[str, object]:
+    """Return the answer to Hello."""
+    return {
+        "pid": os.getpid(),
+        "dir": str(run.path),
+        "name": ledger.name,
+        "state": ledger.state,
+        "counts": dict(ledger.counts),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a live run answers, and asks its supervisor for. `filed`: see `rereading`."""
+
+    directory: RunDir
+    pool: CardPool
+    filed: Filed | None
+    supervisor: Supervisor
+    run: Run
+    loop: Loop
+
+    def serve(self, server: ControlServer) -> None:
+        """Answer the server's requests from the loop."""
+        for fd in server.selectables():
+            self.loop.watch(fd, partial(self._serve, server, fd))
+
+    def _serve(self, server: ControlServer, fd: int) -> None:
+        for conn, asking in server.on_readable(fd):
+            filed = self.filed
+            if isinstance(asking, Retry) and asking.as_filed and filed is not None:
+                self._read_again(conn, asking, filed)
+            else:
+                conn.send(self._answer(asking))
+
+    def _read_again(self, conn: Conn, asking: Retry, filed: Filed) -> None:
+        """Read the job file again, then answer with the requeued jobs, or why none is."""
+        reading = Reading(filed, os.environ)
+
+        def over() -> None:
+            self.loop.unwatch(reading.fileno())
+            reading.close()
+            try:
+                conn.send(self._retry_anew(reading.plan(), asking.jobs))
+            except RefusedError as error:
+                conn.fail(str(error))
+
+        self.loop.watch(reading.fileno(), over)
+
+    def _retry_anew(self, plan: Plan, names: tuple[str, ...] | None) -> dict[str, object]:
+        found = refiled(self.run, plan, names, self.pool)
+        directory = self.directory
+        try:
+            if read_bytes(directory.newest_jobs_file()) != plan.text:
+                replace_file(directory.next_jobs_file(), plan.text)
+        except OSError as error:
+            raise RefusedError(
+                f"{error.filename}: {error.strerror}; nothing was requeued"
+            ) from None
+        self.supervisor.post(found.event)
+        return {
+            "requeued": list(found.requeued),
+            "changed": list(found.changed),
+            "gone": list(found.gone),
+        }
+
+    def _answer(self, asking: Asking) -> dict[str, object]:
+        ledger = self.supervisor.ledger
+        match asking:
+            case Hello():
+                return presence(self.directory, ledger)
+            case Reasons():
+                waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
+                why = self.supervisor.why_waiting
+                return {"reasons": {name: why(name) for name in islice(waiting, EXPLAINED)}}
+            case Retry(names):
+                requeued = self.run.retried_by(names)
+                self.supervisor.post(Asked(asking))
+                return {"requeued": requeued, "changed": [], "gone": []}
+        self.supervisor.post(Asked(asking))
+        return {"done": True}
+
+
+@contextmanager
+def attended(server: ControlServer, run: RunDir, ledger: Ledger) -> Iterator[None]:
+    """Answer requests in a thread until the block ends, whatever the block itself waits for.
+
+    Nothing else may use `server` or change `ledger` meanwhile. Where no thread can be started, no
+    request is answered, and the block runs all the same.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        thread = Thread(target=_serve, args=(server, run, ledger, theirs), daemon=True)
+        begun = _started(thread)
+        try:
+            yield
+        finally:
+            ours.close()
+            if begun:
+                thread.join()
+
+
+def _started(thread: Thread) -> bool:
+    # Signals are for the main thread, which may wait for one of them with sigtimedwait.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return True
+
+
+def _serve(server: ControlServer, run: RunDir, ledger: Ledger, ending: socket.socket) -> None:
+    poll = select.poll()
+    for fd in (*server.selectables(), ending.fileno()):
+        poll.register(fd, select.POLLIN)
+    while all(fd != ending.fileno() for fd, _ in poll.poll()):
+        _attend(server, run, ledger)
+
+
+def _attend(server: ControlServer, run: RunDir, ledger: Ledger) -> None:
+    """Answer the requests that came: Hello with the run's data, all others with a refusal."""
+    for conn, asking in server.on_readable():
+        if isinstance(asking, Hello):
+            conn.send(presence(run, ledger))
+        else:
+            conn.fail(f"{run.path} is over ({ledger.state}): it only writes its report")

@@ -1,0 +1,319 @@
+"""The command of a job, started by hand and outside its run: `gpulaunch exec --job`.
+
+-r RUN ─▶ the run's job file again, under the run's choices ─┐
+-r FILE of which there is no run ─▶ that file ───────────────┴─▶ JOB ─▶ ChosenJob
+ChosenJob ─▶ cards ─▶ a directory of its own ─▶ argv, directory, environment
+
+The run that the job is of is read and left as it is: no log, `out/` or `results/` of its own is
+touched, and its processes are never taken for the run's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+
+from gpulaunch.app.checks import pool_for
+from gpulaunch.app.damage import remembered
+from gpulaunch.app.lookup import directory
+from gpulaunch.app.observer import Observer
+from gpulaunch.app.options import RunOptions
+from gpulaunch.app.resuming import as_before, plan_again
+from gpulaunch.app.single import own_scope, port_for_good
+from gpulaunch.core.ledger import LOCAL, Ledger
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Job, address_variable
+from gpulaunch.core.template import render
+from gpulaunch.engines import strict
+from gpulaunch.engines.environment import AttemptPlace, placeholders
+from gpulaunch.engines.local.readiness import address_of
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.engines.prepare import (
+    NotPreparedError,
+    argv_of,
+    dressed,
+    materialise,
+    require_surroundings,
+    wants_port,
+)
+from gpulaunch.errors import UsageError
+from gpulaunch.jobfile import Plan, load
+from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.finding import NoSuchRunError, typed, working_directory
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.rundir import RUNS, RunDir
+from gpulaunch.text import listing
+from gpulaunch.views.words import clip, visible
+
+MAX_JOBS_NAMED = 10
+"""Jobs that an error names of those that a pattern fits."""
+MAX_COMMAND_LENGTH = 300
+"""Characters of a command that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a job is taken from: a plan, and what a run knows of its jobs, if there is one.
+
+    `directory` is the run's, or, without a run, the one where runs are made; `run` the run's id,
+    else empty.
+    """
+
+    plan: Plan
+    directory: RunDir
+    options: RunOptions
+    run: str = ""
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def file(self) -> str:
+        return typed(self.plan.path) if self.plan.path else self.plan.name
+
+    def __str__(self) -> str:
+        return typed(self.directory.path) if self.run else f"{self.file}, without a run"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenJob:
+    """A job to be run by hand, and the cards it may have. `notes`: what differs from a run.
+
+    `attempt` is the number that the job's next attempt would have.
+    """
+
+    job: Job
+    source: Source
+    pool: CardPool
+    attempt: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def demand(self) -> Demand:
+        """What a start by hand waits for: the job's cards, without its tokens.
+
+        Tokens are counted within a run, and this start is in none.
+        """
+        return Demand(gpus=self.job.demand.gpus, gpu_memory=self.job.demand.gpu_memory)
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """The program to execute. `out` is the command's `{{out}}`; `address` a service's HOST:PORT."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str] = field(repr=False)
+    out: str
+    address: str = ""
+
+
+def chosen(
+    name: str, run: str | None, options: RunOptions, recorded: bool, observer: Observer
+) -> ChosenJob:
+    """Return the job of that name with its pool. Raises UsageError if it cannot be run by hand."""
+    source = _source(run, options, recorded, observer)
+    job = _picked(name, source)
+    if why := _why_not(job, source.plan, os.environ):
+        raise UsageError(f"{job.name} {why}")
+    try:
+        require_surroundings(job)
+    except NotPreparedError as error:
+        raise UsageError(f"{job.name}: {error}") from None
+    record = source.ledger.jobs.get(job.name)
+    attempt = len(record.attempts) + 1 if record else 1
+    # A job on pretend cards must see the run's pretend leases, as it would see real ones.
+    id = source.run or f"exec-{os.getpid()}"
+    pool = pool_for(source.plan, [job], source.options, id, observer)
+    return ChosenJob(job, source, pool, attempt, tuple(_notes(job, source)))
+
+
+def understood(asked: ChosenJob, made: ByHand, gpus: Sequence[Gpu]) -> str:
+    """Return the cards, directories and command in one line for people."""
+    in_shell = not isinstance(asked.job.run, tuple)
+    command = made.argv[-1] if in_shell else shlex.join(made.argv)
+    kind = "simulated GPU" if any(gpu.simulated for gpu in gpus) else "GPU"
+    cards = f"{kind} {', '.join(str(gpu.index) for gpu in gpus)}" if gpus else "no card"
+    serves = f", serving at {made.address}" if made.address else ""
+    return (
+        f"{asked.job.name} of {asked.source}, on {cards}{serves}, in {typed(Path(made.cwd))}, with"
+        f" {typed(Path(made.out))} as its out: {clip(visible(command), MAX_COMMAND_LENGTH)}"
+    )
+
+
+def prepared(asked: ChosenJob, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> ByHand:
+    """Make what the command needs on disk, reserve its ports, and return what to execute.
+
+    Raises OSError, NotPreparedError or UsageError where that cannot be.
+    """
+    job = asked.job
+    home = _fresh(asked.source.directory, job.name)
+    place = strict.placed(job, _place(asked, home, gpus))
+    log = home.log(AttemptId(job.name, asked.attempt))
+    log.touch(0o600)
+    values = placeholders(place, str(log), materialise(job, home))
+    changes = dressed(job, place, asked.pool.machine, environ, values)
+    ready_at = render(job.service.ready, values) if job.service else ""
+    return ByHand(
+        argv=argv_of(job, values),
+        cwd=job.cwd,
+        environment=changes.over(environ),
+        out=place.out,
+        address=address_of(ready_at) if ready_at else "",
+    )
+
+
+def _fresh(directory: RunDir, job: str) -> RunDir:
+    """Return a directory that no other start by hand of the job uses, with an empty `{{out}}`.
+
+    A directory in which an earlier start left nothing is used again.
+    """
+    for number in count(1):
+        home = directory.by_hand(job, number)
+        home.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = _made(home.path)
+        if _kept(home, new):
+            break
+    home.outs.mkdir(mode=0o700, exist_ok=True)
+    home.logs.mkdir(mode=0o700, exist_ok=True)
+    return home
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kept(home: RunDir, new: bool) -> bool:
+    """Take the directory if no other process has it and it holds only empty logs; return whether.
+
+    The lock's descriptor is never closed: the executed command and all its children inherit it, as
+    they inherit the cards' leases.
+    """
+    held = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine = new or not _used(home)
+    except BlockingIOError:
+        mine = False
+    except OSError:  # a file system without locks
+        mine = new
+    if mine:
+        os.set_inheritable(held, True)
+    else:
+        os.close(held)
+    return mine
+
+
+def _used(home: RunDir) -> bool:
+    """Whether the directory holds anything but empty logs."""
+    left = (each for each in home.path.rglob("*") if each not in (home.outs, home.logs))
+    return any(each.parent != home.logs or each.stat().st_size > 0 for each in left)
+
+
+def _place(asked: ChosenJob, home: RunDir, gpus: Sequence[Gpu]) -> AttemptPlace:
+    source, job = asked.source, asked.job
+    return AttemptPlace(
+        gpus=tuple(gpus),
+        style="uuid" if asked.pool.style == "uuid" else job.visible,
+        scope=own_scope(),
+        master_port=port_for_good(),
+        # Not the run's own id: by that its processes are known, and ended.
+        run=f"{source.run}-byhand",
+        run_dir=str((source.directory if source.run else home).path),
+        attempt=asked.attempt,
+        out=str(home.outs),
+        port=port_for_good() if wants_port(job) else None,
+    )
+
+
+def _source(run: str | None, options: RunOptions, recorded: bool, observer: Observer) -> Source:
+    try:
+        found = directory(run, observer)
+    except NoSuchRunError:
+        if run is None or not os.path.isfile(run):
+            raise
+        plan = load(Path(run), environ=os.environ)
+        return Source(plan, RunDir(working_directory() / RUNS), options)
+    manifest = found.read_manifest()
+    if manifest.engine != LOCAL:
+        raise UsageError(
+            f"{typed(found.path)} runs on {manifest.engine.capitalize()}, whose nodes this machine"
+            " is none of: status JOB shows a job's command, to be given after -- where it can run"
+        )
+    ledger = remembered(found, state_of(found), observer)
+    before = replace(manifest, choices=_of_one_job(manifest.choices))
+    options = as_before(options, before, ledger, observer)
+    plan = plan_again(found, manifest, options, recorded)
+    return Source(plan, found, options, manifest.run, ledger)
+
+
+def _of_one_job(choices: Choices) -> Choices:
+    """Return those of a run's choices that apply to one of its jobs alone."""
+    return Choices(
+        gpus=choices.gpus,
+        per_gpu=choices.per_gpu,
+        simulate=choices.simulate,
+        share_busy=choices.share_busy,
+        explain=choices.explain,
+    )
+
+
+def _picked(name: str, source: Source) -> Job:
+    """Return the one job that a name or pattern means. Raises UsageError."""
+    jobs = {job.name: job for job in source.plan.jobs}
+    fits = [name] if name in jobs else [each for each in jobs if fnmatchcase(each, name)]
+    if len(fits) == 1:
+        return jobs[fits[0]]
+    if fits:
+        raise UsageError(
+            f"{name} fits {len(fits):,} jobs, name one: {listing(fits, MAX_JOBS_NAMED)}"
+        )
+    if name in source.ledger.jobs:
+        raise UsageError(
+            f"{name} is no longer in {source.file}; --recorded takes the run's own copy of it"
+        )
+    raise UsageError(f"no job of {source.file} is called {name}{_near(name, jobs)}")
+
+
+def _near(name: str, jobs: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, jobs, 3)
+    return (
+        f"; did you mean {' or '.join(near)}?"
+        if near
+        else f"; it has {listing(jobs, MAX_JOBS_NAMED)}"
+    )
+
+
+def _why_not(job: Job, plan: Plan, environ: Mapping[str, str]) -> str:
+    """Return why the job's command cannot run by itself, to follow its name; else ""."""
+    if job.worker is not None:
+        return f"runs in a worker ({job.worker.title}), and has no command of its own"
+    services = {each.name for each in plan.jobs if each.service is not None}
+    for need in job.needs:
+        if need in services and address_variable(need) not in environ:
+            return (
+                f"needs the service {need}, which is not started by hand with it: set"
+                f" {address_variable(need)}=HOST:PORT to one that runs (gpulaunch exec --job {need}"
+                " starts one)"
+            )
+    return ""
+
+
+def _notes(job: Job, source: Source) -> Iterator[str]:
+    """Yield what differs from a run of the job."""
+    services = {each.name for each in source.plan.jobs if each.service is not None}
+    states = {name: record.state for name, record in source.ledger.jobs.items()}
+    lacking = [n for n in job.needs if n not in services and states.get(n) != "succeeded"]
+    if lacking:
+        have = "has" if len(lacking) == 1 else "have"
+        yield f"{job.name} needs {listing(lacking)}, which {have} not succeeded, and is not run"
+    if job.isolation == "strict":
+        yield "isolation: strict does not hold by hand: the mask alone hides the other cards"

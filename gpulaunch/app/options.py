@@ -1,0 +1,89 @@
+"""The options of one start of a run, and what a start comes to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpulaunch.core.ledger import LOCAL, Ledger
+from gpulaunch.errors import UsageError
+from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
+from gpulaunch.journal.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a run is started, begun or gone on with.
+
+    `choices`, `engine` and `slurm` are kept with the run for later starts; those that are not given
+    are as the run was begun. All others apply to this start alone: `wait` is how many seconds to
+    wait for a first card (None: for ever), `metrics_port` where metrics are served (0: a free
+    port). `watched`: a person sits at a terminal, and can say how a paused run goes on.
+    `detached`: the run has no terminal whose end could stop it.
+    """
+
+    choices: Choices = NOTHING_CHOSEN
+    engine: str | None = None
+    slurm: tuple[str, ...] = ()
+    wait: float | None = None
+    metrics_port: int | None = None
+    watched: bool = False
+    detached: bool = False
+
+    def words(self) -> str:
+        """Return the options that are kept as the end of a command line."""
+        words = [*self.choices.words()]
+        if self.engine not in (None, LOCAL):
+            words += [f"--engine {self.engine}"]
+            words += [f"--slurm {shlex.quote(word)}" for word in self.slurm]
+        return "".join(f" {word}" for word in words)
+
+
+DEFAULTS = RunOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What a call came to: the run, its jobs as they are now, and the command's exit status.
+
+    After a call that only asked something of a live run, `ledger` is that run as it stands, and
+    `status` 0.
+    """
+
+    run: RunDir
+    ledger: Ledger
+    status: int
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return self.run.path
+
+
+def with_engine(
+    options: RunOptions, engine: str = "local", slurm: Sequence[str] = ()
+) -> RunOptions:
+    """Return the options with their engine filled in, and each word for sbatch checked.
+
+    `engine` and `slurm` hold where the options are silent: a run goes on as it was begun. Raises
+    UsageError for what does not go with the engine.
+    """
+    from gpulaunch.jobfile import sbatch
+
+    chosen = options.engine or engine
+    if chosen != "slurm":
+        if options.slurm:
+            raise UsageError("--slurm goes with --engine slurm")
+        return replace(options, engine=chosen)
+    for given, name, why in (
+        (options.choices.simulate, "--simulate", "pretend cards are this machine's"),
+        (options.choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
+        (options.choices.per_gpu, "--per-gpu", "Slurm gives a job whole cards"),
+        (options.wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
+    ):
+        if given:
+            raise UsageError(f"{name} does not go with --engine slurm: {why}")
+    words = sbatch.from_line(options.slurm) if options.slurm else slurm
+    return replace(options, engine=chosen, slurm=tuple(words))

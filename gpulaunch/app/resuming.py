@@ -1,0 +1,363 @@
+"""Goes on with runs: `resume` with all that has not succeeded, `retry` with what failed.
+
+run directory ─▶ ledger ─┐
+job file again ─▶ plan ──┴─▶ what is to run (core.resume_plan) ─▶ pool ─▶ session.run_to_its_end
+
+A live run is asked to go on, or to requeue the jobs, by its control socket.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from gpulaunch.app.checks import (
+    all_told,
+    looking_at,
+    pool_for,
+    refuse_absent,
+    require_programs,
+    warn_of_telling,
+)
+from gpulaunch.app.damage import remembered_to_go_on
+from gpulaunch.app.lookup import directory, jobs_of, with_needs
+from gpulaunch.app.observer import NOBODY, Observer, Preview
+from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
+from gpulaunch.app.rereading import Filed
+from gpulaunch.app.session import Metrics, Session, run_to_its_end
+from gpulaunch.control import ControlServer, call
+from gpulaunch.core import resume_plan
+from gpulaunch.core.events import GoOn, Retry, Submitted
+from gpulaunch.core.expected import expect_again
+from gpulaunch.core.ledger import LOCAL, Ledger
+from gpulaunch.core.model import Job, JobState
+from gpulaunch.core.resume_plan import ResumePlan
+from gpulaunch.errors import OK, UsageError
+from gpulaunch.files import read_bytes
+from gpulaunch.files import replace as replace_file
+from gpulaunch.jobfile import Plan, load, load_text
+from gpulaunch.jobfile.overrides import as_chosen
+from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.choices import Choices
+from gpulaunch.journal.codec import iso, now
+from gpulaunch.journal.finding import typed
+from gpulaunch.journal.liveness import (
+    origin_of,
+    own_id,
+    refuse_elsewhere,
+    require_dead_elsewhere,
+    state_of,
+)
+from gpulaunch.journal.manifest import Manifest
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.recorder import link_result
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import listing, several
+
+JOB_FILE_TIMEOUT = 600.0
+"""Seconds for a live run to read its job file again: 100,000 jobs take ten."""
+
+Choose: TypeAlias = Callable[[Ledger, Sequence[Job], RunOptions], ResumePlan]
+
+
+def resume(
+    run: str | os.PathLike[str] | None = None,
+    options: RunOptions = DEFAULTS,
+    observer: Observer = NOBODY,
+    *,
+    changed: bool = False,
+    recorded: bool = False,
+    take_over: bool = False,
+) -> RunEnd:
+    """Run everything not yet succeeded and the file's new jobs, as `gpulaunch resume` does.
+
+    `run` is a directory, name, id or job file, None the newest one here. `changed`: also what
+    succeeded but was redefined since. `recorded`: by the run's own copy of the job file.
+    `take_over`: a run on a cluster whose launcher died on another machine. A live run that paused
+    because many jobs failed alike starts jobs again, and the call returns at once.
+
+    Raises UnfinishedRunError for a run that is alive, else as `run` does.
+    """
+    one = directory(run, observer)
+    taken_over = take_over and not origin_of(one).here
+    if taken_over:
+        require_dead_elsewhere(one)
+    else:
+        refuse_elsewhere(one)
+    if not taken_over and state_of(one) == "running" and replay(one.events).paused is not None:
+        _note_not_taken(options, observer)
+        call(one.read_manifest().run, GoOn())
+        observer.note(f"goes on: {typed(one.path)}")
+        return RunEnd(one, replay(one.events), OK)
+
+    def everything(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
+        names = _among(jobs, options, ledger)
+        note_left_out(jobs, names, ledger, options, one, observer)
+        return resume_plan.resume(ledger, jobs, names, changed)
+
+    return _go_on(one, options, observer, everything, recorded)
+
+
+def retry(
+    run: str | os.PathLike[str] | None = None,
+    jobs: Sequence[str] = (),
+    options: RunOptions = DEFAULTS,
+    observer: Observer = NOBODY,
+    *,
+    recorded: bool = False,
+) -> RunEnd:
+    """Run again what failed and what was skipped because of it, as `gpulaunch retry` does.
+
+    `jobs`: names or patterns of the jobs to run again, instead of all that failed. `run` and
+    `recorded` as for `resume`. A live run requeues the jobs, as its job file has them now, and the
+    call returns at once. Raises as `resume` does.
+    """
+    one = directory(run, observer)
+    refuse_elsewhere(one)
+    names = tuple(jobs_of(replay(one.events), jobs)) if jobs else None
+    if state_of(one) == "running":
+        if observer.preview_only:
+            _preview(one, names, options, observer, recorded)
+        return _retry_alive(one, names, options, observer, recorded)
+
+    def failed(ledger: Ledger, jobs: Sequence[Job], options: RunOptions) -> ResumePlan:
+        _note_untouched(ledger, names, resume_plan.retried(ledger, jobs, names), observer)
+        return resume_plan.retry(ledger, jobs, names)
+
+    return _go_on(one, options, observer, failed, recorded)
+
+
+# ── A run that is over ──────────────────────────────────────────────────────────────────────────
+
+
+def _go_on(
+    run: RunDir, options: RunOptions, observer: Observer, choose: Choose, recorded: bool
+) -> RunEnd:
+    """Go on with a run with the jobs that `choose` picks; return what it came to."""
+    observer.created(run)
+    # The lock comes first: after it nobody changes what is read, and an error names the live run
+    # itself rather than the metrics port that it holds.
+    with ControlServer(own_id(run)) as server, Metrics(options, observer) as metrics:
+        manifest = replace(run.read_manifest(), run=server.run)
+        ledger, endless = remembered_to_go_on(run, observer)
+        options = as_before(options, manifest, ledger, observer)
+        plan = plan_again(run, manifest, options, recorded)
+        chosen = choose(ledger, plan.jobs, options)
+        with looking_at(plan) as looking:
+            pool, *_ = all_told(
+                lambda: pool_for(plan, chosen.to_do, options, manifest.run, observer),
+                lambda: refuse_absent(plan, chosen.to_do, options),
+                lambda: warn_of_telling(plan, looking, observer),
+            )
+        cards = f"{pool.echo}; " if chosen.to_do and not observer.preview_only else ""
+        observer.note(f"{cards}{chosen}")
+        if lost := [job.name for job in chosen.to_do if job.name in endless]:
+            why = "again because no end of theirs can be read, be it a success"
+            observer.note(f"{why}: {listing(lost, 10)}", urgent=True)
+        if observer.preview_only:
+            observer.planned(Preview(plan, resume_plan.starts(ledger, chosen), pool))
+        _mend(run, ledger)
+        if chosen.nothing and not ledger.open_attempts() and ledger.state != "interrupted":
+            if chosen.left:
+                where = shlex.quote(typed(run.path))
+                left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))
+                observer.note(f"nothing to do; {left}, to be run with: gpulaunch resume {where}")
+            return RunEnd(run, ledger, ledger.exit_status)
+        require_programs(pool)
+        replace_file(run.next_jobs_file(), plan.text)
+        epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
+        kept = replace(
+            manifest.again(epoch),
+            engine=pool.engine,
+            slurm=options.slurm,
+            choices=options.choices,
+        )
+        manifests.write(run.manifest, kept)
+        session = Session(
+            run,
+            manifest.run,
+            replace(plan, name=manifest.name),
+            pool,
+            options,
+            Submitted(expect_again(chosen.jobs, ledger), chosen.requeue, chosen.left),
+            ledger,
+            [attempt.id for attempt in ledger.open_attempts()],
+            None if recorded else _filed(manifest, options),
+        )
+        with closing(Journal.reopen(run)) as journal:
+            return run_to_its_end(session, server, journal, metrics, observer)
+
+
+def plan_again(run: RunDir, manifest: Manifest, options: RunOptions, recorded: bool) -> Plan:
+    """Return the plan of the job file as it is now, under the run's choices.
+
+    Of the run's own copy, if that is asked for or there is no file.
+    """
+    file, choices = Path(manifest.job_file), options.choices
+    if manifest.job_file and not recorded:
+        if not file.exists():
+            raise UsageError(f"{file} is gone; --recorded goes on with the run's own copy of it")
+        plan = load(file, environ=os.environ, per_gpu=choices.per_gpu)
+    else:
+        plan = recorded_plan(run, manifest, choices.per_gpu)
+    return as_chosen(plan, choices.explain, choices.preload)
+
+
+def recorded_plan(run: RunDir, manifest: Manifest, per_gpu: int | None = None) -> Plan:
+    """Return the plan of the run's own copy of its job file. Raises UsageError, JobFileError."""
+    copy = run.newest_jobs_file()
+    try:
+        text = read_bytes(copy)
+    except OSError as error:
+        raise UsageError(f"{copy}, the run's own copy, cannot be read: {error.strerror}") from None
+    base = Path(manifest.job_file).parent if manifest.job_file else Path(manifest.cwd)
+    return load_text(text, name=manifest.name, base=base, environ=os.environ, per_gpu=per_gpu)
+
+
+def _filed(manifest: Manifest, options: RunOptions) -> Filed | None:
+    """Return the file from which a live run reads its jobs again; None if there is none."""
+    return Filed(Path(manifest.job_file), options.choices) if manifest.job_file else None
+
+
+def _mend(run: RunDir, ledger: Ledger) -> None:
+    """Make links to results that a crash prevented after the success was recorded."""
+    for job in ledger.jobs.values():
+        if job.state == "succeeded" and not os.path.lexists(run.result(job.name)):
+            link_result(run, ledger, job.name)
+
+
+# ── A live run ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _retry_alive(
+    run: RunDir,
+    names: tuple[str, ...] | None,
+    options: RunOptions,
+    observer: Observer,
+    recorded: bool,
+) -> RunEnd:
+    _note_not_taken(options, observer)
+    told = call(run.read_manifest().run, Retry(names, not recorded), JOB_FILE_TIMEOUT)
+    requeued, where = set(told["requeued"]), f"{typed(run.path)}, which is running"
+    observer.note(f"requeued {several(len(requeued), 'job')} in {where}")
+    if changed := told["changed"]:
+        observer.note(f"changed in the job file, run as they are now: {listing(changed, 5)}")
+    if gone := told["gone"]:
+        observer.note(f"no longer in the job file, and not run: {listing(gone, 5)}")
+    ledger = replay(run.events)
+    _note_untouched(ledger, names, requeued.union(gone), observer)
+    return RunEnd(run, ledger, OK)
+
+
+def _preview(
+    run: RunDir,
+    names: tuple[str, ...] | None,
+    options: RunOptions,
+    observer: Observer,
+    recorded: bool,
+) -> None:
+    """Tell what a retry would put back into the live run, by the job file as it is now."""
+    ledger, manifest = replay(run.events), run.read_manifest()
+    options = as_before(options, manifest, ledger, observer)
+    plan = plan_again(run, manifest, options, recorded)
+    asked = resume_plan.retried(ledger, plan.jobs, names)
+    jobs = [job for job in plan.jobs if job.name in asked]
+    observer.planned(Preview(plan, jobs, pool_for(plan, jobs, options, manifest.run, observer)))
+
+
+def _note_untouched(
+    ledger: Ledger,
+    names: tuple[str, ...] | None,
+    taken: frozenset[str] | set[str],
+    observer: Observer,
+) -> None:
+    """Say of jobs that were named and are not retried why that is."""
+    for name in names or ():
+        if name not in taken:
+            state = ledger.jobs[name].state
+            observer.note(f"{name} is not retried: it has not failed ({state})")
+
+
+def _note_not_taken(options: RunOptions, observer: Observer) -> None:
+    """Say which options have no effect on a live run."""
+    if options.metrics_port is not None:
+        observer.note("--metrics-port changes nothing for a run that is alive already")
+    if words := options.choices.words():
+        text = f"{' '.join(words)}: not for a run that is alive already, as it was begun it goes on"
+        observer.note(text, urgent=True)
+
+
+# ── What a run keeps from one start to the next ─────────────────────────────────────────────────
+
+
+def as_before(
+    options: RunOptions, manifest: Manifest, ledger: Ledger, observer: Observer
+) -> RunOptions:
+    """Return the options of this start, with those that the run was begun with where none is given.
+
+    Notes what is kept. Raises UsageError if another engine is asked for while the run's engine
+    still has attempts.
+    """
+    changes = options.engine not in (None, manifest.engine)
+    if changes and (left := len(ledger.open_attempts())):
+        raise UsageError(
+            f"--engine {manifest.engine} still has {several(left, 'attempt')} of"
+            " this run: resume it without --engine, and change when they have ended"
+        )
+    local = manifest.engine == LOCAL and not changes
+    before = manifest.choices if local else manifest.choices.elsewhere()
+    options = replace(options, choices=options.choices.over(before))
+    options = with_engine(options, manifest.engine, () if changes else manifest.slurm)
+    if kept := [word for word in options.choices.words() if word in before.words()]:
+        observer.note(f"as before: {' '.join(kept)}")
+    if options.engine == LOCAL and ledger.simulated and options.choices.simulate is None:
+        cards = replace(options.choices, simulate=len(ledger.gpus))
+        return replace(options, choices=cards)
+    return options
+
+
+def _among(jobs: Sequence[Job], options: RunOptions, ledger: Ledger) -> set[str] | None:
+    """Return the names of the jobs that `--only` picks, and of those that they need; None: all.
+
+    Raises UsageError where it picks none.
+    """
+    if not options.choices.only:
+        return None
+    try:
+        return {job.name for job in with_needs(jobs, options.choices.only, ledger)}
+    except UsageError as error:
+        raise UsageError(f"{error}; --only '*' picks all of them") from None
+
+
+def note_left_out(
+    jobs: Sequence[Job],
+    names: Collection[str] | None,
+    ledger: Ledger,
+    options: RunOptions,
+    run: RunDir,
+    observer: Observer,
+) -> None:
+    """Say how many jobs of the file, yet to succeed, `--only` leaves out, and what runs them.
+
+    `names` are those of the jobs that it picks; None: all.
+    """
+    done = {record.name for record in ledger.jobs.values() if record.state == "succeeded"}
+    count = sum(job.name not in names and job.name not in done for job in jobs) if names else 0
+    if count:
+        words = " ".join(Choices(only=options.choices.only).words())
+        again = f"gpulaunch resume {shlex.quote(typed(run.path))} --only '*'"
+        text = f"{words} leaves out {several(count, 'job')} of the file; to run all: {again}"
+        observer.note(text)
+
+
+def by_state(counts: Mapping[JobState, int]) -> str:
+    """Return how many jobs are in which state: `2 cancelled, 1 failed`."""
+    return ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)

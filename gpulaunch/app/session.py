@@ -1,0 +1,343 @@
+"""One supervisor's turn at a run: everything opened in order, and closed whatever happens.
+
+control socket (the lock) ─▶ journal ─▶ Run ─▶ engine ─▶ Supervisor.serve ─▶ report ─▶ closed
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from gpulaunch import __version__
+from gpulaunch.app.answering import Answers, attended
+from gpulaunch.app.observer import Observer
+from gpulaunch.app.options import RunEnd, RunOptions
+from gpulaunch.app.rereading import Filed
+from gpulaunch.app.supervisor import STOPPING, Supervisor
+from gpulaunch.control import ControlServer
+from gpulaunch.core.events import Submitted
+from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.core.run import Run
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.local.engine import Local
+from gpulaunch.engines.pool import CardPool
+from gpulaunch.engines.protocol import Engine, Post
+from gpulaunch.errors import NO_CARDS, NoCardsError, NotRecordedError
+from gpulaunch.extras import require
+from gpulaunch.jobfile import Plan
+from gpulaunch.journal import manifest
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import now
+from gpulaunch.journal.finding import typed
+from gpulaunch.journal.joblog import JobLog, command_line, what_runs
+from gpulaunch.journal.recorder import Recorder
+from gpulaunch.journal.rundir import RUNS, RunDir
+from gpulaunch.loop import Loop
+from gpulaunch.notify.notifier import Notifier
+from gpulaunch.prometheus.port import Exporter
+from gpulaunch.views.terminal import View
+
+BREAKER = 10
+"""Fast failures alike in a row that stop a run, unless --breaker says otherwise."""
+
+QUEUE = 1000
+"""Attempts that an engine which queues by itself is handed at most, at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a supervisor needs to begin. `ledger` is the state that earlier epochs left, if any.
+
+    `left`: attempts without a recorded end. `filed`: the job file; None: the jobs are only in the
+    run's directory. `earlier`: how long jobs took in earlier runs of the file, in seconds by name.
+    """
+
+    run: RunDir
+    run_id: str
+    plan: Plan
+    pool: CardPool
+    options: RunOptions
+    submitted: Submitted
+    ledger: Ledger
+    left: Sequence[AttemptId] = ()
+    filed: Filed | None = None
+    earlier: Mapping[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Block the signals that stop a run until `supervise` handles them.
+
+    The run's directory is made in between.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Metrics:
+    """The port that `metrics_port` asks for, taken at once, and served until `close`.
+
+    Does nothing where none is asked for. Making one raises UsageError where the port cannot be
+    had, or what serves it is not installed. A context manager.
+    """
+
+    def __init__(self, options: RunOptions, observer: Observer) -> None:
+        self._observer = observer
+        self._port = options.metrics_port
+        if self._port is not None:
+            require("prometheus", "--metrics-port")
+        self._exporter = None if self._port is None else Exporter(self._port)
+
+    def announce(self) -> None:
+        if self._exporter is not None:
+            # Nobody can know a port that we chose.
+            self._observer.note(f"metrics at {self._exporter.address}", urgent=self._port == 0)
+
+    def start(self, session: Session) -> None:
+        """Serve a run that has a journal; a failure to serve does not stop the run."""
+        if self._exporter is None:
+            return
+        try:
+            self._exporter.start(session.run, session.earlier)
+        except OSError as error:
+            self._observer.note(f"the metrics are not served: {error.strerror or error}")
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._exporter is not None:
+            self._exporter.close()
+
+
+def run_to_its_end(
+    session: Session, server: ControlServer, journal: Journal, metrics: Metrics, observer: Observer
+) -> RunEnd:
+    """Drive the run to its end, have its report written, and return what it came to.
+
+    Raises NoCardsError where `wait` ran out, NotRecordedError where the run was stopped because it
+    could not be recorded.
+    """
+    ledger = session.ledger
+    observer.opened(journal.next, session.earlier)
+
+    def begun() -> None:
+        observer.begun()
+        metrics.start(session)
+
+    metrics.announce()
+    try:
+        unrecorded = supervise(session, server, journal, observer, begun)
+    finally:
+        observer.close(ledger)
+        metrics.close()
+    with attended(server, session.run, ledger):
+        _reported(ledger, session.run, observer)
+    if ledger.exit_status == NO_CARDS:
+        raise NoCardsError("no card came free in the time that --wait gave; nothing was started")
+    if unrecorded:
+        what_now = _what_now(session, journal)
+        raise NotRecordedError(
+            f"the run could not be recorded ({unrecorded}) and was stopped; {what_now}"
+        )
+    return RunEnd(session.run, ledger, ledger.exit_status)
+
+
+def _reported(ledger: Ledger, run: RunDir, observer: Observer) -> None:
+    """Tell of the end, and have the report written meanwhile; that never changes the end.
+
+    A run that started no job gets no report, nor one whose directory is gone.
+    """
+    if not run.holds_run or not any(job.attempts for job in ledger.jobs.values()):
+        observer.ended(run, ledger)
+        return
+    from gpulaunch.report.writing import Writing
+
+    writing = Writing(run)
+    try:
+        observer.ended(run, ledger)
+    finally:
+        observer.reported(run, writing.wait(STOPPING))
+
+
+def _what_now(session: Session, journal: Journal) -> str:
+    """Return how to go on after a run could not be recorded; a deleted one cannot be resumed."""
+    where = shlex.quote(typed(session.run.path))
+    if not journal.gone:
+        return f"make room there (df -h {where}), then: gpulaunch resume {where}"
+    again = f": {_start_again(session, session.filed)}" if session.filed else ""
+    gone = "" if session.run.path.is_dir() else f"its directory {where} is gone, and "
+    return f"{gone}nothing of it can be resumed; start again{again}"
+
+
+def _start_again(session: Session, filed: Filed) -> str:
+    """Return the command line that starts such a run afresh, in its own directory if possible."""
+    command = f"gpulaunch run {shlex.quote(typed(filed.file))}{session.options.words()}"
+    if session.run.path.parent.name == RUNS or os.path.lexists(session.run.events):
+        return command
+    return f"{command} --run-dir {shlex.quote(typed(session.run.path))}"
+
+
+def supervise(
+    session: Session,
+    server: ControlServer,
+    journal: Journal,
+    view: View,
+    begun: Callable[[], None],
+) -> str:
+    """Run to the end; return why the run could not be recorded, "" where it was.
+
+    The ledger then holds the run's outcome. `begun` is called once the run is being recorded.
+    Signals that stop a run may be blocked by the caller (`held_signals`); they are handled from
+    here on, where this is the main thread: in another, they are its own affair.
+    """
+    with ExitStack() as stack:
+        loop = Loop()
+        stack.callback(loop.close)
+        opened, at = _opened(session), now()
+        ledger = session.ledger
+        ledger.apply(opened, at)
+        run = _run(session, ledger)
+        joblog = JobLog(session.run.joblog, partial(_command, run))
+        stack.callback(joblog.close)
+        recorder = Recorder(session.run, journal, joblog, ledger)
+        stack.callback(recorder.clear_ends)
+        recorder.append([(opened, at)])
+        view.see(opened, at, ledger)
+        begun()
+        teller = _teller(session, ledger, loop, lambda text: supervisor.note(None, text))
+        stack.callback(teller.close)
+        shown = _TeeView(view, teller) if session.plan.notify else view
+        supervisor = Supervisor(run, recorder, shown, loop, now, session.options.wait)
+        if threading.current_thread() is threading.main_thread():
+            heard = _signals(session.options.detached)
+            loop.on_signals(heard, _signal_handler(supervisor, teller))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
+        stack.callback(engine.close)
+        answers = Answers(session.run, session.pool, session.filed, supervisor, run, loop)
+        answers.serve(server)
+        supervisor.serve(engine, session.submitted, session.left, teller.farewell)
+        return supervisor.unrecorded
+
+
+def _run(session: Session, ledger: Ledger) -> Run:
+    choices = session.options.choices
+    breaker = BREAKER if choices.breaker is None else choices.breaker
+    return Run(
+        session.pool.gpus,
+        limit=session.pool.limit,
+        cpus=session.pool.machine.cpus,
+        limits=session.plan.limits,
+        fail_fast=bool(choices.fail_fast),
+        max_failures=choices.max_failures or None,
+        breaker=breaker or None,
+        patient=session.options.watched,
+        pinned=choices.pin != "warn",
+        ledger=ledger,
+        queue=QUEUE if session.pool.engine == "slurm" else None,
+        ahead=True,
+    )
+
+
+def _engine(session: Session, context: RunContext, loop: Loop, post: Post) -> Engine:
+    if session.pool.engine == "slurm":
+        from gpulaunch.engines.slurm.engine import SlurmEngine
+        from gpulaunch.engines.slurm.settings import Settings
+
+        return SlurmEngine(context, Settings.of(session.options.slurm, os.environ), loop, post)
+    return Local(context, session.pool, loop, post)
+
+
+def _opened(session: Session) -> RunOpened:
+    return RunOpened(
+        run=session.run_id,
+        name=session.plan.name,
+        epoch=session.ledger.epoch + 1,
+        version=__version__,
+        host=manifest.hostname(),
+        boot=manifest.boot_id(),
+        pid=os.getpid(),
+        gpus=session.pool.gpus,
+        simulated=session.pool.simulated,
+        limit=session.pool.limit,
+        engine=session.pool.engine,
+    )
+
+
+def _command(run: Run, name: str) -> str:
+    job = run.job(name)
+    return "" if job is None else command_line(what_runs(job))
+
+
+class _TeeView:
+    """Passes each fact to the view and to the notifier."""
+
+    def __init__(self, view: View, teller: Notifier) -> None:
+        self._teller = teller
+        self._view = view
+        self.tick = view.tick
+        self.next_tick = view.next_tick
+        self.close = view.close
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self._view.see(fact, at, ledger)
+        self._teller.see(fact, at, ledger)
+
+
+def _teller(session: Session, ledger: Ledger, loop: Loop, note: Callable[[str], None]) -> Notifier:
+    return Notifier(
+        session.plan.notify,
+        ledger,
+        loop,
+        directory=session.run.path,
+        base=session.plan.base,
+        environ=os.environ,
+        note=note,
+        clock=now,
+    )
+
+
+def _signal_handler(supervisor: Supervisor, teller: Notifier) -> Callable[[int], None]:
+    def hear(number: int) -> None:
+        if teller.waiting:
+            teller.give_up(f"{STOPPING[signal.Signals(number)]} came first")
+        else:
+            supervisor.on_signal(number)
+
+    return hear
+
+
+def _context(session: Session, ledger: Ledger, supervisor: Supervisor) -> RunContext:
+    return RunContext(
+        run=session.run,
+        run_id=session.run_id,
+        epoch=ledger.epoch,
+        machine=session.pool.machine,
+        base=dict(os.environ),
+        force_uuid=session.pool.style == "uuid",
+        warn=supervisor.note,
+    )
+
+
+def _signals(detached: bool) -> list[signal.Signals]:
+    """Return the signals that stop the run, without ignored ones (nohup, `&` in a script).
+
+    A detached run does not stop at SIGHUP.
+    """
+    heard = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    return [number for number in heard if not (detached and number == signal.SIGHUP)]

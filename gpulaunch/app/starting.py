@@ -1,0 +1,211 @@
+"""Starts runs: a job file's, or those of a plan made otherwise (`map`).
+
+job file ─▶ plan ─▶ pool ─▶ run directory ─▶ session.run_to_its_end ─▶ RunEnd
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from gpulaunch.app import resuming
+from gpulaunch.app.checks import (
+    all_told,
+    looking_at,
+    looking_for,
+    pool_for,
+    require_programs,
+    runs_before,
+    warn_of,
+    warn_of_telling,
+)
+from gpulaunch.app.lookup import alive_of, with_needs
+from gpulaunch.app.observer import NOBODY, Observer, Preview
+from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
+from gpulaunch.app.rereading import Filed
+from gpulaunch.app.session import Metrics, Session, held_signals, run_to_its_end
+from gpulaunch.control import ControlServer
+from gpulaunch.core.events import Submitted
+from gpulaunch.core.expected import expect
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.files import replace as replace_file
+from gpulaunch.jobfile import Plan, load
+from gpulaunch.jobfile.overrides import as_chosen
+from gpulaunch.journal import manifest as manifests
+from gpulaunch.journal.append import Journal
+from gpulaunch.journal.codec import iso, now
+from gpulaunch.journal.earlier import durations_of
+from gpulaunch.journal.finding import counts, newest_around, newest_of, typed, working_directory
+from gpulaunch.journal.liveness import state_of
+from gpulaunch.journal.read import replay
+from gpulaunch.journal.rundir import RunDir, new_run_id
+from gpulaunch.journal.unstarted import make_way
+
+
+def run(
+    job_file: str | os.PathLike[str],
+    options: RunOptions = DEFAULTS,
+    observer: Observer = NOBODY,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    new: bool = False,
+    go_on: bool = False,
+) -> RunEnd:
+    """Run a job file to its end, as `gpulaunch run` does, and return what it came to.
+
+    `run_dir`: where the run is kept, below gpulaunch-runs in the working directory otherwise.
+    `new`: whatever became of the last run of the file; `go_on`: with that run, if there is one.
+
+    In the main thread SIGINT, SIGTERM and SIGHUP stop the run meanwhile, each unless it is ignored:
+    jobs are ended, the run is closed, and the status is 130, 143 or 129.
+
+    Raises UnfinishedRunError where the last run of the file has more to do, JobFileError with every
+    mistake of the file, NoCardsError, NotRecordedError, or UsageError.
+    """
+    file, kept = Path(job_file), None if run_dir is None else Path(run_dir)
+    if go_on and (last := _last(file, kept, observer)) is not None:
+        return resuming.resume(last.path, options, observer)
+    look = looking_for(options.engine)
+    plan = load(file, environ=os.environ, per_gpu=options.choices.per_gpu, look=look)
+    beside = []
+    if not (new or kept):
+        beside = [refuse_unfinished(file, options), alive_elsewhere(file)]
+    return start(plan, file, options, observer, kept, beside)
+
+
+def start(
+    plan: Plan,
+    job_file: Path | None,
+    options: RunOptions,
+    observer: Observer,
+    run_dir: Path | None = None,
+    beside: Sequence[str] = (),
+) -> RunEnd:
+    """Run a plan for the first time; return what it came to. Raises as `run` does.
+
+    `beside`: notes about other runs of the file, made once it is certain that this one starts.
+    """
+    options = with_engine(options)
+    plan = as_chosen(plan, options.choices.explain, options.choices.preload)
+    digests = {job.name: job.digest for job in plan.jobs}
+    earlier = durations_of(runs_before(job_file), digests)
+    plan = replace(plan, jobs=expect(plan.jobs, earlier))
+    when = datetime.now().astimezone()
+    run_id = new_run_id(when)
+    with looking_at(plan) as looking:
+        found = warn_of(plan, observer)
+        jobs = with_needs(plan.jobs, options.choices.only, Ledger())
+        pool, _ = all_told(
+            lambda: pool_for(plan, jobs, options, run_id, observer),
+            lambda: warn_of_telling(plan, looking, observer),
+        )
+    observer.planned(Preview(plan, jobs, pool, found))
+    require_programs(pool)
+    with Metrics(options, observer) as metrics, held_signals():
+        if run_dir is not None:
+            make_way(RunDir(run_dir))
+        kept = RunDir.create(working_directory(), plan.name, when, run_dir)
+        for text in filter(None, beside):
+            observer.note(text)
+        observer.note(f"{pool.echo}; run directory {typed(kept.path)}")
+        names = {job.name for job in jobs}
+        resuming.note_left_out(plan.jobs, names, Ledger(), options, kept, observer)
+        filed = Filed(job_file.absolute(), options.choices) if job_file else None
+        submitted = Submitted(tuple(jobs))
+        session = Session(
+            kept, run_id, plan, pool, options, submitted, Ledger(), filed=filed, earlier=earlier
+        )
+        observer.created(kept)
+        with ControlServer(run_id) as server, closing(Journal.create(kept)) as journal:
+            _describe(session, job_file)
+            return run_to_its_end(session, server, journal, metrics, observer)
+
+
+def _describe(session: Session, job_file: Path | None) -> None:
+    """Write the job file as it was read, and the manifest, into the run directory."""
+    replace_file(session.run.next_jobs_file(), session.plan.text)
+    manifest = manifests.collect(
+        session.run_id,
+        session.plan.name,
+        started=iso(now().utc),
+        command=sys.argv,
+        job_file=job_file,
+        gpus=session.pool.gpus,
+        driver=session.pool.driver,
+        engine=session.pool.engine,
+        slurm=session.options.slurm,
+        choices=session.options.choices,
+    )
+    manifests.write(session.run.manifest, manifest)
+
+
+def _last(job_file: Path, run_dir: Path | None, observer: Observer) -> RunDir | None:
+    """Return the run that `go_on` goes on with; note its name if it was not begun here.
+
+    It is found as `resume JOBS` finds it: cron and Makefiles start in other directories than
+    people do.
+    """
+    if run_dir:
+        named = RunDir(run_dir)
+        return named if named.holds_run and counts(named) else None
+    cwd = working_directory()
+    if last := newest_of(job_file, cwd):
+        return last
+    if last := newest_around(Path(os.path.realpath(job_file)), cwd):
+        observer.note(f"goes on with {typed(last.path)}, which was not begun here")
+    return last
+
+
+def refuse_unfinished(job_file: Path, options: RunOptions) -> str:
+    """Raise UnfinishedRunError if the newest run of this file has more to do.
+
+    Returns a line about the newest run if it is over and some of its jobs failed; else "".
+    """
+    newest = newest_of(job_file, working_directory())
+    if newest is None:
+        return ""
+    state = state_of(newest)
+    if state in ("succeeded", "failed"):
+        return _what_stands(newest, job_file) if state == "failed" else ""
+    where, again = typed(newest.path), f"gpulaunch run --new {shlex.quote(str(job_file))}"
+    again += options.words()
+    if state == "running":
+        text = f"a run of this file is alive: {where}\n  watch it:     gpulaunch status {where}"
+    else:
+        text = f"the last run of this file was {state}: {where}"
+        text += f"\n  go on with it: gpulaunch resume {where}"
+    raise UnfinishedRunError(f"{text}\n  start afresh: {again}")
+
+
+def alive_elsewhere(job_file: Path) -> str:
+    """Return a line about live runs of this file in other directories; else "".
+
+    They are no reason to refuse: the same list may well be meant to run twice.
+    """
+    alive = [shlex.quote(typed(run.path)) for run in alive_of(job_file)]
+    if not alive:
+        return ""
+    many = "a run of this file is" if len(alive) == 1 else f"{len(alive)} runs of this file are"
+    return f"{many} alive already: {', '.join(alive)}; another one starts beside"
+
+
+def _what_stands(run: RunDir, job_file: Path) -> str:
+    """Return how that run ended, and how to go on with it instead of starting afresh."""
+    try:
+        counted = replay(run.events, faults=[]).counts
+    except UsageError:
+        return ""  # its journal cannot be read, which is no reason against another run
+    where = typed(run.path)
+    text = f"starting all jobs anew; in the last run of this file ({where}): "
+    text += resuming.by_state(counted)
+    if counted["failed"]:
+        text += f"\n  only what failed:       gpulaunch retry {shlex.quote(where)}"
+    text += "\n  what has not succeeded: gpulaunch run --continue "
+    return text + shlex.quote(str(job_file))

@@ -1,0 +1,105 @@
+"""The terminal as a run's observer: the only place of a run that prints, forks away, or exits."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from gpulaunch.app.observer import Observer, Preview
+from gpulaunch.cli.detach import Detached, detach
+from gpulaunch.cli.output import (
+    JsonView,
+    echo_plan,
+    say,
+    show_summary,
+    stderr_console,
+)
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import Instant
+from gpulaunch.journal.finding import typed
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.views.terminal import SilentView, View
+
+
+class Terminal(Observer):
+    """Shows a run as its options ask for it.
+
+    `options` are those of the command line: quiet, no_progress, as_json, detach, dry_run.
+    """
+
+    _detached: Detached.Child | None = None
+    _view: View = SilentView()
+
+    def __init__(self, options: Mapping[str, Any] = {}) -> None:
+        self.quiet = bool(options.get("quiet"))
+        self.preview_only = bool(options.get("dry_run"))
+        self._lines = bool(options.get("no_progress"))
+        self._json = bool(options.get("as_json"))
+        self._detach = bool(options.get("detach"))
+
+    def note(self, text: str, urgent: bool = False) -> None:
+        if urgent or not self.quiet:
+            say(text)
+
+    def warn(self, text: str) -> None:
+        click.echo(f"warning: {text}", err=True)
+
+    def planned(self, preview: Preview) -> None:
+        if self.preview_only:
+            echo_plan(preview, self._json)
+            raise click.exceptions.Exit(0)
+
+    def created(self, run: RunDir) -> None:
+        if not self._detach or self.preview_only:
+            return
+        side = detach(run.path / "supervisor.log")
+        if isinstance(side, Detached.Parent):
+            click.echo(run.path)
+            raise click.exceptions.Exit(side.status)
+        self._detached = side
+
+    def opened(self, event: int, earlier: Mapping[str, float]) -> None:
+        from gpulaunch.views.choose import choose_view
+
+        if self._json:
+            self._view = JsonView(sys.stdout, event)
+            return
+        # Detached, standard error is about to become a file: no display that redraws, no colours.
+        environ = {**os.environ, "NO_COLOR": "1"} if self._detach else os.environ
+        lines = self._lines or self._detach
+        self._view = choose_view(sys.stderr, environ, self.quiet, lines, earlier=earlier)
+
+    def begun(self) -> None:
+        if self._detached is not None:
+            self._detached.begun()
+
+    def see(self, fact: Fact, at: Instant, ledger: Ledger) -> None:
+        self._view.see(fact, at, ledger)
+
+    def tick(self, now: Instant, ledger: Ledger) -> None:
+        self._view.tick(now, ledger)
+
+    def next_tick(self, now: Instant) -> float | None:
+        return self._view.next_tick(now)
+
+    def close(self, ledger: Ledger) -> None:
+        self._view.close(ledger)
+
+    def ended(self, run: RunDir, ledger: Ledger) -> None:
+        if not self._json:
+            show_summary(ledger, run)
+
+    def reported(self, run: RunDir, why: str) -> None:
+        if why:
+            again = f"gpulaunch report {shlex.quote(typed(run.path))}"
+            self.note(f"the report could not be written: {why}; once more: {again}")
+        elif not self.quiet and not self._json:
+            from gpulaunch.views.ending import print_report
+
+            print_report(stderr_console(), typed(run.report))
