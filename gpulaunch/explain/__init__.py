@@ -1,6 +1,6 @@
 """Reports on uncaught device errors, for jobs with `explain: true`.
 
-Owns what is put into such a job's environment; `inject/` and `report.py` run in the job's own
+Owns what is put into such a job's environment; `inject/` and `report/` run in the job's own
 interpreters and import nothing of the package. Never imports torch.
 
 The directory is named by its absolute path inside the installed package, editable or not. A

@@ -29,6 +29,6 @@ def explain(error: BaseException | None = None) -> str:
         raise ValueError("explain() wants an error: call it inside `except`, or pass the error")
     if isinstance(error, (DeviceMismatchError, ExportedProgramError)):
         return str(error)
-    from gpulaunch.explain.report import report
+    from gpulaunch.explain.report.main import report
 
     return str(report(type(error), error, error.__traceback__))

@@ -559,6 +559,6 @@ def test_a_report_that_fails_changes_nothing(place: Place, python: str, broken: 
     source = Path(INJECT, "sitecustomize.py").read_text()
     folder = place.file("copy/inject/sitecustomize.py", source).parent
     if broken is not None:
-        place.file("copy/report.py", broken)
+        place.file("copy/report/main.py", broken)
     place.file("p.py", f"import torch\n{MIXING}\n")
     assert place.both([python, "p.py"], inject=str(folder)) == ()

@@ -5,8 +5,8 @@ imports this file at start-up, where it would have imported a `sitecustomize` of
 itself out again (sys.path, sys.modules, the importer's cache), leaves the hooks described below,
 and imports the program's own `sitecustomize`: the next one on the path, with its errors, or none.
 
-Nothing else happens until an error is uncaught. Then, if torch is imported, `../report.py` is
-executed, and its report goes to sys.stderr after the traceback:
+Nothing else happens until an error is uncaught. Then, if torch is imported, `../report` is loaded,
+and its report goes to sys.stderr after the traceback:
 
 - sys.excepthook and sys.__excepthook__ are one function, which calls the interpreter's own: a
   program that asks `sys.excepthook is sys.__excepthook__` hears yes, as ever, and one that sets its
@@ -45,7 +45,8 @@ if False:  # For the type checker: typing is not imported here.
     from typing import Any  # noqa: F401
 
 FOLDER = os.path.dirname(__file__)
-REPORT = os.path.join(os.path.dirname(FOLDER), "report.py")
+REPORT = os.path.join(os.path.dirname(FOLDER), "report")
+NAME = "gpulaunch_report"
 MAX_FILES = 20
 SMALL_STACK = 1 << 19
 
@@ -116,13 +117,30 @@ def explain(error, traceback):
         if len(times) == MAX_FILES:
             return  # A server whose threads fail one after another.
         times.append(True)
-        # Outside sys.modules, and without a .pyc beside a file that is not the program's.
-        names = {"__name__": "gpulaunch_explain_report"}  # type: dict[str, Any]
-        with open(REPORT, "rb") as file:
-            exec(compile(file.read(), REPORT, "exec", 0, True), names)
-        names["tell"](error, traceback)
+        loaded()(error, traceback)
     except BaseException:
         pass
+
+
+def loaded():
+    # type: () -> Any
+    """Import the report's package under a name of its own, and let the program find nothing of it.
+
+    Neither `gpulaunch` nor the directory that holds it is ever to be imported from here, and no
+    .pyc is written beside files that are not the program's.
+    """
+    written = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        package = sys.modules[NAME] = type(sys)(NAME)
+        package.__path__ = [REPORT]
+        __import__(NAME + ".main")
+        return sys.modules[NAME + ".main"].tell
+    finally:
+        sys.dont_write_bytecode = written
+        for name in [n for n in sys.modules if n == NAME or n.startswith(NAME + ".")]:
+            del sys.modules[name]
+        sys.path_importer_cache.pop(REPORT, None)
 
 
 def last():

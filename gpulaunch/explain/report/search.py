@@ -1,0 +1,224 @@
+"""Finds the tensors that a frame's variables lead to, without touching them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .limits import DEPTH, OBJECTS, PER_CONTAINER
+from .objects import attributes, is_code_type, mro, of, slots
+from .tensors import NamedTensor, Torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+NUMBERED = re.compile(r"(?:cuda|hip|xpu|npu|hpu):(\d+)\Z")
+
+INDEXES = re.compile(
+    r"(?i)(?:(?:execution|output|main|target|current|local|global)_)?"
+    r"(?:device|gpu|cuda|rank)(?:_?(?:id|idx|index|no))?\Z"
+)
+
+# Objects of these are not opened: they hold no tensors, or a great deal beside.
+STRANGERS = (
+    "numpy jax jaxlib tensorflow cupy pandas scipy polars pyarrow mxnet paddle builtins io os re "
+    "threading _thread socket logging asyncio pathlib subprocess multiprocessing concurrent "
+    "datetime decimal types typing abc enum weakref ctypes select queue tqdm rich"
+)
+
+PLAIN = (type(None), bool, complex, float, bytes, bytearray, type, range, slice)
+
+# What an object is to a look, by the first of its bases that says so.
+SORTS: list[tuple[str, type]] = [
+    *(("plain", kind) for kind in PLAIN),
+    ("text", str), ("number", int), ("dict", dict), ("tuple", tuple), ("list", list),
+    ("deque", deque), ("set", set), ("frozenset", frozenset),
+]  # fmt: skip
+
+NAMED = {
+    "functools.partial": "partial",
+    "collections.UserDict": "data",
+    "collections.UserList": "data",
+}
+
+ITERATORS: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple.__iter__,
+    "list": list.__iter__,
+    "deque": deque.__iter__,
+    "set": set.__iter__,
+    "frozenset": frozenset.__iter__,
+}
+
+
+class FrameSearch:
+    """One look at a frame's variables, breadth first, so that the shortest path names a tensor."""
+
+    def __init__(self, torch: Torch, until: float, objects: int = OBJECTS) -> None:
+        self.torch = torch
+        self.until = until
+        self.left = objects
+        self.tensors: list[NamedTensor] = []
+        self.devices: list[tuple[str, str]] = []
+        self.cut = False
+        self.met: set[int] = set()
+        self.queue: deque[tuple[Any, str, str, int, Any, str]] = deque()
+        self.sorts: dict[int, str] = {}
+
+    def sort(self, kind: type) -> str:
+        """What objects of a type are to a look; types are compared by identity alone."""
+        known = self.sorts.get(id(kind))
+        if known is None:
+            known = self.sorts[id(kind)] = self.torch.sort(kind) or sort_of(kind)
+        return known
+
+    def at(self, roots: Iterable[tuple[str, Any]]) -> FrameSearch:
+        for name, value in roots:
+            self.queue.append((value, name, "plain", 0, None, ""))
+        while self.queue:
+            self.left -= 1
+            if self.left < 0 or (self.left % 64 == 0 and time.monotonic() > self.until):
+                self.cut = True
+                break
+            try:
+                self.one(*self.queue.popleft())
+            except Exception:
+                continue  # One strange object hides only itself.
+        return self
+
+    def one(self, obj: Any, path: str, role: str, depth: int, owner: Any, where: str) -> None:
+        sort = self.sort(type(obj))
+        if sort in ("text", "number"):
+            self.named(obj, path, sort)
+            return
+        if sort in ("plain", "stranger") or id(obj) in self.met:
+            return
+        self.met.add(id(obj))
+        if sort == "tensor":
+            self.tensors.append(self.seen(obj, path, role, owner, where))
+        elif sort == "generator":
+            self.tensors.append(
+                NamedTensor(path, str(obj.device), "", "", "generator", id(obj), False, 0, None, "")
+            )
+        elif sort == "device":
+            self.devices.append((path, str(obj)))
+        elif sort == "module":
+            self.open_module(obj, path, role, depth + 1)
+        elif depth < DEPTH:
+            for name, value in self.open(obj, path, sort):
+                self.queue.append((value, name, role, depth + 1, owner, where))
+
+    def named(self, obj: Any, path: str, sort: str) -> None:
+        """Devices that are spelt out: 'cuda:3', or 3 under a name like local_rank."""
+        if sort == "text":
+            if type(obj) is str and NUMBERED.match(obj):
+                self.devices.append((path, repr(obj)))
+        elif type(obj) is int and INDEXES.match(re.split(r"[.\[]", path)[-1]):
+            self.devices.append((path, str(obj)))
+
+    def seen(self, obj: Any, path: str, role: str, owner: Any, where: str) -> NamedTensor:
+        def read(attribute: str) -> Any:
+            try:
+                return getattr(obj, attribute)
+            except Exception:
+                return None
+
+        guard = self.torch.quietly() if self.torch.quietly else None
+        if guard is not None:
+            guard.__enter__()
+        try:
+            shape, dtype, device = read("shape"), read("dtype"), read("device")
+        finally:
+            if guard is not None:
+                guard.__exit__(None, None, None)
+        if role == "plain" and any(base is self.torch.parameter for base in mro(type(obj))):
+            role = "parameter"
+        sizes = tuple(shape) if shape is not None else None
+        size = getattr(dtype, "itemsize", 0) or 0
+        for side in sizes or ():
+            size = size * side if type(side) is int else 0
+        return NamedTensor(
+            path,
+            str(device),
+            "(?)" if sizes is None else "(" + ", ".join(map(str, sizes)) + ")",
+            str(dtype).replace("torch.", ""),
+            role,
+            id(obj),
+            sizes == (),
+            size,
+            owner,
+            where,
+        )
+
+    def open(self, obj: Any, path: str, sort: str) -> Iterator[tuple[str, Any]]:
+        """What is in an object, by the expression that reaches it."""
+        if sort == "dict":
+            for n, (k, v) in self.first(dict.items(obj)):
+                yield f"{path}[{key(k, n)}]", v
+        elif sort in ITERATORS:
+            fields: Any = of(type(obj), "__dict__").get("_fields") if sort == "tuple" else ()
+            form = "{{{}}}" if "set" in sort else "[{}]"
+            for n, v in self.first(ITERATORS[sort](obj)):
+                named = isinstance(fields, tuple) and n < len(fields)
+                yield path + (f".{fields[n]}" if named else form.format(n)), v
+        elif sort == "partial":
+            yield f"{path}.args", obj.args
+            yield f"{path}.keywords", obj.keywords
+        elif sort == "data":
+            yield path, attributes(obj).get("data")  # Also Hugging Face's BatchEncoding.
+        else:
+            for name, value in itertools.chain(list(attributes(obj).items()), slots(obj)):
+                # An optimiser's groups are the model's own parameters once more.
+                if name != "param_groups":
+                    yield f"{path}.{name}", value
+
+    def first(self, items: Iterable[Any], most: int = PER_CONTAINER) -> list[tuple[int, Any]]:
+        """The first ones, taken in one step: another thread's change cannot come between."""
+        found = list(enumerate(itertools.islice(items, most + 1)))
+        self.cut = self.cut or len(found) > most
+        return found[:most]
+
+    def open_module(self, obj: Any, path: str, role: str, depth: int) -> None:
+        own = attributes(obj)
+        hidden = "hidden" if role in ("attribute", "hidden") else "parameter"
+        for group, as_role in (("_parameters", hidden), ("_buffers", "buffer")):
+            if isinstance(own.get(group), dict):
+                as_role = "hidden" if hidden == "hidden" else as_role
+                for _, (name, value) in self.first(dict.items(own[group])):
+                    self.queue.append((value, f"{path}.{name}", as_role, depth, obj, path))
+        if isinstance(own.get("_modules"), dict):
+            below = "hidden" if hidden == "hidden" else "plain"
+            for _, (name, value) in self.first(dict.items(own["_modules"]), 4096):
+                self.queue.append((value, child(path, name), below, 0, obj, path))
+        for name, value in list(own.items())[:PER_CONTAINER]:
+            if name not in ("_parameters", "_buffers", "_modules") and "_hooks" not in name:
+                self.queue.append((value, f"{path}.{name}", "attribute", depth, obj, path))
+
+
+def sort_of(kind: type) -> str:
+    """What objects of a type that is not torch's are to a look."""
+    bases = mro(kind)
+    for base in bases:
+        for sort, other in SORTS:
+            if base is other:
+                return sort
+        sort = NAMED.get(f"{of(base, '__module__')}.{of(base, '__name__')}", "")
+        if sort:
+            return sort
+    stranger = str(of(kind, "__module__")).split(".", 1)[0] in STRANGERS.split()
+    return "stranger" if stranger or is_code_type(kind) else "object"
+
+
+def key(value: Any, number: int) -> str:
+    if type(value) is str:
+        return repr(value[:40])
+    return repr(value) if type(value) in (int, bool, float) else f"#{number}"
+
+
+def child(path: str, name: Any) -> str:
+    name = str(name)
+    if name.isdigit():
+        return f"{path}[{name}]"
+    return f"{path}.{name}" if name.isidentifier() else f"{path}._modules[{name!r}]"

@@ -1,0 +1,113 @@
+"""What may be said of a tensor, and of many."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .objects import mro
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class NamedTensor(NamedTuple):
+    """A tensor or generator: the expression that reaches it and what may be said of it.
+
+    `role`: parameter, buffer, attribute (of a module, which `.to()` passes by), hidden (in a module
+    that its parent does not know of), generator or plain. `owner` is the module that holds it.
+    """
+
+    path: str
+    device: str
+    shape: str
+    dtype: str
+    role: str
+    key: int
+    zero_dim: bool
+    size: int
+    owner: Any
+    owner_path: str
+
+    @property
+    def name(self) -> str:
+        """The attribute's name in its owner."""
+        rest = self.path[len(self.owner_path) :].lstrip(".")
+        return re.split(r"[.\[]", rest, maxsplit=1)[0]
+
+
+class Torch:
+    """The program's torch, or nothing: its classes, by plain look-up."""
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        names = vars(torch) if torch is not None else {}
+        nn = names.get("nn")
+        self.there = torch is not None
+        self.tensor = names.get("Tensor")
+        self.generator = names.get("Generator")
+        self.device = names.get("device")
+        self.module = getattr(nn, "__dict__", {}).get("Module")
+        self.parameter = getattr(nn, "__dict__", {}).get("Parameter")
+        self.version = str(names.get("__version__", ""))
+        version = names.get("version")
+        builds = getattr(version, "__dict__", {})
+        self.cuda = builds.get("cuda") or builds.get("hip")
+        # Reading `.shape` of a subclass would run its `__torch_function__`, and so the program.
+        core = getattr(names.get("_C"), "__dict__", {})
+        self.quietly: Callable[[], Any] | None = core.get("DisableTorchFunction")
+
+    def sort(self, kind: type) -> str:
+        """What objects of a type are to a look; '' where torch does not say."""
+        sorts = {
+            "tensor": self.tensor,
+            "module": self.module,
+            "generator": self.generator,
+            "device": self.device,
+        }
+        for base in mro(kind):
+            for sort, other in sorts.items():
+                if base is other:
+                    return sort
+        return ""
+
+
+def grouped(tensors: list[NamedTensor]) -> list[tuple[str, list[NamedTensor]]]:
+    """Tensors by the variable that they are reached from, in order."""
+    groups: dict[str, list[NamedTensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(re.split(r"[.\[{]", tensor.path, maxsplit=1)[0], []).append(tensor)
+    return list(groups.items())
+
+
+def by_owner(tensors: list[NamedTensor]) -> list[list[NamedTensor]]:
+    groups: dict[int, list[NamedTensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(id(tensor.owner), []).append(tensor)
+    return list(groups.values())
+
+
+def most_common(values: Iterable[str]) -> str:
+    numbers = tally(values)
+    return max(numbers, key=lambda value: numbers[value])
+
+
+def tally(values: Iterable[str]) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for value in values:
+        numbers[value] = numbers.get(value, 0) + 1
+    return numbers
+
+
+def counts(tensors: list[NamedTensor]) -> str:
+    numbers = tally(tensor.device for tensor in tensors)
+    ordered = sorted(numbers.items(), key=lambda item: -item[1])
+    return ", ".join(f"{n:,} tensor{'s' * (n > 1)} on {d}" for d, n in ordered)
+
+
+def described(tensor: NamedTensor, width: int) -> str:
+    roles = {"attribute": "plain attribute", "hidden": "in a plain container", "plain": ""}
+    what = roles.get(tensor.role, tensor.role)
+    place = f"{tensor.path:<{width}}  {tensor.device:<7}"
+    return f"{place} {tensor.shape} {tensor.dtype}  {what}".strip()

@@ -1,0 +1,118 @@
+"""The words of the report: where it happened, what every frame held, what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .advice import Advice
+from .frames import TracebackStep, short
+from .limits import FRAMES, LINES, OBJECTS, PER_CONTAINER, PER_FRAME, SECONDS, WIDTH
+from .messages import LOADED, MEMORY, NO_GPU, ORDINAL, summary
+from .tensors import NamedTensor, counts, described, grouped, most_common
+from .verdict import DeviceErrorEvidence, FailingLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+HEAD = "gpulaunch explain:"
+
+
+class ReportLines:
+    """The lines of a report on what was found."""
+
+    def __init__(self, found: DeviceErrorEvidence) -> None:
+        self.found = found
+
+    def lines(self) -> Iterator[str]:
+        kind, text = type(self.found.error).__name__, summary(self.found.text)
+        yield f"{HEAD} {text}" if text.startswith(kind + ":") else f"{HEAD} {kind}: {text}"
+        yield from self.elsewhere()
+        if self.found.where is not None:
+            yield from self.place(self.found.where, self.found.line, "where")
+            inner = self.found.inner
+            held = self.found.inner_line and (
+                self.found.inner_line.tensors or self.found.inner_line.devices
+            )
+            if inner is not None and inner.frame is not self.found.where.frame and held:
+                yield from self.place(inner, self.found.inner_line, "inside")
+        yield from Advice(self.found).lines()
+        yield from self.others()
+        if self.found.cut:
+            yield (
+                f"  not everything was looked at: {PER_CONTAINER} entries of a container, "
+                f"{OBJECTS:,} objects of a frame, {SECONDS:g} seconds"
+            )
+        yield f"{HEAD} end of the report"
+
+    def elsewhere(self) -> Iterator[str]:
+        place = self.found.elsewhere
+        if place is None:
+            return
+        if "from user code" in self.found.whole:
+            yield "  torch.compile was at:"
+        else:
+            yield "  it happened in another process or thread, whose variables are gone; there:"
+        yield f"    {short(place.file)}:{place.line}, in {place.function}: {place.source}"
+
+    def place(self, step: TracebackStep, line: FailingLine | None, word: str) -> Iterator[str]:
+        yield f"  {word}: {short(step.file)}:{step.line}, in {step.function}"
+        text = self.found.source.text(step)
+        if text:
+            yield f"      {text}"
+        if line and line.tensors:
+            yield "    on that line:"
+            yield from self.table(line.tensors)
+        if line and self.found.kind in (ORDINAL, LOADED, NO_GPU):
+            for path, value in line.devices[:PER_FRAME]:
+                yield f"      {path} = {value}" if path else f"      {value}"
+
+    def table(self, tensors: list[NamedTensor]) -> Iterator[str]:
+        """Tensors by line; a module of many as a count by device and the odd ones."""
+        odd = {t.key for t in self.found.odd}
+        width = min(40, max((len(t.path) for t in tensors), default=0))
+        for root, group in grouped(tensors):
+            marked = [t for t in group if t.key in odd]
+            shown = group
+            if len(group) > PER_FRAME:
+                yield f"      {root}: {counts(group)}"
+                common = most_common(t.device for t in group)
+                shown = [t for t in group if t.device != common]
+                if self.found.kind == MEMORY:
+                    shown = sorted(group, key=lambda t: -t.size)[:PER_FRAME]
+            shown = sorted(shown, key=lambda t: t.key not in odd) if marked else shown
+            for tensor in shown[:PER_FRAME]:
+                mark = "   <-- odd" if tensor.key in odd else ""
+                yield "      " + described(tensor, width) + mark
+            if len(shown) > PER_FRAME:
+                yield f"      ... and {len(shown) - PER_FRAME:,} more of {root}"
+
+    def others(self) -> Iterator[str]:
+        """What every frame held, the user's first; of a library's, what was not shown before."""
+        told: list[tuple[TracebackStep, list[NamedTensor]]] = []
+        met: set[int] = set()
+        for step in self.found.users[::-1] + [
+            s for s in self.found.way[::-1] if s not in self.found.users
+        ]:
+            tensors = self.found.looks[id(step.frame)].tensors
+            if step not in self.found.users:
+                tensors = [t for t in tensors if t.key not in met]
+            met.update(t.key for t in tensors)
+            if tensors:
+                told.append((step, tensors))
+        if told:
+            yield "  every frame's tensors, from the innermost out, the libraries' last:"
+        for step, tensors in told[:FRAMES]:
+            yield f"    {short(step.file)}:{step.line}, in {step.function}"
+            yield from self.table(tensors)
+        if len(told) > FRAMES:
+            yield f"    ... and {len(told) - FRAMES} frames more"
+
+
+def bounded(lines: Iterable[str]) -> list[str]:
+    """No more than LINES lines of WIDTH characters; says how many were left out."""
+    whole = [line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines]
+    printable = ["".join(c if c.isprintable() else "?" for c in line) for line in whole]
+    if len(printable) <= LINES:
+        return printable
+    left = len(printable) - LINES + 1
+    return [*printable[: LINES - 2], f"  ... {left} lines left out", printable[-1]]
