@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from click.testing import CliRunner
 
 from gpulaunch.cli.status import command as status
+from tests.cli.warm import WARM
 from tests.helpers import goes_along, wait_until
 
 COMMAND = [sys.executable, "-m", "gpulaunch"]
@@ -60,6 +62,8 @@ class Launcher:
 
     def __call__(self, *argv: str | Path, stdin: str = "", timeout: float = 120) -> Result:
         """Run to its end."""
+        if self.command is COMMAND and WARM.suits(self.environ):
+            return self._forked(list(map(str, argv)), stdin, timeout)
         done = subprocess.run(
             [*self.command, *map(str, argv)],
             cwd=self.path,
@@ -72,6 +76,15 @@ class Launcher:
         )
         # Not `text=True`, which would turn carriage returns into new lines.
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def _forked(self, argv: list[str], stdin: str, timeout: float) -> Result:
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin.encode())
+            given.seek(0)
+            files = [file.fileno() for file in (given, out, err)]
+            status = WARM.run(argv, self.path, self.environ, files, timeout)
+            texts = [os.pread(fd, os.fstat(fd).st_size, 0).decode() for fd in files[1:]]
+        return Result(status, *texts)
 
     @contextmanager
     def begun(self, *argv: str | Path) -> Iterator[subprocess.Popen[str]]:

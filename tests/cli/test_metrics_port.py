@@ -195,6 +195,7 @@ def test_a_detached_run_prints_where_and_is_served(launcher: Launcher) -> None:
     result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach", "--metrics-port", "0")
     assert result.status == 0, result.err
     where = address(result.err)
+    launcher.wait_for("attempt_started", run=Path(result.out.strip()))
     assert result.out == f"{launcher.run}\n"
     launcher.wait_for("attempt_started")
     wait_until(lambda: scrape(where).value("gpulaunch_jobs", state="running") == 1)

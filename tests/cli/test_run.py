@@ -363,6 +363,7 @@ def test_detach_prints_the_run_directory_and_goes_on(launcher: Launcher) -> None
     result = launcher("run", "jobs.yaml", "--simulate", "1", "--detach")
     assert result.status == 0, result.err
     run = Path(result.out.strip())
+    launcher.wait_for("attempt_started", run=run)
     assert run == launcher.run
     launcher.file("go", "")
     assert launcher("wait", run).status == 0
