@@ -12,10 +12,11 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
+from gpulaunch.app import fitting
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
 from gpulaunch.core.model import Job
-from gpulaunch.engines import fitting, strict
+from gpulaunch.engines import strict
 from gpulaunch.engines.descriptors import require_descriptors
 from gpulaunch.engines.pool import CardPool, SelectionError, open_pool, require, slurm_pool
 from gpulaunch.errors import JobFileError, Mistake, NoCardsError

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.app import fitting
 from gpulaunch.core.events import RetriedAnew
 from gpulaunch.core.model import Job
 from gpulaunch.core.run import Run
-from gpulaunch.engines import fitting
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError, JobFileError
 from gpulaunch.jobfile import Plan, load
