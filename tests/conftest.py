@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.launcher import Launcher
+from tests.durations import Durations, recorded
 from tests.gpus.fake import FakeDriver, own_leases
 
 # The commands that tests start keep their compiled modules: compiling is half of such a start.
@@ -18,6 +19,7 @@ sys.dont_write_bytecode = False
 
 def pytest_configure(config: pytest.Config) -> None:
     """A plain `pytest` runs what a change needs; files and directories that are named run whole."""
+    config.pluginmanager.register(Durations())
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if not named and not config.option.markexpr and not hasattr(config, "workerinput"):
         config.option.markexpr = "not slow and not cluster"
@@ -25,11 +27,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a cluster; put first what takes long, not to be left alone at the end."""
+    """Mark what needs a cluster and what is slow; the files that take longest begin first."""
+    record = recorded()
     for item in items:
         if "slurm_here" in item.fixturenames:
             item.add_marker("cluster")
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        file, _, test = item.nodeid.partition("::")
+        if test.partition("[")[0] in record[file].slow:
+            item.add_marker("slow")
+    items.sort(key=lambda item: -record[item.nodeid.partition("::")[0]].clock)
 
 
 @pytest.fixture
