@@ -6,25 +6,14 @@ It uses the core and the leases as a run of one job does; that job's Launch name
 from __future__ import annotations
 
 import os
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.core.events import (
-    Acquire,
-    Event,
-    Granted,
-    Instruction,
-    Launch,
-    Refused,
-    SetTimer,
-    Submitted,
-    TimerFired,
-)
+from gpulaunch.core.events import Instruction, Launch, Submitted
 from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
+from gpulaunch.driver import Driver, now
 from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
 from gpulaunch.engines.local.cards import CardLeases
@@ -41,72 +30,69 @@ class WaitRanOut(NoCardsError):
 
 
 class Single:
-    """Waits for some of these cards and holds their leases until `execve` or `close`."""
+    """Waits for some of these cards and holds their leases until `execve` or `close`.
 
-    def __init__(self, pool: CardPool, environ: Mapping[str, str]) -> None:
-        self._pool = pool
+    `wait` in seconds, None for ever; `tell` gets one line if there is a wait.
+    """
+
+    def __init__(
+        self,
+        pool: CardPool,
+        demand: Demand,
+        wait: float | None,
+        environ: Mapping[str, str],
+        tell: Callable[[str], None],
+    ) -> None:
         self._loop = Loop()
-        self._inbox: deque[Event] = deque()
-        self._asked: set[str] = set()
+        self._run = Run(pool.gpus, limit=pool.limit, ledger=_ledger(pool.gpus))
+        self._tell: Callable[[str], None] | None = tell
+        self._launch: Launch | None = None
+        self._driver = Driver(self._run, self._loop, self, wait)
         self._cards = CardLeases(
             pool.gpus,
             self._loop,
-            self._inbox.append,
+            self._driver.post,
             pool.probe(self._loop),
             environ,
             working=lambda: False,
         )
+        self._driver.post(Submitted((Job(JOB, "", demand=demand),)))
 
-    def take(
-        self, demand: Demand, wait: float | None, tell: Callable[[str], None]
-    ) -> tuple[tuple[Gpu, ...], list[int]]:
+    def take(self) -> tuple[tuple[Gpu, ...], list[int]]:
         """Wait for cards, and return them and their leases' descriptors.
 
-        `wait` in seconds, None for ever; `tell` gets one line if there is a wait. Raises
-        WaitRanOut, or NoCardsError when the cards can never be had.
+        Raises WaitRanOut, or NoCardsError when the cards can never be had.
         """
-        run = Run(self._pool.gpus, limit=self._pool.limit, ledger=_ledger(self._pool.gpus))
-        self._inbox.append(Submitted((Job(JOB, "", demand=demand),)))
-        warned = False
-        until = None if wait is None else time.monotonic() + wait
-        if until is not None:
-            self._loop.call_at("wait", until, lambda: None)
-        while True:
-            if launch := self._settle(run):
-                uuids = [gpu.uuid for gpu in launch.gpus]
-                # The driver's helper process has to end: the command must not have it as a child.
-                self._cards.settle()
-                return launch.gpus, self._cards.descriptors(uuids)
-            # While a card is being looked at, it is not known yet whether it can be had.
-            if not self._asked:
-                if until is not None and time.monotonic() >= until:
-                    raise WaitRanOut(f"no card came free in time: {run.why_waiting(JOB)}")
-                if not warned:
-                    tell(run.why_waiting(JOB))
-                    warned = True
-            self._loop.turn()
+        self._driver.settle()
+        while self._launch is None:
+            self._driver.turn()
+        # The driver's helper process has to end: the command must not have it as a child.
+        self._cards.settle()
+        gpus = self._launch.gpus
+        return gpus, self._cards.descriptors([gpu.uuid for gpu in gpus])
 
-    def _settle(self, run: Run) -> Launch | None:
-        while self._inbox:
-            event = self._inbox.popleft()
-            if isinstance(event, Granted | Refused):
-                self._asked.discard(event.gpu)
-            for result in run.handle(event, _now()):
-                if isinstance(result, Launch):
-                    return result
-                self._carry_out(result)
-        return None
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """Keep no record; raise NoCardsError where the job can never be placed."""
+        for fact in facts:
+            if isinstance(fact, JobSettled):
+                raise NoCardsError(fact.reason)
 
-    def _carry_out(self, result: Fact | Instruction) -> None:
-        if isinstance(result, JobSettled):
-            raise NoCardsError(result.reason)
-        if isinstance(result, SetTimer):
-            timer = result.timer
-            self._loop.call_at(timer, result.at, lambda: self._inbox.append(TimerFired(timer)))
-        elif isinstance(result, Instruction):
-            if isinstance(result, Acquire):
-                self._asked.add(result.gpu)
-            self._cards.carry_out(result)
+    def carry_out(self, instruction: Instruction) -> None:
+        """Take and release cards; the launch ends the waiting."""
+        if isinstance(instruction, Launch):
+            self._launch = instruction
+        else:
+            self._cards.carry_out(instruction)
+
+    def card_awaited(self) -> None:
+        """Say once why no card can be had."""
+        if self._tell is not None:
+            self._tell(self._run.why_waiting(JOB))
+            self._tell = None
+
+    def wait_over(self) -> None:
+        """Raise WaitRanOut."""
+        raise WaitRanOut(f"no card came free in time: {self._run.why_waiting(JOB)}")
 
     def close(self) -> None:
         self._cards.close()
@@ -136,7 +122,7 @@ def take_for_good(
     tell: Callable[[str], None],
 ) -> tuple[Gpu, ...]:
     """Take cards until the last process that inherits them ends. Raises as `Single.take` does."""
-    gpus, descriptors = Single(pool, environ).take(demand, wait, tell)
+    gpus, descriptors = Single(pool, demand, wait, environ, tell).take()
     hold_through_exec(descriptors)
     return gpus
 
@@ -165,9 +151,5 @@ def hold_through_exec(descriptors: Sequence[int]) -> None:
 def _ledger(gpus: Sequence[Gpu]) -> Ledger:
     ledger = Ledger()
     opened = RunOpened(JOB, JOB, 1, "", "", "", os.getpid(), tuple(gpus))
-    ledger.apply(opened, _now())
+    ledger.apply(opened, now())
     return ledger
-
-
-def _now() -> Instant:
-    return Instant(time.monotonic(), time.time())

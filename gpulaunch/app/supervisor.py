@@ -1,41 +1,34 @@
-"""THE loop of a run: wait, handle, record, carry out.
+"""Drives a run through an engine: records, shows, answers to signals, and closes the run.
 
-    signals ┐                                     ┌▶ record (journal, results, joblog)
-    keepers ┼▶ Loop ─▶ Event ─▶ Run.handle ─▶ facts ┼▶ view
-    cards   ┤                        │            └▶ ...
-    people  ┘                        └─▶ instructions ─▶ engine
+    Driver ─▶ facts ─▶ record (journal, results, joblog), then view
+           └▶ instructions ─▶ engine
 
-Facts are written before the instructions that rest on them are carried out. While the journal
-cannot be written, nothing new is started; after a minute of that the run is stopped. If a signal
-has stopped the run before, it ends as soon as its jobs have ended.
+While the journal cannot be written, nothing new is started; after a minute of that the run is
+stopped. If a signal has stopped the run before, it ends as soon as its jobs have ended.
 """
 
 from __future__ import annotations
 
 import signal
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from gpulaunch.core.events import (
-    Acquire,
     Asked,
-    Drained,
     Ended,
     Event,
     Instruction,
     Launch,
     Pause,
-    SetTimer,
     Stop,
     StopAttempt,
     Submitted,
-    TimerFired,
 )
-from gpulaunch.core.facts import AttemptLaunched, Fact, Noted, RunClosed
+from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Interrupted, RunState
 from gpulaunch.core.run import Run
+from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
 from gpulaunch.loop import Loop
@@ -98,9 +91,7 @@ class Supervisor:
         self._view = view
         self._loop = loop
         self._clock = clock
-        self._wait = wait
-        self._launched = False
-        self._inbox: deque[Event] = deque()
+        self._driver = Driver(run, loop, self, wait, clock)
         self._held: dict[AttemptId, Launch] = {}
         self._recording = True
         self._syncing = False
@@ -111,15 +102,8 @@ class Supervisor:
     # ── From outside ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: Event) -> None:
-        """Queue an event for the core; it is handled before the loop waits again.
-
-        Events are handled in the order of posting, but for Drained, which comes first: so in a
-        burst of ends each freed card gets its next job before the next end is handled.
-        """
-        if isinstance(event, Drained):
-            self._inbox.appendleft(event)
-        else:
-            self._inbox.append(event)
+        """Queue an event for the core; see `Driver.post`."""
+        self._driver.post(event)
 
     def note(self, job: str | None, text: str) -> None:
         """Record a line for people, which changes no state."""
@@ -162,7 +146,7 @@ class Supervisor:
         """
         self._engine = engine
         self.post(submitted)
-        self._drain_inbox()
+        self._driver.settle()
         self._engine.adopt(left)
         self._add(self._to_the_end(farewell))
         if not (self._record.sync() and self._recording):
@@ -170,14 +154,14 @@ class Supervisor:
 
     def _to_the_end(self, farewell: BeforeClose) -> RunClosed:
         while True:
-            self._drain_inbox()
+            self._driver.settle()
             while not self._finished():
                 self._turn()
-                self._drain_inbox()
+                self._driver.settle()
             state, reason = self._run.outcome()
             closed = RunClosed(state, reason, self._exit_status(state))
             farewell(closed, self._turn)
-            if not self._inbox:
+            if not self._driver.busy:
                 return closed
             # A request came meanwhile: a retry, for one, and the run goes on.
 
@@ -196,34 +180,36 @@ class Supervisor:
         return OK if state == "succeeded" else SOME_JOB_FAILED
 
     def _finished(self) -> bool:
-        if not self._run.finished or self._inbox:
+        if not self._run.finished or self._driver.busy:
             return False
         if self.stopped_by and not (self._recording or self.unrecorded):
             self._retry_recording()
             if not self._recording:  # a person waits for the end, and all jobs have ended
                 self._give_up_recording()
-        return not self._inbox and (self._recording or bool(self.unrecorded))
+        return not self._driver.busy and (self._recording or bool(self.unrecorded))
 
-    def _drain_inbox(self) -> None:
-        while self._inbox:
-            event = self._inbox.popleft()
-            now = self._clock()
-            self._act(self._run.handle(event, now), now)
+    # ── What the driver asks ────────────────────────────────────────────────────────────────────
 
-    def _act(self, results: Sequence[Fact | Instruction], now: Instant) -> None:
-        instructions = [r for r in results if isinstance(r, Instruction)]
-        self._tell([r for r in results if not isinstance(r, Instruction)], now)
-        for instruction in instructions:
-            self._carry_out(instruction)
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """Write the facts, then show them."""
+        if not facts:
+            return
+        whole = True
+        # In parts: a hundred thousand jobs would make one long list of pairs.
+        for start in range(0, len(facts), MAX_FACTS_PER_WRITE):
+            some = facts[start : start + MAX_FACTS_PER_WRITE]
+            whole = self._record.append([(fact, now) for fact in some])
+        if not whole and self._recording:
+            self._recording_failed(now)
+        for fact in facts:
+            self._view.see(fact, now, self._run.ledger)
+        if not self._syncing:
+            self._syncing = True
+            self._loop.call_after("sync", 1.0, self._sync)
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def carry_out(self, instruction: Instruction) -> None:
+        """Hand the instruction to the engine; a launch whose intent is not written is held."""
         match instruction:
-            case SetTimer(timer, at):
-                self._loop.call_at(timer, at, lambda: self.post(TimerFired(timer)))
-            case Acquire() if self._wait is not None:
-                self._loop.call_after("wait", self._wait, self._wait_is_over)
-                self._wait = None
-                self._engine.carry_out(instruction)
             case Launch() if not self._recording:
                 self._held[instruction.attempt] = instruction
             case StopAttempt(attempt, by=by) if attempt in self._held:
@@ -232,35 +218,19 @@ class Supervisor:
             case _:
                 self._engine.carry_out(instruction)
 
-    def _wait_is_over(self) -> None:
-        """Stop the run if no attempt was launched within `wait` of the first Acquire."""
-        if not self._launched:
-            self.no_card = True
-            self.post(Asked(Stop("no card came free in the time that --wait gave")))
+    def card_awaited(self) -> None:
+        """Do nothing: the view shows why jobs wait."""
+
+    def wait_over(self) -> None:
+        """Stop the run: no attempt was launched within `wait` of the first request for a card."""
+        self.no_card = True
+        self.post(Asked(Stop("no card came free in the time that --wait gave")))
 
     def _add(self, fact: Fact) -> None:
         """Apply and record a fact of the supervisor's own, which does not come from the core."""
         now = self._clock()
         self._run.ledger.apply(fact, now)
-        self._tell([fact], now)
-
-    def _tell(self, facts: Sequence[Fact], now: Instant) -> None:
-        if not facts:
-            return
-        whole = True
-        for start in range(
-            0, len(facts), MAX_FACTS_PER_WRITE
-        ):  # in parts: a hundred thousand jobs would make one long list of pairs
-            some = facts[start : start + MAX_FACTS_PER_WRITE]
-            whole = self._record.append([(fact, now) for fact in some])
-        if not whole and self._recording:
-            self._recording_failed(now)
-        for fact in facts:
-            self._launched = self._launched or isinstance(fact, AttemptLaunched)
-            self._view.see(fact, now, self._run.ledger)
-        if not self._syncing:
-            self._syncing = True
-            self._loop.call_after("sync", 1.0, self._sync)
+        self.record([fact], now)
 
     def _sync(self) -> None:
         self._syncing = False
@@ -293,7 +263,7 @@ class Supervisor:
             self._loop.forget("record:over")
             held, self._held = self._held, {}
             for instruction in held.values():
-                self._carry_out(instruction)
+                self.carry_out(instruction)
             if not self.unrecorded:
                 self.post(Asked(Pause("", off=True)))
         else:

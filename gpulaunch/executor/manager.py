@@ -16,30 +16,26 @@ import errno
 import logging
 import os
 import threading
-import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from gpulaunch.core.events import (
-    Acquire,
     Asked,
     Cancel,
     Ended,
     Event,
-    Granted,
     Instruction,
     Launch,
     Pause,
-    Refused,
     Retry,
-    SetTimer,
     StopAttempt,
     Submitted,
-    TimerFired,
 )
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job, Lost, Outcome
 from gpulaunch.core.run import Run
+from gpulaunch.driver import Driver
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError
@@ -79,18 +75,16 @@ class Manager:
         self._waking = threading.RLock()
         self._wake = -1
         self._threads_ended: deque[tuple[WorkerHandle, UnreadyError | None]] = deque()
-        self._inbox: deque[Event] = deque()
         self._crew: dict[AttemptId, WorkerSlot] = {}
         self._names = [f"worker-{n + 1}" for n in range(pool.size * plan.per_gpu)]
         self._free: list[str] = []
         self._asked: list[str] = []
-        self._looking: set[str] = set()
         self._loop: Loop | None = None
         self._cards: CardLeases | None = None
         self._run = Run(pool.gpus, limit=pool.limit)
-        self._launched = self._warned_waiting = False
+        self._driver: Driver | None = None
+        self._warned_waiting = False
         self._terminating = self._abandoned = False
-        self._until: float | None = None
         self._failures = self._readied = 0
         self._failure: UnreadyError | None = None
         self.work = Work(len(self._names), self._poke)
@@ -204,10 +198,11 @@ class Manager:
         self._loop = Loop()
         stack.callback(self._loop.close)
         self._loop.watch(self._wake, lambda: os.eventfd_read(self._wake))
+        self._driver = Driver(self._run, self._loop, self, self._plan.wait)
         self._cards = CardLeases(
             self._pool.gpus,
             self._loop,
-            self._inbox.append,
+            self._driver.post,
             self._pool.probe(self._loop),
             self._plan.environ,
             working=lambda: bool(self._crew),
@@ -217,10 +212,10 @@ class Manager:
         stack.callback(self._close_crew)
         # The run has all its jobs now, and all are cancelled: none waits for a card yet.
         jobs = tuple(Job(name, (), demand=self._demand) for name in self._names)
-        self._handle(Asked(Pause("no items yet")))
-        self._handle(Submitted(jobs))
-        self._handle(Asked(Cancel(None)))
-        self._handle(Asked(Pause("", off=True)))
+        self._post(Asked(Pause("no items yet")))
+        self._post(Submitted(jobs))
+        self._post(Asked(Cancel(None)))
+        self._post(Asked(Pause("", off=True)))
         self._turn()
 
     def _turn(self) -> None:
@@ -231,21 +226,19 @@ class Manager:
         self.work.drop()
         while self._threads_ended:
             self._thread_left(*self._threads_ended.popleft())
-        self._take_in()
+        self._driver_.settle()
         self._balance()
-        self._take_in()
+        self._driver_.settle()
         if self._terminating:
             self.work.fail(BrokenGpuExecutorError("the executor's workers were terminated"))
         if self._terminating or self.work.done:
             self._stop_unneeded_workers()
-        self._mind_the_wait()
-
-    def _take_in(self) -> None:
-        while self._inbox:
-            self._handle(self._inbox.popleft())
+        if not self._asked:
+            self._driver_.want_no_card()
 
     def _finished(self) -> bool:
-        return self.work.done and not self._crew and not self._inbox and self._run.finished
+        busy = bool(self._crew) or self._driver_.busy
+        return self.work.done and not busy and self._run.finished
 
     def _balance(self) -> None:
         """Ask the core for as many workers as there are items for, and cancel all others."""
@@ -256,9 +249,9 @@ class Manager:
         if more > 0:
             names = tuple(self._free.pop() for _ in range(more))
             self._asked.extend(names)
-            self._handle(Asked(Retry(names)))
+            self._post(Asked(Retry(names)))
         elif more < 0:
-            self._handle(Asked(Cancel(tuple(self._asked[more:]))))
+            self._post(Asked(Cancel(tuple(self._asked[more:]))))
 
     def _give_up(self) -> None:
         assert self._failure is not None
@@ -267,55 +260,45 @@ class Manager:
         error.__cause__ = self._failure.__cause__
         self.work.fail(error)
 
-    def _mind_the_wait(self) -> None:
-        """Fail the items once `wait` has passed without a card; warn once that they wait.
+    # ── What the driver asks ────────────────────────────────────────────────────────────────────
 
-        While a card is being looked at, it is not known yet whether it can be had.
-        """
-        if not self._asked:
-            self._until = None
-        if not self._asked or self._launched or self._looking:
-            return
-        if self._until is None and self._plan.wait is not None:
-            self._until = time.monotonic() + self._plan.wait
-            self._loop_.call_at("wait", self._until, lambda: None)
-        why = self._run.why_waiting(self._asked[0])
-        if self._until is not None and time.monotonic() >= self._until:
-            self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
-            self._balance()
-        elif why and not self._warned_waiting:
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """Keep no record, but learn which workers are not asked for any more."""
+        for fact in facts:
+            if isinstance(fact, JobSettled):
+                if fact.name in self._asked:
+                    self._asked.remove(fact.name)
+                self._free.append(fact.name)
+                if fact.state == "failed" and not self._crew:
+                    self.work.fail(NoCardsForExecutorError(fact.reason))
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Start workers, and take and release cards."""
+        match instruction:
+            case Launch():
+                self._asked.remove(instruction.attempt.job)
+                self._launch(instruction)
+            case StopAttempt():
+                pass  # for a worker that is known to be gone
+            case _:
+                self._cards_.carry_out(instruction)
+
+    def card_awaited(self) -> None:
+        """Warn once that the items wait, and why."""
+        why = self._run.why_waiting(self._asked[0]) if self._asked else ""
+        if why and not self._warned_waiting:
             self._warned_waiting = True
             log.warning("the executor %s", why)
 
-    # ── The core ────────────────────────────────────────────────────────────────────────────────
+    def wait_over(self) -> None:
+        """Fail the items: `wait` has passed without a card."""
+        if self._asked:
+            why = self._run.why_waiting(self._asked[0])
+            self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
+            self._balance()
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, Granted | Refused):
-            self._looking.discard(event.gpu)
-        for result in self._run.handle(event, Instant(time.monotonic(), time.time())):
-            self._carry_out(result)
-
-    def _carry_out(self, result: Fact | Instruction) -> None:
-        match result:
-            case JobSettled(job, state, reason):
-                if job in self._asked:
-                    self._asked.remove(job)
-                self._free.append(job)
-                if state == "failed" and not self._crew:
-                    self.work.fail(NoCardsForExecutorError(reason))
-            case Launch():
-                self._asked.remove(result.attempt.job)
-                self._launched = True
-                self._launch(result)
-            case SetTimer(timer, at):
-                self._loop_.call_at(timer, at, lambda: self._inbox.append(TimerFired(timer)))
-            case StopAttempt():
-                pass  # for a worker that is known to be gone
-            case Acquire(gpu):
-                self._looking.add(gpu)
-                self._cards_.carry_out(result)
-            case _ if isinstance(result, Instruction):
-                self._cards_.carry_out(result)
+    def _post(self, event: Event) -> None:
+        self._driver_.post(event)
 
     # ── Workers ─────────────────────────────────────────────────────────────────────────────────
 
@@ -439,8 +422,8 @@ class Manager:
 
     def _free_again(self, attempt: AttemptId) -> None:
         """Settle the worker's job without using up a retry, so that it can be asked for again."""
-        self._inbox.append(Asked(Cancel((attempt.job,))))
-        self._inbox.append(Ended(attempt, Interrupted("its executor")))
+        self._post(Asked(Cancel((attempt.job,))))
+        self._post(Ended(attempt, Interrupted("its executor")))
 
     def _note_gpus(self) -> None:
         found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._crew.values()}
@@ -470,6 +453,11 @@ class Manager:
     def _loop_(self) -> Loop:
         assert self._loop is not None
         return self._loop
+
+    @property
+    def _driver_(self) -> Driver:
+        assert self._driver is not None
+        return self._driver
 
     @property
     def _cards_(self) -> CardLeases:

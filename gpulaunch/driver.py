@@ -1,0 +1,153 @@
+"""THE loop of a run: wait, handle, record, carry out.
+
+    signals ┐                                      ┌▶ facts ───────▶ host.record
+    keepers ┼▶ Loop ─▶ post(event) ─▶ Run.handle ──┤
+    cards   ┘            ▲                         └▶ instructions ▶ host.carry_out
+                         └──────────── timers ◀──────────┘
+
+Facts are recorded before the instructions that rest on them are carried out. What becomes of either
+is the host's: the supervisor of a run, `exec`, or an executor's manager.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gpulaunch.core.events import (
+    Acquire,
+    Drained,
+    Event,
+    Granted,
+    Instruction,
+    Launch,
+    Refused,
+    Release,
+    SetTimer,
+    TimerFired,
+)
+from gpulaunch.core.facts import Fact
+from gpulaunch.core.model import Instant
+from gpulaunch.core.run import Run
+from gpulaunch.loop import Loop
+
+
+class Host(Protocol):
+    """Whoever drives a run: records its facts and carries its instructions out."""
+
+    def record(self, facts: Sequence[Fact], now: Instant) -> None:
+        """Take the facts of one event, in order; maybe none."""
+
+    def carry_out(self, instruction: Instruction) -> None:
+        """Begin to carry an instruction out; timers never come here."""
+
+    def card_awaited(self) -> None:
+        """Learn, after each turn, that no first card can be had for now."""
+
+    def wait_over(self) -> None:
+        """Learn that no card came free in the time that `wait` gave."""
+
+
+def now() -> Instant:
+    """Return the time, monotonic and UTC."""
+    return Instant(time.monotonic(), time.time())
+
+
+class Driver:
+    """Drives one Run. `turn` it, or turn the loop and then `settle` what was posted.
+
+    `wait`: seconds from the first request for a card to the first launch; None: for ever.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        loop: Loop,
+        host: Host,
+        wait: float | None = None,
+        clock: Callable[[], Instant] = now,
+    ) -> None:
+        self._run = run
+        self._loop = loop
+        self._host = host
+        self._wait = wait
+        self._clock = clock
+        self._inbox: deque[Event] = deque()
+        self._looking: set[str] = set()
+        self._since: float | None = None
+        self._launched = False
+
+    @property
+    def busy(self) -> bool:
+        """True while an event is not handled yet."""
+        return bool(self._inbox)
+
+    def post(self, event: Event) -> None:
+        """Queue an event for the core; it is handled before the loop waits again.
+
+        Events are handled in the order of posting, but for Drained, which comes first: so in a
+        burst of ends each freed card gets its next job before the next end is handled.
+        """
+        if isinstance(event, Drained):
+            self._inbox.appendleft(event)
+        else:
+            self._inbox.append(event)
+
+    def turn(self) -> None:
+        """Wait until something happens, and settle it."""
+        self._loop.turn()
+        self.settle()
+
+    def settle(self) -> None:
+        """Handle all that was posted, and what is posted on the way."""
+        self._handle_posted()
+        self._mind_the_wait()
+        self._handle_posted()
+
+    def want_no_card(self) -> None:
+        """Forget since when a card is wanted: the wait begins anew with the next request."""
+        self._since = None
+
+    def _handle_posted(self) -> None:
+        while self._inbox:
+            event = self._inbox.popleft()
+            if isinstance(event, Granted | Refused):
+                self._looking.discard(event.gpu)
+            at = self._clock()
+            results = self._run.handle(event, at)
+            self._host.record([one for one in results if not isinstance(one, Instruction)], at)
+            for result in results:
+                if isinstance(result, Instruction):
+                    self._carry_out(result, at)
+
+    def _carry_out(self, instruction: Instruction, at: Instant) -> None:
+        match instruction:
+            case SetTimer(timer, due):
+                self._loop.call_at(timer, due, lambda: self.post(TimerFired(timer)))
+                return
+            case Acquire(gpu):
+                self._looking.add(gpu)
+                self._begin_to_wait(at.mono)
+            case Release(gpu):
+                self._looking.discard(gpu)
+            case Launch():
+                self._launched = True
+        self._host.carry_out(instruction)
+
+    def _begin_to_wait(self, since: float) -> None:
+        if self._since is None and not self._launched:
+            self._since = since
+            if self._wait is not None:
+                self._loop.call_at("wait", since + self._wait, self._mind_the_wait)
+
+    def _mind_the_wait(self) -> None:
+        # While a card is being looked at, it is not known yet whether it can be had.
+        if self._since is None or self._launched or self._looking or self._inbox:
+            return
+        if self._wait is not None and self._clock().mono >= self._since + self._wait:
+            self._since = None
+            self._host.wait_over()
+        else:
+            self._host.card_awaited()
