@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.diagnose.failure.tail import tail
 from gpulaunch.errors import UsageError
-from gpulaunch.failure.tail import tail
 from gpulaunch.files import is_regular, read_bytes, regular, replace
 from gpulaunch.journal import manifest
 from gpulaunch.journal.append import Journal

@@ -28,7 +28,7 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.notify.preflight import Looking
 
 if TYPE_CHECKING:
-    from gpulaunch.lint import Finding
+    from gpulaunch.diagnose.lint import Finding
 
 WARNINGS = 20
 """Warnings of scripts that `run` shows; `check` shows all."""
@@ -41,7 +41,7 @@ def runs_before(job_file: Path | None) -> list[RunDir]:
 
 def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Finding]:
     """Warn of what in jobs and their scripts does not suit their cards; return all findings."""
-    from gpulaunch.lint import report
+    from gpulaunch.diagnose.lint import report
 
     if observer.quiet:
         return []
@@ -58,7 +58,7 @@ def warn_of(plan: Plan, observer: Observer, most: int = WARNINGS) -> list[Findin
 
 def looking_for(engine: str | None) -> Look:
     """Return the check that adds missing programs, scripts, functions to a file's mistakes."""
-    from gpulaunch.lint.absent import looking
+    from gpulaunch.diagnose.lint.absent import looking
 
     return looking(os.environ, cluster=engine == "slurm")
 

@@ -12,9 +12,9 @@ from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView
 
 if TYPE_CHECKING:
+    from gpulaunch.diagnose.lint import Finding
     from gpulaunch.engines.pool import CardPool
     from gpulaunch.jobfile import Plan
-    from gpulaunch.lint import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The failure classes, and what each means for trying again. Names and decisions only, no words.
 
-A class is what an attempt's end is recognised as (`gpulaunch.failure` recognises, and has the
+A class is what an attempt's end is recognised as (`diagnose.failure` recognises, and has the
 words). The decisions are defaults: a job's `retries:` says how often, and its `on:` which classes.
 """
 

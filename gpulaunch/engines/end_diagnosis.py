@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
-from gpulaunch import failure
 from gpulaunch.core.completion import BY_ITSELF
 from gpulaunch.core.events import Ended, Sick
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Job
 from gpulaunch.core.retry import failure_of
+from gpulaunch.diagnose import failure
+from gpulaunch.diagnose.failure import CardFacts, Counters, Evidence
+from gpulaunch.diagnose.failure.tail import tail
 from gpulaunch.engines.card_probe import CardSnapshot, SnapshotCallback
-from gpulaunch.failure import CardFacts, Counters, Evidence
-from gpulaunch.failure.tail import tail
 from gpulaunch.gpus.free import computing
 from gpulaunch.journal.rundir import RunDir
 

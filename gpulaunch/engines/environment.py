@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulaunch import explain
 from gpulaunch.core.model import Gpu, Job, address_variable
+from gpulaunch.diagnose import explain
 from gpulaunch.gpus.visible import Style, visible
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
-from gpulaunch.failure.classes import CLASSES
+from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
 from gpulaunch.text import clock, several
 from gpulaunch.views import words

@@ -8,7 +8,7 @@ from statistics import median
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
-from gpulaunch.failure.classes import CLASSES, advice_for
+from gpulaunch.diagnose.failure.classes import CLASSES, advice_for
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import Period, RunHistory, begin, finish
 from gpulaunch.report.groups import groups_of

@@ -1,6 +1,7 @@
 """After the fact: the report on an error that has been raised, from its traceback's frames.
 
-The report itself is made by gpulaunch.explain, which also works where gpulaunch is not installed.
+The report itself is made by gpulaunch.diagnose.explain, which also works where gpulaunch is not
+installed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,6 @@ def explain(error: BaseException | None = None) -> str:
         raise ValueError("explain() wants an error: call it inside `except`, or pass the error")
     if isinstance(error, (DeviceMismatchError, ExportedProgramError)):
         return str(error)
-    from gpulaunch.explain.report.main import report
+    from gpulaunch.diagnose.explain.report.main import report
 
     return str(report(type(error), error, error.__traceback__))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
-from gpulaunch.failure.classes import title_of
+from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.views import words
 
 BEGINNING = 60

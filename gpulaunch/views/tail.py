@@ -27,7 +27,7 @@ _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):"
 _EXCEPTION = re.compile(
     r"(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::.*)?"
 )
-# What `gpulaunch.explain.report` begins with, and what follows after where and what to change.
+# What `diagnose.explain.report` begins with, and what follows after where and what to change.
 _REPORT = "gpulaunch explain: "
 _REPORT_GOES_ON = ("  every frame's tensors", f"{_REPORT}end of the report")
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone, tzinfo
 from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.retry import reason
-from gpulaunch.failure.classes import title_of
+from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.text import clock
 
 _PLAIN = re.compile(r"[ -~]*")

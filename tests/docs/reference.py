@@ -24,13 +24,13 @@ from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
-from gpulaunch.failure.classes import CLASSES, FailureClass
+from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
 from gpulaunch.jobfile.explained import OF_FILE, explained
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.journal.shapes import shape_of, snake_case
-from gpulaunch.lint import wording
-from gpulaunch.lint.finding import RULES, Given, Suspect
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 MADE = "<!-- Made by `python -m tests.docs.reference` from {source}; not to be edited here. -->"
@@ -47,8 +47,8 @@ def pages() -> dict[str, str]:
         "cli.md": page("gpulaunch.cli", command_line()),
         "job-file.md": page("gpulaunch.jobfile", job_file()),
         "events.md": page("gpulaunch.core.facts", events()),
-        "failure-classes.md": page("gpulaunch.failure.classes", failure_classes()),
-        "lint-rules.md": page("gpulaunch.lint", lint_rules()),
+        "failure-classes.md": page("gpulaunch.diagnose.failure.classes", failure_classes()),
+        "lint-rules.md": page("gpulaunch.diagnose.lint", lint_rules()),
     }
 
 

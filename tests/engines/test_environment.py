@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpulaunch.core.model import Demand, Gpu, Job, address_variable
+from gpulaunch.diagnose.explain import INJECT
 from gpulaunch.engines.environment import (
     CHOSEN,
     RANKS,
@@ -16,7 +17,6 @@ from gpulaunch.engines.environment import (
     delta,
     threads,
 )
-from gpulaunch.explain import INJECT
 from gpulaunch.process.command import NodeSlots
 
 GPUS = tuple(Gpu(f"GPU-{n}", n, f"0000:0{n}:00.0", "A100", 80 << 30) for n in range(4))

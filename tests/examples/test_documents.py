@@ -18,12 +18,12 @@ import yaml
 
 from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.core.model import address_variable
+from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.jobfile import load_text
 from gpulaunch.jobfile.commands import commands_in
 from gpulaunch.jobfile.fields import FIELDS
 from gpulaunch.jobfile.placeholders import RESERVED
 from gpulaunch.journal import codec
-from gpulaunch.lint.absent import looking
 from tests.examples.documents import DOCUMENTS, Block, blocks, commands
 from tests.examples.helpers import ROOT
 from tests.examples.stage import environ_of, laid

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpulaunch.explain import INJECT
+from gpulaunch.diagnose.explain import INJECT
 
 FAKE = Path(__file__).parent / "faketorch"
 REPORT = re.compile(r"^gpulaunch explain: .*?^gpulaunch explain: end of the report\n", re.M | re.S)

@@ -196,7 +196,7 @@ def test_a_tool_that_works_alike_is_run_once_before_or_after(place: Place, pytho
     place.file("p.py", f"import torch\n{MIXING}\n")
     for own in ((), (place.path / "lib",)):
         tool = place.path / "tool"
-        from gpulaunch.explain import INJECT
+        from gpulaunch.diagnose.explain import INJECT
 
         for path in ((INJECT, tool, *own, FAKE), (tool, INJECT, *own, FAKE)):
             bare = place.run([python, "p.py"], (tool, *own, FAKE))
@@ -554,7 +554,7 @@ def test_a_pools_error_is_reported_by_the_parent_from_the_childs_text(
     ],
 )
 def test_a_report_that_fails_changes_nothing(place: Place, python: str, broken: str | None) -> None:
-    from gpulaunch.explain import INJECT
+    from gpulaunch.diagnose.explain import INJECT
 
     source = Path(INJECT, "sitecustomize.py").read_text()
     folder = place.file("copy/inject/sitecustomize.py", source).parent

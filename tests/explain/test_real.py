@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.explain import INJECT
+from gpulaunch.diagnose.explain import INJECT
 from tests.explain.support import Done, Place
 
 EXAMPLES = Path(__file__).parents[2] / "examples/antibodies/.env/bin/python"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.failure.judge import judge
+from gpulaunch.diagnose.failure.judge import judge
 from tests.cli.launcher import Launcher
 from tests.explain.support import FAKE, MIXING, REPORT
 

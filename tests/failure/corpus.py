@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulaunch.core.model import Exited, MissingOutput, Outcome, Signaled, TimedOut
-from gpulaunch.failure import Counters, Evidence, Room
+from gpulaunch.diagnose.failure import Counters, Evidence, Room
 
 HERE = Path(__file__).parent / "corpus"
 HEADS = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.failure import Counters, counters, rooms, tail
-from gpulaunch.failure.memory import Numbers, numbers_of
+from gpulaunch.diagnose.failure import Counters, counters, rooms, tail
+from gpulaunch.diagnose.failure.memory import Numbers, numbers_of
 
 GIB = 1 << 30
 

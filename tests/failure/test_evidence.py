@@ -20,7 +20,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.failure import (
+from gpulaunch.diagnose.failure import (
     CLASSES,
     CardFacts,
     Counters,
@@ -33,7 +33,7 @@ from gpulaunch.failure import (
     hint,
     title_of,
 )
-from gpulaunch.failure.classes import NO_MODULES, NOT_BASH
+from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH
 
 GIB = 1 << 30
 NO_MODULE = "run.sh: line 3: module: command not found\n"
@@ -283,7 +283,7 @@ def test_a_services_early_end_with_zero_is_looked_at_as_well() -> None:
 
 def test_the_words_of_the_classes_cost_no_patterns() -> None:
     program = (
-        "import sys, gpulaunch.failure as f; assert f.advice_for('gpu_oom');"
-        " sys.exit('gpulaunch.failure.patterns' in sys.modules)"
+        "import sys, gpulaunch.diagnose.failure as f; assert f.advice_for('gpu_oom');"
+        " sys.exit('gpulaunch.diagnose.failure.patterns' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Exited, MissingOutput, Signaled
-from gpulaunch.failure import Evidence, diagnose, hint
-from gpulaunch.failure.judge import judge
-from gpulaunch.failure.reading import errors_of, lines_of
+from gpulaunch.diagnose.failure import Evidence, diagnose, hint
+from gpulaunch.diagnose.failure.judge import judge
+from gpulaunch.diagnose.failure.reading import errors_of, lines_of
 
 HEADER = "Traceback (most recent call last):\n"
 FRAME = '  File "x.py", line 3, in <module>\n    run()\n'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from gpulaunch.lint import Finding, python, report
-from gpulaunch.lint.files import ReadBudget
-from gpulaunch.lint.finding import Given, judged
-from gpulaunch.lint.follow import of_shell
-from gpulaunch.lint.report import LintReport
+from gpulaunch.diagnose.lint import Finding, python, report
+from gpulaunch.diagnose.lint.files import ReadBudget
+from gpulaunch.diagnose.lint.finding import Given, judged
+from gpulaunch.diagnose.lint.follow import of_shell
+from gpulaunch.diagnose.lint.report import LintReport
 from tests.jobfile.helpers import plan_of
 
 ONE = Given(gpus=1)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.diagnose.lint.absent import looking
 from gpulaunch.errors import JobFileError
 from gpulaunch.jobfile import load_text
-from gpulaunch.lint.absent import looking
 
 ENVIRON = {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
 

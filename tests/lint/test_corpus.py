@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.lint import report
-from gpulaunch.lint.report import LintReport
+from gpulaunch.diagnose.lint import report
+from gpulaunch.diagnose.lint.report import LintReport
 from tests.jobfile.helpers import plan_of
 
 HERE = Path(__file__).parent

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.lint.files import ReadBudget
-from gpulaunch.lint.finding import IndexOptions
-from gpulaunch.lint.runs import ProgramRun, runs
+from gpulaunch.diagnose.lint.files import ReadBudget
+from gpulaunch.diagnose.lint.finding import IndexOptions
+from gpulaunch.diagnose.lint.runs import ProgramRun, runs
 from tests.lint.helpers import report_on, told
 
 BAD = "import torch\ntorch.cuda.set_device(1)\n"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulaunch.lint import notebook, python
-from gpulaunch.lint.files import decoded
-from gpulaunch.lint.finding import Given, judged
-from gpulaunch.lint.follow import of_shell
-from gpulaunch.lint.runs import runs
+from gpulaunch.diagnose.lint import notebook, python
+from gpulaunch.diagnose.lint.files import decoded
+from gpulaunch.diagnose.lint.finding import Given, judged
+from gpulaunch.diagnose.lint.follow import of_shell
+from gpulaunch.diagnose.lint.runs import runs
 from tests.lint.helpers import report_on, told
 
 BIG = 250_000

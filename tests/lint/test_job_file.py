@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.lint import findings
+from gpulaunch.diagnose.lint import findings
 from tests.jobfile.helpers import plan_of
 from tests.lint.helpers import report_on, told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpulaunch.lint.finding import Given, IndexOptions
+from gpulaunch.diagnose.lint.finding import Given, IndexOptions
 from tests.lint.helpers import in_python, in_shell, rules
 
 MASK = 'os.environ["CUDA_VISIBLE_DEVICES"] = "1"\n'

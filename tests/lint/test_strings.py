@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.lint import python, shell
+from gpulaunch.diagnose.lint import python, shell
 from tests.lint.helpers import in_shell, report_on, rules
 
 MASK = "CUDA_VISIBLE_DEVICES"

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.diagnose.lint import report
 from gpulaunch.jobfile import load_text
-from gpulaunch.lint import report
 from gpulaunch.starter import translate
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until

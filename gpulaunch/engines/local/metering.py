@@ -20,8 +20,8 @@ from pathlib import Path
 
 from gpulaunch.core.events import Misplaced
 from gpulaunch.core.model import AttemptId, Gpu
+from gpulaunch.diagnose.failure import advice_for
 from gpulaunch.engines.protocol import Post
-from gpulaunch.failure import advice_for
 from gpulaunch.helper_process import Helper, Restarts, command
 from gpulaunch.loop import Loop
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since

@@ -37,8 +37,8 @@ from gpulaunch.core.model import (
     TimedOut,
     status_of,
 )
+from gpulaunch.diagnose.failure.classes import advice_for
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.failure.classes import advice_for
 from gpulaunch.process.ends import End
 from gpulaunch.process.node import SLURM_ENDED_IT
 from gpulaunch.process.nodeside import NodeStart

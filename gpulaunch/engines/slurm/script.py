@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpulaunch.core.model import Job
-from gpulaunch.failure.tail import tail
+from gpulaunch.diagnose.failure.tail import tail
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.nodeside import put

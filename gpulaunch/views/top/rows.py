@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpulaunch.core.ledger import CUT_OFF, AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
-from gpulaunch.failure.classes import title_of
+from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.text import clock, listing, several, size
 from gpulaunch.views import words

@@ -6,8 +6,8 @@ import ast
 import posixpath
 from collections.abc import Iterable, Iterator
 
+from gpulaunch.diagnose.lint.files import Files
 from gpulaunch.jobfile.suggest import did_you_mean
-from gpulaunch.lint.files import Files
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MAKES_NAMES = frozenset({"globals", "exec", "setattr", "eval", "vars"})

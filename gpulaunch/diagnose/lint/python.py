@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gpulaunch.lint import devices, options, shell, spread
-from gpulaunch.lint.finding import Placed, Suspect
-from gpulaunch.lint.masks import Masks
-from gpulaunch.lint.runs import ProgramRun
-from gpulaunch.lint.tree import PythonTree, last_name, parse, words_in
+from gpulaunch.diagnose.lint import devices, options, shell, spread
+from gpulaunch.diagnose.lint.finding import Placed, Suspect
+from gpulaunch.diagnose.lint.masks import Masks
+from gpulaunch.diagnose.lint.runs import ProgramRun
+from gpulaunch.diagnose.lint.tree import PythonTree, last_name, parse, words_in
 
 MAX_SUSPECTS = 100
 """Suspects of one file; more would be no help."""

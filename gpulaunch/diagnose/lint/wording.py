@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpulaunch.lint.finding import Suspect
+from gpulaunch.diagnose.lint.finding import Suspect
 
 MASK = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeAlias
 
+from gpulaunch.diagnose.lint import inside, options, wording
+from gpulaunch.diagnose.lint.finding import Suspect
+from gpulaunch.diagnose.lint.runs import ProgramRun, runs
+from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
 from gpulaunch.jobfile import warn
 from gpulaunch.jobfile.commands import ShellCommand, Word, command_of, commands_in
 from gpulaunch.jobfile.values import SHELLS
-from gpulaunch.lint import inside, options, wording
-from gpulaunch.lint.finding import Suspect
-from gpulaunch.lint.runs import ProgramRun, runs
-from gpulaunch.lint.wording import MASK, ORDER, PORT
 
 MAX_SUSPECTS = 100
 """Suspects of one script; and files that it runs."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.failure import patterns, shapes
-from gpulaunch.failure.patterns import WRAPPER
-from gpulaunch.failure.reading import Error, LogLine, Raised, errors_of, lines_of
+from gpulaunch.diagnose.failure import patterns, shapes
+from gpulaunch.diagnose.failure.patterns import WRAPPER
+from gpulaunch.diagnose.failure.reading import Error, LogLine, Raised, errors_of, lines_of
 
 TRAILER = 25  # Lines that may follow the last error before it counts as survived.
 MAX_CLUSTER_ERRORS = 200  # Errors of a cluster that are looked at, the last ones.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.lint import wording
-from gpulaunch.lint.devices import option_name
-from gpulaunch.lint.finding import Suspect
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.devices import option_name
+from gpulaunch.diagnose.lint.finding import Suspect
 
 # fmt: off
 _INDEX = frozenset({

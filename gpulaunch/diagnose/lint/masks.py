@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gpulaunch.lint import wording
-from gpulaunch.lint.devices import Found, option_name
-from gpulaunch.lint.tree import PythonTree, last_name, words_in
-from gpulaunch.lint.wording import MASK, ORDER, PORT
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.devices import Found, option_name
+from gpulaunch.diagnose.lint.tree import PythonTree, last_name, words_in
+from gpulaunch.diagnose.lint.wording import MASK, ORDER, PORT
 
 _HIDDEN = frozenset({"", "-1", "NoDevFiles"})
 _OWN = ("VISIBLE_DEVICES", "GPULAUNCH_", "SLURM_")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from gpulaunch.lint import wording
-from gpulaunch.lint.finding import Suspect
-from gpulaunch.lint.tree import PythonTree, last_name
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.finding import Suspect
+from gpulaunch.diagnose.lint.tree import PythonTree, last_name
 
 Found: TypeAlias = Iterator[tuple[ast.AST, Suspect]]
 

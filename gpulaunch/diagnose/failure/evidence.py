@@ -25,14 +25,14 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.words import signal_name
-from gpulaunch.failure.classes import NO_MODULES, NOT_BASH, advice_for
-from gpulaunch.failure.kernel import Counters, Room
-from gpulaunch.failure.memory import SUBSTANTIAL, numbers_of
+from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH, advice_for
+from gpulaunch.diagnose.failure.kernel import Counters, Room
+from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
 from gpulaunch.text import size
 
 if TYPE_CHECKING:
-    from gpulaunch.failure.judge import FailureEvidence, Verdict
-    from gpulaunch.failure.reading import Error
+    from gpulaunch.diagnose.failure.judge import FailureEvidence, Verdict
+    from gpulaunch.diagnose.failure.reading import Error
 
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 """Double-bit ECC, a halted controller, NVLink, off the bus, GSP: the card needs a reset (NVIDIA's
@@ -136,7 +136,7 @@ def hint(evidence: Evidence) -> str:
 def _judge(text: str) -> Verdict:
     # Its patterns take 20 ms to compile, which only who has a log to judge should spend: the
     # views read the classes' titles in every command.
-    from gpulaunch.failure.judge import judge
+    from gpulaunch.diagnose.failure.judge import judge
 
     return judge(text)
 
@@ -237,7 +237,7 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
 def _by_status(evidence: Evidence) -> Failure | None:
     if not isinstance(evidence.outcome, Exited):
         return None
-    from gpulaunch.failure.judge import of_status
+    from gpulaunch.diagnose.failure.judge import of_status
 
     found = of_status(evidence.tail, evidence.outcome.code)
     if found is None:
@@ -247,7 +247,7 @@ def _by_status(evidence: Evidence) -> Failure | None:
 
 def advice_on_modules(evidence: Evidence) -> str:
     """Say what to do where a shell has found no `module`, and went on without; empty elsewhere."""
-    from gpulaunch.failure.judge import last_lines
+    from gpulaunch.diagnose.failure.judge import last_lines
 
     lines = last_lines(evidence.tail) if isinstance(evidence.outcome, Exited) else []
     for shell in filter(None, map(_MODULE.search, lines)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.lint.finding import RULES, Placed
+from gpulaunch.diagnose.lint.finding import RULES, Placed
 
 _MARK = re.compile(r"#\s*gpulaunch:\s*ok\b[ \t]*(.*)")
 _RULE = re.compile(r"[a-z]+-[a-z]+|\b(?:spread|daemon)\b")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.lint.finding import NO_OPTIONS, IndexOptions
-from gpulaunch.lint.options import settings
+from gpulaunch.diagnose.lint.finding import NO_OPTIONS, IndexOptions
+from gpulaunch.diagnose.lint.options import settings
 
 Kind: TypeAlias = Literal["file", "python", "shell", "notebook", "module", "code"]
 

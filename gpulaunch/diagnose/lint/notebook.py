@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from gpulaunch.lint.tree import parse
+from gpulaunch.diagnose.lint.tree import parse
 
 _ENV = re.compile(r"%(?:set_)?env\s+(\w+)\s*[= ]\s*(.*)")
 _MISSES = 50

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from gpulaunch.lint import wording
-from gpulaunch.lint.devices import Found, defaults_of
-from gpulaunch.lint.tree import PythonTree, last_name, words_in
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.devices import Found, defaults_of
+from gpulaunch.diagnose.lint.tree import PythonTree, last_name, words_in
 
 _MAPS = frozenset({"auto", "balanced", "balanced_low_0", "sequential"})
 _DATA_PARALLEL = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"})

@@ -18,6 +18,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from gpulaunch.core.model import Job
+from gpulaunch.diagnose.lint import functions
+from gpulaunch.diagnose.lint import jobs as of_jobs
+from gpulaunch.diagnose.lint.files import Files, ReadBudget
+from gpulaunch.diagnose.lint.runs import ProgramRun, of_interpreter, runs
+from gpulaunch.diagnose.lint.shell import ScriptStep, steps
+from gpulaunch.diagnose.lint.silence import silenced
 from gpulaunch.jobfile.commands import Word
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.shell import outline
@@ -25,12 +31,6 @@ from gpulaunch.jobfile.suggest import did_you_mean
 from gpulaunch.jobfile.tree import Path as Steps
 from gpulaunch.jobfile.tree import YamlNode, node_at, place
 from gpulaunch.jobfile.values import dialect
-from gpulaunch.lint import functions
-from gpulaunch.lint import jobs as of_jobs
-from gpulaunch.lint.files import Files, ReadBudget
-from gpulaunch.lint.runs import ProgramRun, of_interpreter, runs
-from gpulaunch.lint.shell import ScriptStep, steps
-from gpulaunch.lint.silence import silenced
 
 RULE = "not-there"
 MAX_JOBS_PER_ENTRY = 64

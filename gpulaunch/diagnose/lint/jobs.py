@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Text
+from gpulaunch.diagnose.lint import python, shell
+from gpulaunch.diagnose.lint.finding import Given, Suspect
+from gpulaunch.diagnose.lint.follow import CommandStart
+from gpulaunch.diagnose.lint.runs import ProgramRun
 from gpulaunch.jobfile.commands import Word, commands_in
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
 from gpulaunch.jobfile.values import SHELLS, dialect
-from gpulaunch.lint import python, shell
-from gpulaunch.lint.finding import Given, Suspect
-from gpulaunch.lint.follow import CommandStart
-from gpulaunch.lint.runs import ProgramRun
 
 VARIANTS = 64
 """Jobs of one entry that are looked at each by itself."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from gpulaunch.lint.files import Files, is_installed
-from gpulaunch.lint.python import Module
+from gpulaunch.diagnose.lint.files import Files, is_installed
+from gpulaunch.diagnose.lint.python import Module
 
 
 def imported(files: Files, path: str, module: Module, roots: tuple[str, ...]) -> Iterator[str]:

@@ -6,8 +6,8 @@
 `reading` and `judge` which of them count.
 """
 
-from gpulaunch.failure.classes import CLASSES, FailureClass, advice_for, title_of
-from gpulaunch.failure.evidence import (
+from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass, advice_for, title_of
+from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
     Evidence,
     advice_on_modules,
@@ -15,8 +15,8 @@ from gpulaunch.failure.evidence import (
     diagnose,
     hint,
 )
-from gpulaunch.failure.kernel import Counters, Room, counters, rooms
-from gpulaunch.failure.tail import is_bar, tail
+from gpulaunch.diagnose.failure.kernel import Counters, Room, counters, rooms
+from gpulaunch.diagnose.failure.tail import is_bar, tail
 
 __all__ = [
     "CLASSES",

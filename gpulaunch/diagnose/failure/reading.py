@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpulaunch.core.terminal import shown
-from gpulaunch.failure import patterns
-from gpulaunch.failure import shapes as p
+from gpulaunch.diagnose.failure import patterns
+from gpulaunch.diagnose.failure import shapes as p
 
 MAX_TEXT_CHARACTERS = 128 * 1024  # Characters of the text,
 MAX_LINES = 4000  # lines of it that are looked at,

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from gpulaunch.core.model import Job
+from gpulaunch.diagnose.lint import jobs as of_jobs
+from gpulaunch.diagnose.lint import wording
+from gpulaunch.diagnose.lint.files import Files, ReadBudget
+from gpulaunch.diagnose.lint.finding import Finding, Given, Placed, Suspect, judged
+from gpulaunch.diagnose.lint.follow import Follow
+from gpulaunch.diagnose.lint.jobs import Charge
+from gpulaunch.diagnose.lint.silence import heard, silenced
 from gpulaunch.jobfile import Plan, tree
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.tree import YamlNode
-from gpulaunch.lint import jobs as of_jobs
-from gpulaunch.lint import wording
-from gpulaunch.lint.files import Files, ReadBudget
-from gpulaunch.lint.finding import Finding, Given, Placed, Suspect, judged
-from gpulaunch.lint.follow import Follow
-from gpulaunch.lint.jobs import Charge
-from gpulaunch.lint.silence import heard, silenced
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ files.py, bounded in number, size and time), runs nothing, prints nothing, and f
 that a script may hold. Rules: finding.RULES.
 """
 
-from gpulaunch.lint.files import ReadBudget
-from gpulaunch.lint.finding import RULES, Finding
-from gpulaunch.lint.report import LintReport, findings, report
+from gpulaunch.diagnose.lint.files import ReadBudget
+from gpulaunch.diagnose.lint.finding import RULES, Finding
+from gpulaunch.diagnose.lint.report import LintReport, findings, report
 
 __all__ = ["RULES", "Finding", "LintReport", "ReadBudget", "findings", "report"]

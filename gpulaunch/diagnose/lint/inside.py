@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from gpulaunch.diagnose.lint.wording import MASK
 from gpulaunch.jobfile.values import SHELLS
-from gpulaunch.lint.wording import MASK
 
 DEEPEST = 4
 """Commands in a string of a command in a string ..."""
