@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -31,23 +33,16 @@ time.sleep(0.02)
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A directory that every user may write to."""
-    cards = tmp_path / "cards"
-    cards.mkdir()
-    cards.chmod(0o1777)
-    for card in range(4):
-        file = cards / f"card-{card}"
-        file.touch()
-        file.chmod(0o666)
-    for parent in (tmp_path, *tmp_path.parents):
-        if (
-            os.access(parent, os.W_OK)
-            and parent != Path("/")
-            and os.stat(parent).st_uid == os.getuid()
-        ):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    return cards
+def shared() -> Iterator[Path]:
+    """A directory that every user may enter and write to, as pytest's own are not."""
+    with TemporaryDirectory() as name:
+        cards = Path(name)
+        cards.chmod(0o1777)
+        for card in range(4):
+            file = cards / f"card-{card}"
+            file.touch()
+            file.chmod(0o666)
+        yield cards
 
 
 def job_file(launcher: Launcher, cards: Path, jobs: int) -> None:
