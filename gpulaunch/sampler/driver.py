@@ -63,7 +63,7 @@ class _Sick:
     until: float
 
 
-class Driver:
+class CardSampler:
     """`cards` are the run's, as (index, UUID); without any, the driver is not touched at all."""
 
     def __init__(

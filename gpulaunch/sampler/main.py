@@ -31,7 +31,7 @@ from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import die_with_parent, is_the_same_here, sees_all_pids
 from gpulaunch.metrics.model import AttemptSample
 from gpulaunch.metrics.store import Step, Store, attempt_steps, card_steps, end_steps, pin_step
-from gpulaunch.sampler.driver import Driver, DriverSample
+from gpulaunch.sampler.driver import CardSampler, DriverSample
 from gpulaunch.sampler.keeper import Keeper
 from gpulaunch.sampler.pins import Pin, Pins
 from gpulaunch.sampler.tree import ProcessTree, Trees
@@ -49,7 +49,7 @@ def main() -> None:
     die_with_parent(parent)
     link = LauncherLink(socket.socket(fileno=0))
     store = Store(path, lambda text: link.say("trouble", text=text))
-    driver = Driver(cards)
+    driver = CardSampler(cards)
     try:
         Sampler(link, store, driver).serve()
     finally:
@@ -98,7 +98,7 @@ class SampledAttempt:
 
 
 class Sampler:
-    def __init__(self, link: LauncherLink, store: Store, driver: Driver) -> None:
+    def __init__(self, link: LauncherLink, store: Store, driver: CardSampler) -> None:
         self._link = link
         self._store = store
         self._driver = driver

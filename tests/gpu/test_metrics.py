@@ -19,7 +19,7 @@ from gpulaunch.gpus.visible import style_for, visible
 from gpulaunch.loop import Loop
 from gpulaunch.metrics.read import measured
 from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
-from gpulaunch.sampler.driver import Driver
+from gpulaunch.sampler.driver import CardSampler
 from gpulaunch.sampler.pins import FOREIGN, Pin, Pins
 from tests.helpers import wait_until
 from tests.process.conftest import spawner
@@ -34,7 +34,7 @@ SIZE = 1 << 30
 
 
 def test_a_card_tells_its_memory_power_and_temperature(gpu: Gpu) -> None:
-    driver = Driver([(gpu.index, gpu.uuid)])
+    driver = CardSampler([(gpu.index, gpu.uuid)])
     try:
         card = driver.look(time.time(), time.monotonic(), whole=True).cards[gpu.uuid]
     finally:
@@ -49,7 +49,7 @@ def test_a_card_tells_its_memory_power_and_temperature(gpu: Gpu) -> None:
 def test_a_context_is_seen_on_its_card_and_nowhere_else_or_it_is_unverified(
     machine: Machine, gpu: Gpu
 ) -> None:
-    driver = Driver([(gpu.index, gpu.uuid)])
+    driver = CardSampler([(gpu.index, gpu.uuid)])
     before = driver.look(time.time(), time.monotonic(), whole=True).cards[gpu.uuid]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     process = subprocess.Popen(
@@ -85,7 +85,7 @@ def test_a_context_is_seen_on_its_card_and_nowhere_else_or_it_is_unverified(
 
 
 def test_a_look_costs_little(gpu: Gpu) -> None:
-    driver = Driver([(gpu.index, gpu.uuid)])
+    driver = CardSampler([(gpu.index, gpu.uuid)])
     try:
         driver.look(time.time(), time.monotonic(), whole=True)
         assert driver.pid is not None

@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.sampler import driver as module
-from gpulaunch.sampler.driver import EVERY, Driver, DriverSample
+from gpulaunch.sampler.driver import EVERY, CardSampler, DriverSample
 from tests.gpus.fake import GIB, FakeDriver
 
 
@@ -20,7 +20,7 @@ def fake(tmp_path: Path) -> FakeDriver:
 
 class Bench:
     def __init__(self, fake: FakeDriver, *cards: tuple[int, str]) -> None:
-        self.driver = Driver(cards, fake.environ)
+        self.driver = CardSampler(cards, fake.environ)
         self.now = 1000.0
 
     def look(self, seconds: float = 1.0, whole: bool = False) -> DriverSample:
