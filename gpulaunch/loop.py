@@ -31,8 +31,8 @@ class Loop:
         self._wakeup: tuple[int, int] | None = None
 
     def watch(self, fd: int, callback: Callback, write: bool = False) -> None:
-        """Call back whenever `fd` is readable (`write`: also when it is writable)."""
-        mask = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+        """Call back whenever `fd` is readable (`write`: whenever it is writable)."""
+        mask = selectors.EVENT_WRITE if write else selectors.EVENT_READ
         try:
             self._selector.modify(fd, mask, callback)
         except KeyError:

@@ -21,30 +21,25 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-from gpulaunch import control
 from gpulaunch.cli.ps import command as ps
-from gpulaunch.control import (
-    CONNECTIONS,
+from gpulaunch.control import client
+from gpulaunch.control.client import call, live_runs, present, reasons, watch
+from gpulaunch.control.protocol import (
     REQUEST_BYTES,
     AlreadySupervisedError,
     Asking,
-    Conn,
-    ControlServer,
     Hello,
     NoAnswerError,
     Present,
     Reasons,
-    call,
-    from_request,
-    live_runs,
-    present,
-    reasons,
-    to_request,
-    watch,
+    decode_request,
+    encode_request,
 )
+from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
 from gpulaunch.core.events import Cancel, DrainGpus, Pause, Retry, Stop
 from gpulaunch.errors import UNFINISHED
 from gpulaunch.journal.liveness import control_name, supervised
+from gpulaunch.loop import Loop
 from tests.helpers import wait_until
 from tests.journal.facts import values
 
@@ -65,23 +60,22 @@ class Served:
         self.turns = 0
         self._answer = answer
         self._ended, self._end = os.pipe()
-        self._thread = threading.Thread(target=self._loop)
+        self._thread = threading.Thread(target=self._turn)
         self._thread.start()
 
-    def _loop(self) -> None:
-        loop = select.poll()
-        loop.register(self._ended, select.POLLIN)
-        for fd in self.server.selectables():
-            loop.register(fd, select.POLLIN)
-        while True:
-            ready = [fd for fd, _ in loop.poll()]
-            if self._ended in ready:
-                return
-            self.turns += 1
-            for fd in ready:
-                for conn, asking in self.server.on_readable(fd):
-                    self.asked.append(asking)
-                    self._answer(conn, asking)
+    def _turn(self) -> None:
+        over: list[bool] = []
+        with contextlib.closing(Loop()) as loop:
+            loop.watch(self._ended, lambda: over.append(True))
+            self.server.serve(loop, self._asked)
+            while not over:
+                loop.turn()
+                self.turns += 1
+            self.server.leave()
+
+    def _asked(self, conn: Conn, asking: Asking) -> None:
+        self.asked.append(asking)
+        self._answer(conn, asking)
 
     @property
     def asked_more(self) -> list[Asking]:
@@ -96,6 +90,15 @@ class Served:
     def close(self) -> None:
         self.stop()
         self.server.close()
+
+
+@contextlib.contextmanager
+def by_hand(run: str) -> Iterator[tuple[ControlServer, Loop, list[tuple[Conn, Asking]]]]:
+    """A server that is turned by the test, and what it was asked."""
+    asked: list[tuple[Conn, Asking]] = []
+    with contextlib.closing(Loop()) as loop, ControlServer(run) as server:
+        server.serve(loop, lambda conn, asking: asked.append((conn, asking)))
+        yield server, loop, asked
 
 
 def hello(**other: object) -> dict[str, object]:
@@ -113,7 +116,7 @@ def well(conn: Conn, asking: Asking) -> None:
         case Stop(now=True):
             conn.fail("it stops already")
         case _:
-            conn.send({"done": from_request(asking)["kind"]})
+            conn.send({"done": encode_request(asking)["kind"]})
 
 
 @pytest.fixture
@@ -160,7 +163,7 @@ def test_a_request_reaches_the_supervisor_as_it_was_asked(served: Served, asking
 def test_every_request_survives_the_wire(cls: type) -> None:
     @given(values(cls))
     def check(asking: Asking) -> None:
-        assert to_request(json.loads(json.dumps(from_request(asking)))) == asking
+        assert decode_request(json.loads(json.dumps(encode_request(asking)))) == asking
 
     check()
 
@@ -232,7 +235,8 @@ def test_a_second_supervisor_is_refused_and_told_who_has_the_run() -> None:
 def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
     run = some_run()
     code = (
-        "import sys; from gpulaunch.control import ControlServer; s = ControlServer(sys.argv[1]);"
+        "import sys; from gpulaunch.control.server import ControlServer;"
+        "s = ControlServer(sys.argv[1]);"
         "print('bound', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, run]
@@ -256,12 +260,10 @@ def test_a_killed_supervisor_leaves_no_lock_and_its_watchers_know() -> None:
 
 def test_closing_gives_every_descriptor_back() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with ControlServer(some_run()) as server, connect(server.run):
-        server.on_readable()
-        for fd in server.selectables():
-            assert not os.get_inheritable(fd)
+    with by_hand(some_run()) as (server, loop, _), connect(server.run):
+        loop.turn()
+        assert len(server._conns) == 1
         assert not server._listener.get_inheritable()
-    assert server.selectables() == ()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -345,11 +347,12 @@ def test_a_client_that_hangs_up_amid_the_answer_harms_nobody(served: Served) -> 
 
 
 def test_an_answer_to_a_client_that_has_gone_is_for_nothing() -> None:
-    with ControlServer(some_run()) as server:
+    with by_hand(some_run()) as (server, loop, asked):
         with connect(server.run) as link:
             link.sendall(b'{"kind":"hello"}\n')
-            server.on_readable()
-            [(conn, _)] = server.on_readable()
+            while not asked:
+                loop.turn()
+            [(conn, _)] = asked
         conn.send({"pid": 1})
         conn.send({"pid": 1})
         assert conn.closed
@@ -365,7 +368,7 @@ def test_clients_that_say_half_a_line_make_room_for_others(served: Served) -> No
 
         def full() -> bool:
             """Whoever lists the machine's live runs meanwhile has driven one of them out."""
-            busy = sum(conn.busy for conn in list(served.server._conns.values()))
+            busy = sum(conn.busy for conn in list(served.server._conns))
             if busy < CONNECTIONS:
                 say_half()
             return busy >= CONNECTIONS
@@ -389,7 +392,7 @@ def test_waiting_clients_are_not_driven_out_by_more_of_them(served: Served) -> N
 
 
 def test_without_a_free_descriptor_clients_are_turned_away_and_the_loop_rests() -> None:
-    with ControlServer(some_run()) as server, contextlib.ExitStack() as held:
+    with by_hand(some_run()) as (server, loop, asked), contextlib.ExitStack() as held:
         links = [held.enter_context(connect(server.run)) for _ in range(3)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
@@ -399,9 +402,8 @@ def test_without_a_free_descriptor_clients_are_turned_away_and_the_loop_rests() 
                 while True:
                     taken.append(os.open("/dev/null", os.O_RDONLY))
             for _ in range(4):
-                server.on_readable()
-            [fd] = server.selectables()
-            assert not select.select([fd], [], [], 0)[0]
+                loop.turn(block=False)
+            assert not select.select([server._listener], [], [], 0)[0]
         finally:
             for each in taken:
                 os.close(each)
@@ -409,8 +411,9 @@ def test_without_a_free_descriptor_clients_are_turned_away_and_the_loop_rests() 
         assert [link.recv(1) for link in links] == [b""] * 3
         with connect(server.run) as link:
             link.sendall(b'{"kind":"hello"}\n')
-            server.on_readable()
-            assert [asking for _, asking in server.on_readable()] == [Hello()]
+            while not asked:
+                loop.turn()
+            assert [asking for _, asking in asked] == [Hello()]
 
 
 # ── Other users ─────────────────────────────────────────────────────────────────────────────────
@@ -422,7 +425,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user 
 AS_NOBODY = """
 import concurrent.futures.thread, os, sys
 sys.path.insert(0, ".")
-import gpulaunch.control as control
+from gpulaunch.control import client, protocol, server
 from gpulaunch.core.events import Cancel
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 """
@@ -436,9 +439,9 @@ def as_nobody(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @root_only
 def test_another_user_s_client_refuses_by_itself(served: Served) -> None:
     code = """
-try: control.call(sys.argv[1], Cancel(None))
-except control.NoAnswerError as error: print(error)
-[info] = [info for info in control.live_runs() if info.id == sys.argv[1]]
+try: client.call(sys.argv[1], Cancel(None))
+except protocol.NoAnswerError as error: print(error)
+[info] = [info for info in client.live_runs() if info.id == sys.argv[1]]
 print(info.user, info.dir, info.name)
 """
     said = as_nobody(code, served.run).stdout.splitlines()
@@ -451,8 +454,8 @@ print(info.user, info.dir, info.name)
 def test_nothing_is_told_to_another_user_s_process_that_took_the_name() -> None:
     run = some_run()
     code = """
-try: control.call(sys.argv[1], Cancel(("secret-name",)), timeout=5)
-except control.NoAnswerError as error: print(error)
+try: client.call(sys.argv[1], Cancel(("secret-name",)), timeout=5)
+except protocol.NoAnswerError as error: print(error)
 """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
         taken.bind(control_name(run))
@@ -470,7 +473,7 @@ except control.NoAnswerError as error: print(error)
 def test_another_user_s_request_is_refused_by_the_server(served: Served) -> None:
     code = """
 import contextlib
-link = control._connect(sys.argv[1], 5)
+link = client._connect(sys.argv[1], 5)
 with contextlib.suppress(BrokenPipeError):
     link.sendall(b'{"kind":"cancel","jobs":null}\\n')
 print(link.recv(4096).decode())
@@ -486,14 +489,14 @@ link.close()
 def test_root_may_ask_another_user_s_run() -> None:
     run = some_run()
     code = """
-import select
-with control.ControlServer(sys.argv[1]) as server:
+from gpulaunch.loop import Loop
+with server.ControlServer(sys.argv[1]) as served:
     print("bound", flush=True)
-    asked = []
+    asked, loop = [], Loop()
+    served.serve(loop, lambda conn, asking: asked.append(conn))
     while not asked:
-        select.select(server.selectables(), [], [])
-        asked = server.on_readable()
-    asked[0][0].send({"uid": os.getuid()})
+        loop.turn()
+    asked[0].send({"uid": os.getuid()})
 """
     command = [sys.executable, "-c", AS_NOBODY + code, run]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
@@ -569,7 +572,7 @@ def test_what_a_terminal_would_obey_in_a_run_s_name_is_written_out() -> None:
 
 
 TAKE = """
-with control.ControlServer(sys.argv[1]) as server:
+with server.ControlServer(sys.argv[1]) as served:
     print("bound", flush=True)
     sys.stdin.read()
 """
@@ -600,8 +603,8 @@ def test_whose_process_took_a_run_s_name_is_said() -> None:
     code = """
 os.setgid(65533)
 os.setuid(65533)
-try: control.ControlServer(sys.argv[1])
-except control.AlreadySupervisedError as error: print(error)
+try: server.ControlServer(sys.argv[1])
+except protocol.AlreadySupervisedError as error: print(error)
 """
     become = AS_NOBODY.replace("os.setgid(65534); os.setuid(65534)", "")
     command = [sys.executable, "-c", become + code, run]
@@ -615,11 +618,11 @@ def test_where_descriptors_are_few_few_clients_are_heard_at_once() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
     try:
-        with ControlServer(some_run()) as server, contextlib.ExitStack() as links:
+        with by_hand(some_run()) as (server, loop, _), contextlib.ExitStack() as links:
             for _ in range(20):
                 links.enter_context(connect(server.run))
             before = len(os.listdir("/proc/self/fd"))
-            server.on_readable()
+            loop.turn()
             assert len(os.listdir("/proc/self/fd")) == before + 64 // 8
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -646,10 +649,10 @@ def test_no_run_waits_for_the_answers_of_others(monkeypatch: pytest.MonkeyPatch)
         all_are_asked.wait(30)
         return Present(1, f"/runs/{run}", "a", "running", {})
 
-    monkeypatch.setattr(control, "present", asked)
+    monkeypatch.setattr(client, "present", asked)
     with ExitStack() as stack:
         runs = sorted(stack.enter_context(ControlServer(some_run())).run for _ in range(3))
-        monkeypatch.setattr(control, "listening", lambda prefix: [prefix + run for run in runs])
+        monkeypatch.setattr(client, "listening", lambda prefix: [prefix + run for run in runs])
         assert [(info.id, info.dir) for info in live_runs()] == [
             (run, Path(f"/runs/{run}")) for run in runs
         ]

@@ -6,19 +6,17 @@ supervise: Answers, by its loop ─▶ attended, by a thread: summary, report �
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from threading import Thread
 
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.control import EXPLAINED, Asking, Conn, ControlServer, Hello, Reasons
+from gpulaunch.control.protocol import EXPLAINED, Asking, Hello, Reasons
+from gpulaunch.control.server import Conn, ControlServer
 from gpulaunch.core.events import Asked, Retry
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.run import Run
@@ -52,18 +50,12 @@ class Answers:
     run: Run
     loop: Loop
 
-    def serve(self, server: ControlServer) -> None:
-        """Answer the server's requests from the loop."""
-        for fd in server.selectables():
-            self.loop.watch(fd, partial(self._serve, server, fd))
-
-    def _serve(self, server: ControlServer, fd: int) -> None:
-        for conn, asking in server.on_readable(fd):
-            filed = self.filed
-            if isinstance(asking, Retry) and asking.as_filed and filed is not None:
-                self._read_again(conn, asking, filed)
-            else:
-                conn.send(self._answer(asking))
+    def answer(self, conn: Conn, asking: Asking) -> None:
+        """Answer one request, at once or when the job file has been read again."""
+        if isinstance(asking, Retry) and asking.as_filed and self.filed is not None:
+            self._read_again(conn, asking, self.filed)
+        else:
+            conn.send(self._answer(asking))
 
     def _read_again(self, conn: Conn, asking: Retry, filed: Filed) -> None:
         """Read the job file again, then answer with the requeued jobs, or why none is."""
@@ -117,19 +109,36 @@ class Answers:
 def attended(server: ControlServer, run: RunDir, ledger: Ledger) -> Iterator[None]:
     """Answer requests in a thread until the block ends, whatever the block itself waits for.
 
-    Nothing else may use `server` or change `ledger` meanwhile. Where no thread can be started, no
-    request is answered, and the block runs all the same.
+    Hello is answered with the run's data, all else is refused. Nothing else may use `server` or
+    change `ledger` meanwhile. Where no thread can be started, no request is answered, and the block
+    runs all the same.
     """
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        thread = Thread(target=_serve, args=(server, run, ledger, theirs), daemon=True)
+
+    def answer(conn: Conn, asking: Asking) -> None:
+        if isinstance(asking, Hello):
+            conn.send(presence(run, ledger))
+        else:
+            conn.fail(f"{run.path} is over ({ledger.state}): it only writes its report")
+
+    def turn() -> None:
+        while not over:
+            loop.turn()
+
+    over: list[bool] = []
+    wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    with closing(Loop()) as loop:
+        loop.watch(wake, lambda: over.append(True))
+        server.serve(loop, answer)
+        thread = Thread(target=turn, daemon=True)
         begun = _started(thread)
         try:
             yield
         finally:
-            ours.close()
+            os.eventfd_write(wake, 1)
             if begun:
                 thread.join()
+            server.leave()
+            os.close(wake)
 
 
 def _started(thread: Thread) -> bool:
@@ -142,20 +151,3 @@ def _started(thread: Thread) -> bool:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return True
-
-
-def _serve(server: ControlServer, run: RunDir, ledger: Ledger, ending: socket.socket) -> None:
-    poll = select.poll()
-    for fd in (*server.selectables(), ending.fileno()):
-        poll.register(fd, select.POLLIN)
-    while all(fd != ending.fileno() for fd, _ in poll.poll()):
-        _attend(server, run, ledger)
-
-
-def _attend(server: ControlServer, run: RunDir, ledger: Ledger) -> None:
-    """Answer the requests that came: Hello with the run's data, all others with a refusal."""
-    for conn, asking in server.on_readable():
-        if isinstance(asking, Hello):
-            conn.send(presence(run, ledger))
-        else:
-            conn.fail(f"{run.path} is over ({ledger.state}): it only writes its report")

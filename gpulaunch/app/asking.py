@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpulaunch.app.lookup import alive, jobs_of, pulse, status
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.app.options import RunEnd
-from gpulaunch.control import call
+from gpulaunch.control.client import call
 from gpulaunch.core.events import Cancel, DrainGpus
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED, Gpu

@@ -12,7 +12,8 @@ from socket import socket
 
 from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer
-from gpulaunch.control import EXPLAINED, NoAnswerError, live_runs, reasons, watch
+from gpulaunch.control.client import live_runs, reasons, watch
+from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.errors import UsageError

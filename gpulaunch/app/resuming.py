@@ -32,7 +32,8 @@ from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.session import Metrics, Session, run_to_its_end
-from gpulaunch.control import ControlServer, call
+from gpulaunch.control.client import call
+from gpulaunch.control.server import ControlServer
 from gpulaunch.core import resume_plan
 from gpulaunch.core.events import GoOn, Retry, Submitted
 from gpulaunch.core.expected import expect_again

@@ -20,7 +20,7 @@ from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunEnd, RunOptions
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.supervisor import STOPPING, Supervisor
-from gpulaunch.control import ControlServer
+from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
@@ -230,7 +230,8 @@ def supervise(
         engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
         stack.callback(engine.close)
         answers = Answers(session.run, session.pool, session.filed, supervisor, run, loop)
-        answers.serve(server)
+        server.serve(loop, answers.answer)
+        stack.callback(server.leave)
         supervisor.serve(engine, session.submitted, session.left, teller.farewell)
         return supervisor.unrecorded
 

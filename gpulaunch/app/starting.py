@@ -30,7 +30,7 @@ from gpulaunch.app.observer import NOBODY, Observer, Preview
 from gpulaunch.app.options import DEFAULTS, RunEnd, RunOptions, with_engine
 from gpulaunch.app.rereading import Filed
 from gpulaunch.app.session import Metrics, Session, held_signals, run_to_its_end
-from gpulaunch.control import ControlServer
+from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger

@@ -11,7 +11,7 @@ import click
 from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gpulaunch.control import RunInfo
+    from gpulaunch.control.client import RunInfo
     from gpulaunch.views.runs import RunRow
 
 
@@ -24,7 +24,7 @@ def command(as_json: bool) -> None:
     gpulaunch ps
     """
     from gpulaunch.cli.output import print_json, stdout_console
-    from gpulaunch.control import live_runs
+    from gpulaunch.control.client import live_runs
     from gpulaunch.journal.codec import now
     from gpulaunch.views.runs import print_runs, runs_json
 

@@ -167,19 +167,20 @@ class Attached:
 
     def reasons(self) -> Why:
         from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
-        from gpulaunch.control import EXPLAINED, Reasons, call
+        from gpulaunch.control.client import call
+        from gpulaunch.control.protocol import EXPLAINED, Reasons
 
         told: dict[str, str] = call(self._id(), Reasons(), SUPERVISOR_ANSWER_TIMEOUT)["reasons"]
         others = behind(told) if len(told) >= EXPLAINED else ""
         return lambda name: told.get(name, others)
 
     def ask(self, request: Request) -> None:
-        from gpulaunch.control import call
+        from gpulaunch.control.client import call
 
         call(self._id(), request)
 
     def _id(self) -> str:
-        from gpulaunch.control import NoAnswerError
+        from gpulaunch.control.protocol import NoAnswerError
         from gpulaunch.journal.liveness import original_of
 
         if original := original_of(self.run):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gpulaunch.app.answering import attended
-from gpulaunch.control import ControlServer, NoAnswerError, call, live_runs
+from gpulaunch.control.client import call, live_runs
+from gpulaunch.control.protocol import NoAnswerError
+from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Retry
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.journal.read import replay
+from gpulaunch.loop import Loop
 from tests.cli.launcher import Launcher
-from tests.helpers import wait_until
 from tests.journal.made import STARTED, made
 
 OVER = (*STARTED, RunClosed("failed", "", 1))
@@ -42,8 +45,10 @@ def test_a_run_is_waited_for_until_its_report_is_written(launcher: Launcher) -> 
     run = made(launcher.path, facts=OVER)
     server = ControlServer(run.read_manifest().run)
     try:
-        with launcher.begun("wait", run.path) as waiting:
-            wait_until(lambda: server.on_readable() == [] and len(server._conns) > 0)
+        with launcher.begun("wait", run.path) as waiting, closing(Loop()) as loop:
+            server.serve(loop, lambda conn, asking: None)
+            while not server._conns:
+                loop.turn()
             with pytest.raises(subprocess.TimeoutExpired):
                 waiting.wait(1)
             server.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.control import call
+from gpulaunch.control.client import call
 from gpulaunch.core.events import Pause
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until

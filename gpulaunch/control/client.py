@@ -1,0 +1,198 @@
+"""The other terminal's side of the control socket: asks a run, and lists those that are alive."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from gpulaunch.control.protocol import (
+    REPLY_BYTES,
+    Asking,
+    Hello,
+    NoAnswerError,
+    Present,
+    Reasons,
+    Told,
+    encode_request,
+    not_admitted,
+)
+from gpulaunch.core.model import RunState
+from gpulaunch.gpus.names import RUN_ID, listening, user_name
+from gpulaunch.journal.codec import to_json
+from gpulaunch.journal.liveness import control_name
+from gpulaunch.journal.shapes import Coder, coder_of
+from gpulaunch.peers import peer
+
+_ASKED_AT_ONCE = 32
+"""Live runs that are asked at the same time."""
+_ASKING_ALL = 10.0
+"""Seconds for asking all live runs: each of very many may delay its answer."""
+_PRESENT = coder_of(Present)
+_TOLD = coder_of(Told)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A live run. `dir` and `name` are None where the run is another user's, or does not answer.
+
+    `pid` is 0 where its supervisor lives in another PID namespace.
+    """
+
+    id: str
+    pid: int
+    uid: int
+    user: str
+    dir: Path | None = None
+    name: str | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    state: RunState = "running"
+
+    @property
+    def own(self) -> bool:
+        """Whether the run is this user's."""
+        return self.uid == os.geteuid()
+
+
+def call(run: str, asking: Asking, timeout: float = 10.0) -> dict[str, Any]:
+    """Send a request to a live run and return its answer. Raises NoAnswerError with the reason.
+
+    `timeout` in seconds, from the connection to the answer's end.
+    """
+    until = time.monotonic() + timeout
+    with _connect(run, timeout) as link:
+        pid, uid = peer(link)
+        if os.geteuid() not in (uid, 0):
+            raise NoAnswerError(not_admitted(run, uid))
+        try:
+            answer = _exchange(link, to_json(encode_request(asking)) + b"\n", until)
+        except TimeoutError:
+            raise NoAnswerError(
+                f"run {run} has not answered within {timeout:g} s: its supervisor (pid {pid})"
+                " may be stopped (kill -CONT goes on with it)"
+            ) from None
+    if answer is None:
+        raise NoAnswerError(f"run {run} ended before it answered: see gpulaunch status")
+    if "error" in answer:
+        raise NoAnswerError(str(answer["error"]))
+    return answer
+
+
+def present(run: str, timeout: float = 10.0) -> Present:
+    """Return a live run's answer to Hello. Raises NoAnswerError, also for a senseless answer."""
+    said = cast(Present, _understood(run, _PRESENT, call(run, Hello(), timeout)))
+    if not said.plausible:
+        raise NoAnswerError(_NONSENSE.format(run))
+    return said
+
+
+def reasons(run: str, timeout: float = 10.0) -> Mapping[str, str]:
+    """Return why jobs of a live run wait, for the first of them. Raises NoAnswerError."""
+    return cast(Told, _understood(run, _TOLD, call(run, Reasons(), timeout))).reasons
+
+
+_NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"
+
+
+def _understood(run: str, coder: Coder, answer: object) -> object:
+    try:
+        return coder.decode(answer)
+    except (ValueError, TypeError, RecursionError):
+        raise NoAnswerError(_NONSENSE.format(run)) from None
+
+
+def watch(run: str) -> socket.socket | None:
+    """Return a connection that becomes readable when the supervisor is gone; None if it is gone.
+
+    A live run with too many clients closes it as well: watch again before believing it.
+    """
+    try:
+        return _connect(run, 1.0)
+    except NoAnswerError:
+        return None
+
+
+def live_runs(timeout: float = 2.0) -> list[RunInfo]:
+    """Return all live runs of this machine (more exactly: network namespace), in order of id.
+
+    `timeout` in seconds, for each.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    until = time.monotonic() + _ASKING_ALL
+    names = sorted(name.removeprefix("run/") for name in listening("run/"))
+    runs = [run for run in names if RUN_ID.fullmatch(run)]
+    if not runs:
+        return []
+    # All at once: stopped runs would use up the time in which others answer.
+    with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(runs))) as asking:
+        found = list(asking.map(lambda run: _look(run, timeout, until), runs))
+    return [info for info in found if info is not None]
+
+
+def _look(run: str, timeout: float, until: float) -> RunInfo | None:
+    patience = max(0.0, min(timeout, until - time.monotonic()))
+    try:
+        with _connect(run, patience) as link:
+            pid, uid = peer(link)
+    except NoAnswerError:
+        return None
+    info = RunInfo(run, pid, uid, user_name(uid))
+    if os.geteuid() not in (uid, 0):
+        return info
+    try:
+        said = present(run, patience)
+    except NoAnswerError:
+        return info
+    return replace(info, dir=Path(said.dir), name=said.name, counts=said.counts, state=said.state)
+
+
+def _connect(run: str, timeout: float) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # For Unix sockets it is the send timeout that bounds `connect` (a full backlog); with
+        # Python's own it would fail at once.
+        wait = struct.pack("ll", int(timeout), max(1, int(timeout % 1 * 1_000_000)))
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+        link.connect(control_name(run))
+    except BlockingIOError:
+        link.close()
+        raise NoAnswerError(
+            f"run {run} does not answer: its supervisor may be stopped, see gpulaunch ps"
+        ) from None
+    except OSError:
+        link.close()
+        raise NoAnswerError(
+            f"run {run} is not alive: it ended or was interrupted, see gpulaunch status"
+        ) from None
+    return link
+
+
+def _exchange(link: socket.socket, line: bytes, until: float) -> dict[str, Any] | None:
+    """Send one line and return the answer; None where the connection ends. Raises TimeoutError."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        # The run may have closed the connection already, after an answer that says why.
+        link.settimeout(max(0.001, until - time.monotonic()))
+        link.sendall(line)
+    answer = bytearray()
+    while not answer.endswith(b"\n"):
+        link.settimeout(max(0.001, until - time.monotonic()))
+        try:
+            data = link.recv(1 << 20)
+        except ConnectionResetError:
+            return None
+        if not data or len(answer) > REPLY_BYTES:
+            return None
+        answer += data
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None

@@ -1,0 +1,107 @@
+"""What other terminals may ask of a run, and what it answers: one JSON line each way.
+
+    {"kind":"cancel","jobs":["a"]} ──▶ {...}, or {"error":"..."}
+
+Values here; `server` and `client` carry them. The core decides what a request means.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from gpulaunch.core.events import Request
+from gpulaunch.core.model import RunState
+from gpulaunch.errors import UnfinishedRunError, UsageError
+from gpulaunch.gpus.names import Holder, user_name
+from gpulaunch.journal.shapes import coder_of
+
+EXPLAINED = 1000
+"""Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
+REQUEST_BYTES = 4 << 20
+"""Bytes of a request at most: a command line holds 2 MiB, and JSON may double some of it."""
+REPLY_BYTES = 64 << 20
+"""Bytes of an answer at most."""
+_NAME_CHARS = 255
+_PATH_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Request: who is there? Answered by {"pid", "dir", "name", "state", "counts"}."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Request: why do jobs wait? Answered by {"reasons": {job: words}}, for the first of them."""
+
+
+Asking: TypeAlias = Request | Hello | Reasons
+_ASKING = coder_of(Asking)
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A run's answer to Hello."""
+
+    pid: int
+    dir: str
+    name: str
+    state: RunState
+    counts: Mapping[str, int]
+
+    @property
+    def plausible(self) -> bool:
+        """True where every value is one that a run can have."""
+        path = os.fsencode(self.dir)
+        return (
+            path.startswith(b"/")
+            and b"\0" not in path
+            and len(path) <= _PATH_BYTES
+            and 0 < len(self.name) <= _NAME_CHARS
+            and all(count >= 0 for count in self.counts.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A run's answer to Reasons: words by job."""
+
+    reasons: Mapping[str, str]
+
+
+class AlreadySupervisedError(UnfinishedRunError):
+    """Another supervisor has the run; `pid` is 0 where that is in another PID namespace."""
+
+    def __init__(self, run: str, holder: Holder) -> None:
+        pid = holder.pid
+        where = f"pid {pid}" if pid else "in another container"
+        text = f"run {run} is alive ({where}): follow it with gpulaunch wait {run}, or end it"
+        text += f" with gpulaunch cancel -r {run} --all"
+        if holder.uid not in (os.geteuid(), 0) and os.geteuid():
+            text = f"the name of run {run} is taken by a process of {holder}: nothing goes on with"
+            text += " the run before that process ends"
+        super().__init__(text)
+        self.pid = pid
+
+
+class NoAnswerError(UsageError):
+    """The run is not alive, belongs to another user, or does not answer."""
+
+
+def decode_request(value: object) -> Asking:
+    """Return the request that this JSON holds. Raises ValueError, in words for the client."""
+    return cast(Asking, _ASKING.decode(value))
+
+
+def encode_request(asking: Asking) -> dict[str, Any]:
+    """Return the request as JSON's values."""
+    assert _ASKING.encode is not None
+    return cast("dict[str, Any]", _ASKING.encode(asking))
+
+
+def not_admitted(run: str, uid: int) -> str:
+    """Return the refusal of clients who are neither this user nor root."""
+    return f"run {run} belongs to {user_name(uid)}: nobody else but root may ask it"
