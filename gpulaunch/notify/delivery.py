@@ -14,9 +14,10 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from gpulaunch import helper_process
+from gpulaunch.loop import Loop
 
 Done: TypeAlias = Callable[[str], None]
 """A callback, called once with why the message failed, or ""."""
@@ -24,15 +25,6 @@ Done: TypeAlias = Callable[[str], None]
 DELIVERY_TIMEOUT = 30.0
 """Seconds that a message may take, its process's start included."""
 KILL_MARGIN = 2.0
-
-
-class Watching(Protocol):
-    """The part of the run's loop that is used here."""
-
-    def watch(self, fd: int, callback: Callable[[], object]) -> None: ...
-    def unwatch(self, fd: int) -> None: ...
-    def call_after(self, key: str, seconds: float, callback: Callable[[], object]) -> None: ...
-    def forget(self, key: str) -> None: ...
 
 
 def start(request: Mapping[str, Any], seconds: float) -> subprocess.Popen[bytes]:
@@ -74,7 +66,7 @@ class _Sending:
 class Delivery:
     """The messages under way, any number; `busy` has their targets."""
 
-    def __init__(self, loop: Watching, limit: float = DELIVERY_TIMEOUT) -> None:
+    def __init__(self, loop: Loop, limit: float = DELIVERY_TIMEOUT) -> None:
         self._loop = loop
         self._limit = limit
         self._sending: dict[int, tuple[int, _Sending]] = {}

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpulaunch.core.facts import Fact, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
 from gpulaunch.jobfile.notify_spec import Target
-from gpulaunch.notify.delivery import DELIVERY_TIMEOUT, Delivery, Watching
+from gpulaunch.loop import Loop
+from gpulaunch.notify.delivery import DELIVERY_TIMEOUT, Delivery
 from gpulaunch.notify.message import compose
 from gpulaunch.notify.triggers import Occasions
 
@@ -23,10 +24,6 @@ DELIVERY_AT_END_TIMEOUT = 15.0
 """Seconds that the end of a run waits at most for its messages to be sent."""
 SILENT = 1.0
 """Seconds of that after which a line says what the run waits for."""
-
-
-class Waking(Watching, Protocol):
-    def call_at(self, key: str, at: float, callback: Callable[[], object]) -> None: ...
 
 
 class Notifier:
@@ -39,7 +36,7 @@ class Notifier:
         self,
         targets: Sequence[Target],
         ledger: Ledger,
-        loop: Waking,
+        loop: Loop,
         *,
         directory: Path,
         base: Path,
