@@ -9,17 +9,16 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.app import fitting
 from gpulaunch.app.observer import Observer
 from gpulaunch.app.options import RunOptions
+from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Job
-from gpulaunch.engines import strict
-from gpulaunch.engines.descriptors import require_descriptors
-from gpulaunch.engines.pool import CardPool, SelectionError, open_pool, require, slurm_pool
-from gpulaunch.errors import JobFileError, Mistake, NoCardsError
+from gpulaunch.engines import setup_of, strict
+from gpulaunch.engines.pool import CardPool, SelectionError, require
+from gpulaunch.errors import JobFileError, Mistake
 from gpulaunch.jobfile import Look, Plan
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.journal.earlier import RUNS
@@ -60,7 +59,7 @@ def looking_for(engine: str | None) -> Look:
     """Return the check that adds missing programs, scripts, functions to a file's mistakes."""
     from gpulaunch.diagnose.lint.absent import looking
 
-    return looking(os.environ, cluster=engine == "slurm")
+    return looking(os.environ, cluster=engine not in (None, LOCAL))
 
 
 def refuse_absent(plan: Plan, jobs: Sequence[Job], options: RunOptions) -> None:
@@ -110,7 +109,7 @@ def pool_for(
 ) -> CardPool:
     """Return the pool of cards. Raises an error if one of these jobs could not run on them."""
     pool = _asked_for(plan, options, run_id)
-    if pool.engine == "local" and not pool.gpus:
+    if not (pool.queueing or pool.gpus):
         require(pool, max((job.demand.gpus for job in jobs), default=0))
     if mistakes := fitting.mistakes(plan, jobs, pool):
         raise JobFileError(mistakes)
@@ -121,7 +120,7 @@ def pool_for(
 
 def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
     """Yield what a person should know of these jobs on these cards."""
-    if pool.engine == "slurm":
+    if pool.queueing:
         from gpulaunch.jobfile import scheduler_support
 
         yield from scheduler_support.notes(jobs)
@@ -131,40 +130,12 @@ def _notes(jobs: Sequence[Job], pool: CardPool) -> Iterator[str]:
         yield strict.AS_ROOT
 
 
-def require_programs(pool: CardPool) -> None:
-    """Raise an error if the engine cannot work here.
-
-    NoCardsError: its programs are missing, or know of no cluster. UsageError: a wrong setting in
-    the environment, or too few descriptors.
-    """
-    if pool.engine != "slurm":
-        require_descriptors(len(pool.gpus))
-        return
-    from gpulaunch.engines.slurm.commands import PROGRAMS
-    from gpulaunch.engines.slurm.health import unconfigured
-    from gpulaunch.engines.slurm.settings import Settings
-
-    Settings.of((), os.environ)
-    if missing := [name for name in PROGRAMS if not which(name)]:
-        raise NoCardsError(
-            f"--engine slurm: {', '.join(missing)} not found in PATH: start the run where Slurm's"
-            " commands are, on a login node as a rule"
-        )
-    if why := unconfigured(os.environ):
-        raise NoCardsError(
-            f"--engine slurm: {why}; set SLURM_CONF, or start the run where `sinfo` answers"
-        )
-
-
 def _asked_for(plan: Plan, options: RunOptions, run_id: str) -> CardPool:
     """Return the cards that `--gpus` or the file asks for."""
     choices = options.choices
     asked = choices.gpus if choices.gpus is not None else plan.selection
     try:
-        if options.engine == "slurm":
-            return slurm_pool(asked, os.environ)
-        busy = bool(choices.share_busy)
-        return open_pool(asked, choices.simulate, os.environ, run_id, busy)
+        return setup_of(options.engine or LOCAL).open_pool(asked, choices, os.environ, run_id)
     except SelectionError as error:
         if choices.gpus is not None:
             raise

@@ -15,7 +15,7 @@ from gpulaunch.jobfile.plan import Plan
 
 def mistakes(plan: Plan, jobs: Sequence[Job], pool: CardPool) -> list[Mistake]:
     """Return a mistake of the file for each of `jobs` that can never run on the pool's cards."""
-    if pool.engine == "slurm":
+    if pool.queueing:
         return scheduler_support.unfit(plan, jobs, pool.limit)
     if found := replace(plan, jobs=tuple(jobs)).unplaceable(pool.gpus, pool.size):
         return found

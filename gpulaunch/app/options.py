@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpulaunch.core.ledger import LOCAL, Ledger
-from gpulaunch.errors import UsageError
+from gpulaunch.engines import setup_of
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.rundir import RunDir
 
@@ -62,9 +62,7 @@ class RunEnd:
         return self.run.path
 
 
-def with_engine(
-    options: RunOptions, engine: str = "local", slurm: Sequence[str] = ()
-) -> RunOptions:
+def with_engine(options: RunOptions, engine: str = LOCAL, slurm: Sequence[str] = ()) -> RunOptions:
     """Return the options with their engine filled in, and each word for sbatch checked.
 
     `engine` and `slurm` hold where the options are silent: a run goes on as it was begun. Raises
@@ -73,17 +71,8 @@ def with_engine(
     from gpulaunch.jobfile import sbatch
 
     chosen = options.engine or engine
-    if chosen != "slurm":
-        if options.slurm:
-            raise UsageError("--slurm goes with --engine slurm")
+    setup_of(chosen).require_fitting(options.choices, options.slurm, options.wait)
+    if chosen == LOCAL:
         return replace(options, engine=chosen)
-    for given, name, why in (
-        (options.choices.simulate, "--simulate", "pretend cards are this machine's"),
-        (options.choices.share_busy, "--share-busy", "which cards are in use, Slurm knows"),
-        (options.choices.per_gpu, "--per-gpu", "Slurm gives a job whole cards"),
-        (options.wait is not None, "--wait", "jobs wait in Slurm's queue; --slurm --deadline=TIME"),
-    ):
-        if given:
-            raise UsageError(f"{name} does not go with --engine slurm: {why}")
     words = sbatch.from_line(options.slurm) if options.slurm else slurm
     return replace(options, engine=chosen, slurm=tuple(words))

@@ -23,7 +23,6 @@ from gpulaunch.app.checks import (
     looking_at,
     pool_for,
     refuse_absent,
-    require_programs,
     warn_of_telling,
 )
 from gpulaunch.app.damage import remembered_to_go_on
@@ -40,6 +39,7 @@ from gpulaunch.core.expected import expect_again
 from gpulaunch.core.ledger import LOCAL, Ledger
 from gpulaunch.core.model import Job, JobState
 from gpulaunch.core.resume_plan import ResumePlan
+from gpulaunch.engines import setup_of
 from gpulaunch.errors import OK, UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
@@ -172,7 +172,7 @@ def _go_on(
                 left = by_state(Counter(ledger.jobs[name].state for name in chosen.left))
                 observer.note(f"nothing to do; {left}, to be run with: gpulaunch resume {where}")
             return RunEnd(run, ledger, ledger.exit_status)
-        require_programs(pool)
+        setup_of(pool.engine).require_here(pool, os.environ)
         replace_file(run.next_jobs_file(), plan.text)
         epoch = manifests.this_epoch(ledger.epoch + 1, iso(now().utc), sys.argv)
         kept = replace(

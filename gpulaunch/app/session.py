@@ -26,10 +26,9 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
+from gpulaunch.engines import setup_of
 from gpulaunch.engines.context import RunContext
-from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import CardPool
-from gpulaunch.engines.protocol import Engine, Post
 from gpulaunch.errors import NO_CARDS, NoCardsError, NotRecordedError
 from gpulaunch.extras import require
 from gpulaunch.jobfile import Plan
@@ -227,7 +226,9 @@ def supervise(
             heard = _signals(session.options.detached)
             loop.on_signals(heard, _signal_handler(supervisor, teller))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-        engine = _engine(session, _context(session, ledger, supervisor), loop, supervisor.post)
+        make = setup_of(session.pool.engine).make
+        context = _context(session, ledger, supervisor)
+        engine = make(context, session.pool, session.options.slurm, loop, supervisor.post)
         stack.callback(engine.close)
         answers = Answers(session.run, session.pool, session.filed, supervisor, run, loop)
         server.serve(loop, answers.answer)
@@ -250,18 +251,9 @@ def _run(session: Session, ledger: Ledger) -> Run:
         patient=session.options.watched,
         pinned=choices.pin != "warn",
         ledger=ledger,
-        queue=QUEUE if session.pool.engine == "slurm" else None,
+        queue=QUEUE if session.pool.queueing else None,
         ahead=True,
     )
-
-
-def _engine(session: Session, context: RunContext, loop: Loop, post: Post) -> Engine:
-    if session.pool.engine == "slurm":
-        from gpulaunch.engines.slurm.engine import SlurmEngine
-        from gpulaunch.engines.slurm.settings import Settings
-
-        return SlurmEngine(context, Settings.of(session.options.slurm, os.environ), loop, post)
-    return Local(context, session.pool, loop, post)
 
 
 def _opened(session: Session) -> RunOpened:

@@ -20,7 +20,6 @@ from gpulaunch.app.checks import (
     looking_at,
     looking_for,
     pool_for,
-    require_programs,
     runs_before,
     warn_of,
     warn_of_telling,
@@ -34,6 +33,7 @@ from gpulaunch.control.server import ControlServer
 from gpulaunch.core.events import Submitted
 from gpulaunch.core.expected import expect
 from gpulaunch.core.ledger import Ledger
+from gpulaunch.engines import setup_of
 from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan, load
@@ -107,7 +107,7 @@ def start(
             lambda: warn_of_telling(plan, looking, observer),
         )
     observer.planned(Preview(plan, jobs, pool, found))
-    require_programs(pool)
+    setup_of(pool.engine).require_here(pool, os.environ)
     with Metrics(options, observer) as metrics, held_signals():
         if run_dir is not None:
             make_way(RunDir(run_dir))

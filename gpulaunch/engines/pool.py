@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gpulaunch.core.ledger import LOCAL
 from gpulaunch.core.model import Gpu
 from gpulaunch.core.selection import ALL, Selection, choose, describe, parse_selection
 from gpulaunch.engines import environment
@@ -41,8 +42,8 @@ class CardPool:
     """The cards of a run: `gpus`, at most `limit` of them at once (None: all).
 
     `style` spells the mask. `here` are all cards that could be selected; `notes` what a person
-    should know at the start. `engine`: with "slurm", the engine gives cards by itself, and none is
-    known here.
+    should know at the start. `engine`: one that queues gives cards by itself, and none is known
+    here.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,7 +55,7 @@ class CardPool:
     driver: str | None = None
     notes: tuple[str, ...] = ()
     share_busy: bool = False
-    engine: str = "local"
+    engine: str = LOCAL
 
     @property
     def size(self) -> int:
@@ -62,11 +63,16 @@ class CardPool:
         return len(self.gpus) if self.limit is None else min(self.limit, len(self.gpus))
 
     @property
+    def queueing(self) -> bool:
+        """True where the engine queues jobs, and places them by itself."""
+        return self.engine != LOCAL
+
+    @property
     def echo(self) -> str:
         """The selection in words: `1 of 8 cards, any`, `Slurm, at most 4 cards at once`."""
-        if self.engine == "slurm":
-            most = several(self.limit or 0, "card")
-            return "Slurm" if self.limit is None else f"Slurm, at most {most} at once"
+        if self.queueing:
+            name, most = self.engine.capitalize(), several(self.limit or 0, "card")
+            return name if self.limit is None else f"{name}, at most {most} at once"
         return describe(self.selection, self.here) if self.here else "no card"
 
     @property
@@ -116,30 +122,6 @@ def open_pool(
         notes=notes,
         # Inside a job of gpulaunch, the outer job's own processes may use the card as well.
         share_busy=share_busy or bool(scope_of(environ)),
-    )
-
-
-def slurm_pool(spec: str | Selection | None, environ: Mapping[str, str]) -> CardPool:
-    """Return the pool of a run under Slurm: a limit, and no card of this machine.
-
-    Looks for no card and needs no driver. Raises SelectionError for a selection that names cards:
-    Slurm chooses them.
-    """
-    selection = parse(spec)
-    if selection.which is not None:
-        raise SelectionError(
-            "under --engine slurm it is all, or a number, the most cards at once: which they are,"
-            " Slurm says"
-        )
-    return CardPool(
-        gpus=(),
-        limit=selection.count,
-        style="index",
-        # A node's CPUs are shared out by Slurm: one, where a job does not say how many it needs.
-        machine=environment.MachineLimits(cpus=1, pool=1, cache=cache_directory(environ)),
-        selection=selection,
-        here=(),
-        engine="slurm",
     )
 
 
