@@ -36,6 +36,7 @@ from gpulaunch.control.protocol import (
     encode_request,
 )
 from gpulaunch.control.server import CONNECTIONS, Conn, ControlServer
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, DrainGpus, Pause, Retry, Stop
 from gpulaunch.errors import UNFINISHED
 from gpulaunch.journal.liveness import control_name, supervised
@@ -148,8 +149,8 @@ ASKINGS: list[Asking] = [
     Cancel(None),
     Retry(None),
     DrainGpus(("GPU-0",), now=True),
-    Pause("disk full"),
-    Stop("asked"),
+    Pause(Quoted("disk full")),
+    Stop(Quoted("asked")),
 ]
 
 
@@ -178,7 +179,7 @@ def test_an_answer_far_larger_than_a_socket_s_buffer_arrives_whole(served: Serve
 
 def test_what_the_supervisor_refuses_is_said(served: Served) -> None:
     with pytest.raises(NoAnswerError, match="it stops already"):
-        call(served.run, Stop("again", now=True))
+        call(served.run, Stop(Quoted("again"), now=True))
 
 
 def test_a_run_that_is_not_alive_is_a_clear_line() -> None:

@@ -15,7 +15,7 @@ from threading import Thread
 
 from gpulaunch.app.rereading import Filed, Reading, RefusedError, refiled
 from gpulaunch.app.supervisor import Supervisor
-from gpulaunch.control.protocol import EXPLAINED, Asking, Hello, Reasons
+from gpulaunch.control.protocol import EXPLAINED, Asking, Hello, Reasons, told
 from gpulaunch.control.server import Conn, ControlServer
 from gpulaunch.core.events import Asked, Retry
 from gpulaunch.core.ledger import Ledger
@@ -96,7 +96,8 @@ class Answers:
             case Reasons():
                 waiting = (job.name for job in ledger.jobs.values() if job.state == "waiting")
                 why = self.supervisor.why_waiting
-                return {"reasons": {name: why(name) for name in islice(waiting, EXPLAINED)}}
+                known = ((name, why(name)) for name in islice(waiting, EXPLAINED))
+                return told({name: reason for name, reason in known if reason is not None})
             case Retry(names):
                 requeued = self.run.retried_by(names)
                 self.supervisor.post(Asked(asking))

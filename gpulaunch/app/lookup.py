@@ -14,8 +14,10 @@ from gpulaunch.app.damage import remembered
 from gpulaunch.app.observer import NOBODY, Observer
 from gpulaunch.control.client import live_runs, reasons, watch
 from gpulaunch.control.protocol import EXPLAINED, NoAnswerError
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
+from gpulaunch.core.reasons import InQueue, NeedsOthers, NothingStarts, RunOver, WaitReason
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import (
     Here,
@@ -51,7 +53,7 @@ class FoundRun:
     def id(self) -> str:
         return self.ledger.run
 
-    def reasons(self) -> dict[str, str]:
+    def reasons(self) -> dict[str, WaitReason]:
         """Why each waiting job waits: by a live run's answer; for another, why it went no further.
 
         A reason that holds whether the run is alive or not stands in the job's record.
@@ -59,22 +61,20 @@ class FoundRun:
         jobs = self.ledger.jobs.values()
         waiting = [job.name for job in jobs if job.state == "waiting" and not job.unrecorded]
         if self.state != "running":
-            why = f"not started: {self.ledger.reason or f'the run was {self.state}'}"
-            known = {name: self.ledger.jobs[name] for name in waiting}
-            return {
-                name: self.ledger.reason_of(job) if job.in_queue else why
-                for name, job in known.items()
-            }
+            over = NothingStarts(self.ledger.reason or RunOver(self.state))
+            return {name: self._queued(name) or over for name in waiting}
         if not self.here:
-            known = {name: self.ledger.jobs[name] for name in waiting}
-            return {name: self.ledger.reason_of(job) for name, job in known.items()}
+            return {name: place for name in waiting if (place := self._queued(name))}
         try:
             told = reasons(self.id, SUPERVISOR_ANSWER_TIMEOUT)
         except NoAnswerError as error:
-            return dict.fromkeys(waiting, str(error))
+            return dict.fromkeys(waiting, Quoted(str(error)))
         if len(told) < EXPLAINED:
             return dict(told)
         return {name: told.get(name, behind(told)) for name in waiting}
+
+    def _queued(self, name: str) -> InQueue | None:
+        return self.ledger.why_queued(self.ledger.jobs[name])
 
 
 def status(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> FoundRun:
@@ -192,9 +192,9 @@ def pulse(run: RunDir, id: str) -> socket | None:
     return None if original_of(run) else watch(id)
 
 
-def behind(told: Sized) -> str:
+def behind(told: Sized) -> WaitReason:
     """Return the reason of waiting jobs for which the run gave none."""
-    return f"waits behind {len(told):,} others"
+    return NeedsOthers(len(told))
 
 
 def jobs_of(ledger: Ledger, patterns: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import NoCardsError
 from gpulaunch.gpus.port import reserve_port
 from gpulaunch.loop import Loop
+from gpulaunch.wording import job_reason
 
 JOB = "exec"
 
@@ -75,7 +76,7 @@ class Single:
         """Keep no record; raise NoCardsError where the job can never be placed."""
         for fact in facts:
             if isinstance(fact, JobSettled):
-                raise NoCardsError(fact.reason)
+                raise NoCardsError(job_reason(fact.reason))
 
     def carry_out(self, instruction: Instruction) -> None:
         """Take and release cards; the launch ends the waiting."""
@@ -87,12 +88,13 @@ class Single:
     def card_awaited(self) -> None:
         """Say once why no card can be had."""
         if self._tell is not None:
-            self._tell(self._run.why_waiting(JOB))
+            self._tell(job_reason(self._run.why_waiting(JOB)))
             self._tell = None
 
     def wait_over(self) -> None:
         """Raise WaitRanOut."""
-        raise WaitRanOut(f"no card came free in time: {self._run.why_waiting(JOB)}")
+        why = job_reason(self._run.why_waiting(JOB))
+        raise WaitRanOut(f"no card came free in time: {why}")
 
     def close(self) -> None:
         self._cards.close()

@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from gpulaunch.core.causes import Because, Quoted, RecordingFailed, SignalCaught
 from gpulaunch.core.events import (
     Asked,
     Ended,
@@ -27,12 +28,14 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import Fact, Noted, RunClosed
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, Interrupted, RunState
+from gpulaunch.core.reasons import WaitReason
 from gpulaunch.core.run import Run
 from gpulaunch.driver import Driver
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.errors import NO_CARDS, NOT_RECORDED, OK, SOME_JOB_FAILED
 from gpulaunch.loop import Loop
 from gpulaunch.views.terminal import View
+from gpulaunch.wording import job_reason
 
 RECORD_PATIENCE = 60.0
 """Seconds for which the journal may be unwritable before the run is stopped."""
@@ -113,14 +116,14 @@ class Supervisor:
         """Ask the run to stop; at the second signal, to stop at once."""
         again = self.stopped_by is not None
         self.stopped_by = self.stopped_by or signal.Signals(number)
-        self.post(Asked(Stop(STOPPING[signal.Signals(number)], now=again)))
+        self.post(Asked(Stop(SignalCaught(signal.Signals(number).name), now=again)))
 
     @property
     def ledger(self) -> Ledger:
         return self._run.ledger
 
-    def why_waiting(self, job: str) -> str:
-        """Return one line that says why the job waits; empty for a job that does not wait.
+    def why_waiting(self, job: str) -> WaitReason | None:
+        """Return why the job waits; None for a job that does not wait.
 
         Why an attempt in the engine's queue waits, the engine is asked.
         """
@@ -128,8 +131,10 @@ class Supervisor:
         attempt = self._run.in_queue(job)
         if attempt is None:
             return own
-        place = self._engine.why(attempt) or self.ledger.jobs[job].reason
-        return f"{own}; {place}" if own else place
+        place = self._engine.why(attempt)
+        if not place:
+            return own or self.ledger.why_queued(self.ledger.jobs[job])
+        return Quoted(f"{job_reason(own)}; {place}" if own else place)
 
     # ── The loop ────────────────────────────────────────────────────────────────────────────────
 
@@ -224,7 +229,7 @@ class Supervisor:
     def wait_over(self) -> None:
         """Stop the run: no attempt was launched within `wait` of the first request for a card."""
         self.no_card = True
-        self.post(Asked(Stop("no card came free in the time that --wait gave")))
+        self.post(Asked(Stop(Because("wait_over"))))
 
     def _add(self, fact: Fact) -> None:
         """Apply and record a fact of the supervisor's own, which does not come from the core."""
@@ -252,7 +257,7 @@ class Supervisor:
     def _recording_failed(self, now: Instant) -> None:
         self._recording = False
         trouble = self._record.failure
-        self.post(Asked(Pause(f"the run cannot be recorded: {trouble}")))
+        self.post(Asked(Pause(RecordingFailed(str(trouble)))))
         self._loop.call_at("record:retry", now.mono + RECORD_RETRY, self._retry_recording)
         patience = 0.0 if self._record.unrecoverable else RECORD_PATIENCE
         self._loop.call_at("record:over", now.mono + patience, self._give_up_recording)
@@ -265,7 +270,7 @@ class Supervisor:
             for instruction in held.values():
                 self.carry_out(instruction)
             if not self.unrecorded:
-                self.post(Asked(Pause("", off=True)))
+                self.post(Asked(Pause(None)))
         else:
             self._loop.call_after("record:retry", RECORD_RETRY, self._retry_recording)
 
@@ -274,4 +279,4 @@ class Supervisor:
             self._retry_recording()
             return
         self.unrecorded = self._record.failure
-        self.post(Asked(Stop(f"the run could not be recorded: {self.unrecorded}")))
+        self.post(Asked(Stop(RecordingFailed(str(self.unrecorded), over=True))))

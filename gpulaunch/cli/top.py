@@ -167,11 +167,11 @@ class Attached:
 
     def reasons(self) -> Why:
         from gpulaunch.app.lookup import SUPERVISOR_ANSWER_TIMEOUT, behind
-        from gpulaunch.control.client import call
-        from gpulaunch.control.protocol import EXPLAINED, Reasons
+        from gpulaunch.control.client import reasons
+        from gpulaunch.control.protocol import EXPLAINED
 
-        told: dict[str, str] = call(self._id(), Reasons(), SUPERVISOR_ANSWER_TIMEOUT)["reasons"]
-        others = behind(told) if len(told) >= EXPLAINED else ""
+        told = reasons(self._id(), SUPERVISOR_ANSWER_TIMEOUT)
+        others = behind(told) if len(told) >= EXPLAINED else None
         return lambda name: told.get(name, others)
 
     def ask(self, request: Request) -> None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from gpulaunch.control.protocol import (
     REPLY_BYTES,
+    TOLD,
     Asking,
     Hello,
     NoAnswerError,
@@ -25,18 +26,18 @@ from gpulaunch.control.protocol import (
     not_admitted,
 )
 from gpulaunch.core.model import RunState
+from gpulaunch.core.reasons import WaitReason
 from gpulaunch.gpus.names import RUN_ID, listening, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
-from gpulaunch.journal.shapes import Coder, coder_of
 from gpulaunch.peers import peer
+from gpulaunch.shapes import Coder, coder_of
 
 _ASKED_AT_ONCE = 32
 """Live runs that are asked at the same time."""
 _ASKING_ALL = 10.0
 """Seconds for asking all live runs: each of very many may delay its answer."""
 _PRESENT = coder_of(Present)
-_TOLD = coder_of(Told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,9 @@ def present(run: str, timeout: float = 10.0) -> Present:
     return said
 
 
-def reasons(run: str, timeout: float = 10.0) -> Mapping[str, str]:
+def reasons(run: str, timeout: float = 10.0) -> Mapping[str, WaitReason]:
     """Return why jobs of a live run wait, for the first of them. Raises NoAnswerError."""
-    return cast(Told, _understood(run, _TOLD, call(run, Reasons(), timeout))).reasons
+    return cast(Told, _understood(run, TOLD, call(run, Reasons(), timeout))).reasons
 
 
 _NONSENSE = "run {} gives an answer that makes no sense: is it gpulaunch that has its name?"

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias, cast
 
 from gpulaunch.core.events import Request
 from gpulaunch.core.model import RunState
+from gpulaunch.core.reasons import WaitReason
 from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.gpus.names import Holder, user_name
-from gpulaunch.journal.shapes import coder_of
+from gpulaunch.shapes import coder_of
 
 EXPLAINED = 1000
 """Waiting jobs whose reasons one answer holds: a hundred thousand would take the run seconds."""
@@ -35,7 +36,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Request: why do jobs wait? Answered by {"reasons": {job: words}}, for the first of them."""
+    """Request: why do jobs wait? Answered by Told, for the first of them."""
 
 
 Asking: TypeAlias = Request | Hello | Reasons
@@ -67,9 +68,18 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A run's answer to Reasons: words by job."""
+    """A run's answer to Reasons, by job."""
 
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, WaitReason]
+
+
+TOLD = coder_of(Told)
+
+
+def told(reasons: Mapping[str, WaitReason]) -> dict[str, Any]:
+    """Return the answer to Reasons as JSON's values."""
+    assert TOLD.encode is not None
+    return cast("dict[str, Any]", TOLD.encode(Told(reasons)))
 
 
 class AlreadySupervisedError(UnfinishedRunError):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.cards import Card
+from gpulaunch.core.causes import EndCause
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import Launch, StopAttempt
 from gpulaunch.core.facts import AttemptLaunched
@@ -175,10 +176,10 @@ class ActiveAttempts:
         else:
             self.tokens.subtract(live.demand.uses)
 
-    def stop(self, live: ActiveAttempt, wish: Wish, by: str, now: bool = False) -> None:
+    def stop(self, live: ActiveAttempt, wish: Wish, by: EndCause, now: bool = False) -> None:
         """Ask the engine to end the attempt. A weaker wish after a stronger one changes nothing.
 
-        `by` says in words who or what asked; `now`: KILL at once.
+        `by`: who or what asked; `now`: KILL at once.
         """
         if _RANK[wish] <= _RANK[live.wish] and not (now and not live.killed):
             return

@@ -25,6 +25,7 @@ from gpulaunch.core.idle_workers import IdleWorker, IdleWorkers
 from gpulaunch.core.jobs import Jobs, closure, demands_beside
 from gpulaunch.core.model import AttemptId, Demand
 from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
+from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.waiting import WAITING, BlockedOn, Node, is_extra
 
 FOCUSED = ("ready", "asking")
@@ -34,7 +35,7 @@ class Admission:
     """Starts ready jobs, asks for cards and gives them back.
 
     `limits`: tokens by name; `cpus`: what jobs without cards may take together; `closed` returns
-    why nothing may start now, empty where jobs may.
+    why nothing may start now, None where jobs may.
 
     `blocked`: ready jobs that the last pass could not start; `reserving`: the job for which cards
     are kept as they come free; `focus`: the only job that may start now, with its services.
@@ -49,7 +50,7 @@ class Admission:
         idle_workers: IdleWorkers,
         limits: Mapping[str, int],
         cpus: int,
-        closed: Callable[[], str],
+        closed: Callable[[], RunReason | None],
     ) -> None:
         self._effects = effects
         self._cards = cards
@@ -131,7 +132,7 @@ class Admission:
             self._settled = True
             return
         if never:
-            self._jobs.settle(node, "failed", f"never started: {never}")
+            self._jobs.settle(node, "failed", never)
             self._settled = True
             return
         if node is self.reserving and self._reserved:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpulaunch.text import span
+from gpulaunch.core.model import Outcome
+from gpulaunch.core.reasons import AttemptEnd, FailedAlike
 
 FAST_FAILURE_SECONDS = 60.0
 """Seconds below which a failed attempt counts: it has hardly begun its work."""
@@ -22,54 +23,43 @@ MIN_BREAKER = 3
 
 
 class Breaker:
-    """A count of jobs that failed alike. `tripped` says why nothing more starts; empty: it may.
+    """A count of jobs that failed alike. `tripped`: why nothing more starts; None: it may.
 
     `limit`: so many jobs trip it; None: never.
     """
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._alike = ""
+        self._alike: tuple[Outcome, str] | None = None
         self._jobs: set[str] = set()
-        self.tripped = ""
-
-    @property
-    def waits(self) -> str:
-        """`tripped`, followed by what a person can do now."""
-        return (
-            f"{self.tripped}; go on from another terminal with what failed (gpulaunch retry) or"
-            " without (gpulaunch resume), or end the run (Ctrl-C)"
-        )
+        self.tripped: FailedAlike | None = None
 
     def worked(self) -> None:
         self._jobs.clear()
 
     def failed(
-        self, job: str, status: str, evidence: str, params: Iterable[str], seconds: float
+        self, job: str, end: AttemptEnd, evidence: str, params: Iterable[str], seconds: float
     ) -> None:
         """Count a failed attempt that ran for `seconds`; trip once `limit` jobs failed alike.
 
-        `status` is how it ended, in words; `evidence` shows why; `params` are the job's values,
-        which differ from job to job.
+        `evidence` shows why it ended so; `params` are the job's values, which differ from job to
+        job.
         """
         if seconds >= FAST_FAILURE_SECONDS:
             self._jobs.clear()
             return
-        alike = f"{status}: {without_own(evidence, (job, *params))}"
+        alike = (end.outcome, without_own(evidence, (job, *params)))
         if alike != self._alike:
             self._alike = alike
             self._jobs.clear()
         self._jobs.add(job)
         if self._limit and len(self._jobs) >= self._limit and not self.tripped:
-            self.tripped = (
-                f"{len(self._jobs)} jobs in a row failed within {span(FAST_FAILURE_SECONDS)}"
-                f" of their start, all in the same way: {status}"
-                + (f": {evidence}" if evidence else "")
-            )
+            shown = AttemptEnd(end.outcome, evidence, end.service)
+            self.tripped = FailedAlike(len(self._jobs), FAST_FAILURE_SECONDS, shown)
 
     def reset(self) -> None:
         self._jobs.clear()
-        self.tripped = ""
+        self.tripped = None
 
 
 def without_own(text: str, params: Iterable[str]) -> str:

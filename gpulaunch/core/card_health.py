@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from gpulaunch.core.active import ActiveAttempt
 from gpulaunch.core.cards import Card, Cards
 from gpulaunch.core.jobs import Jobs
-from gpulaunch.text import listing
+from gpulaunch.core.reasons import CardReason, FailedOnCard, JobsFailedThere, LostByJobs
 
 FAILURES_TO_DOUBT = 2
 IN_A_ROW = 3
@@ -120,27 +120,24 @@ class CardHealth:
             return
         lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
         if len(lost) >= LOST_TO_SET_ASIDE:
-            self._set_aside(card, streak, f"{len(lost)} different jobs lost it ({listing(lost)})")
+            self._set_aside(card, streak, LostByJobs(tuple(lost)))
         elif not streak.stands_out:
             return
         elif (
             len(streak.failed) >= FAILURES_TO_BE_SURE and len(streak.cleared) >= SUCCESSES_TO_CLEAR
         ):
-            text = f"{len(streak.failed)} different jobs failed there in a row"
-            text += f", and {len(streak.cleared)} of them succeeded elsewhere"
-            self._set_aside(card, streak, f"{text} ({listing(streak.failed)})")
+            why = JobsFailedThere(tuple(streak.failed), len(streak.cleared))
+            self._set_aside(card, streak, why)
         else:
-            number = len(streak.failed)
-            why = f"failed on GPU {card.gpu.index}, as {number} jobs in a row did; tried elsewhere"
-            self._elsewhere(card, streak.failed, why)
+            self._elsewhere(card, streak.failed, FailedOnCard(card.gpu.index, len(streak.failed)))
 
-    def _set_aside(self, card: Card, streak: FailureStreak, why: str) -> None:
+    def _set_aside(self, card: Card, streak: FailureStreak, why: CardReason) -> None:
         del self._streaks[card.gpu.uuid]
         self._cards.doom(card, why)
         left = [job for job in streak.failed if job not in streak.cleared]
-        self._elsewhere(card, left, f"failed on GPU {card.gpu.index}, which was set aside")
+        self._elsewhere(card, left, FailedOnCard(card.gpu.index, 0))
 
-    def _elsewhere(self, card: Card, names: Iterable[str], why: str) -> None:
+    def _elsewhere(self, card: Card, names: Iterable[str], why: FailedOnCard) -> None:
         """Requeue those jobs that failed for good, with what was skipped because of them."""
         failed = [job for job in names if self._jobs.is_bad(self._jobs.nodes[job])]
         failed = [job for job in failed if job not in self._tried]

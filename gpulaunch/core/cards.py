@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import (
     Acquire,
@@ -27,6 +28,7 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import GpuChanged
 from gpulaunch.core.model import AttemptId, Demand, Gpu, GpuState
+from gpulaunch.core.reasons import CardReason
 
 FIRST_LOOK = 2.0
 LAST_LOOK = 15.0
@@ -55,7 +57,7 @@ class Card:
 
     gpu: Gpu
     state: CardState = "free"
-    why: str = ""
+    why: CardReason | None = None
     memory_free: int | None = None
     memory_until: float = 0.0
     not_before: float = 0.0
@@ -71,12 +73,12 @@ class Card:
     idle_workers: dict[AttemptId, Demand] = field(default_factory=dict)
     reservations: list[Demand] = field(default_factory=list)
     reserved: bool = False
-    failing: str = ""
+    failing: CardReason | None = None
 
     @property
-    def quarantined(self) -> str:
-        """Why the run does not use the card any more; empty for a card that serves."""
-        return self.failing or (self.why if self.state == "aside" else "")
+    def quarantined(self) -> CardReason | None:
+        """Why the run does not use the card any more; None for a card that serves."""
+        return self.failing or (self.why if self.state == "aside" else None)
 
     @property
     def serves(self) -> bool:
@@ -155,7 +157,7 @@ class Cards:
         self._change(card, "draining")
         self._effects.emit(Drain(card.gpu.uuid))
 
-    def doom(self, card: Card, why: str) -> None:
+    def doom(self, card: Card, why: CardReason) -> None:
         """Set the card aside for the run: now, or as soon as nothing is on it."""
         if not card.serves:
             return
@@ -206,13 +208,13 @@ class Cards:
             case Elsewhere(holder):
                 if card.lost_at is None:
                     card.lost_at = self._effects.now.mono
-                self._change(card, "elsewhere", holder)
+                self._change(card, "elsewhere", Quoted(holder))
             case Occupied(by):
                 card.not_before = self._effects.now.mono + card.backoff
                 card.backoff = min(card.backoff * 2, LAST_LOOK)
-                self._change(card, "occupied", by)
+                self._change(card, "occupied", Quoted(by))
             case Sick(text):
-                self._change(card, "aside", text)
+                self._change(card, "aside", Quoted(text))
 
     def withdrawn(self, card: Card, why: Refusal) -> None:
         """Record that the card's lease is gone. Attempts on it have ended, or never began."""
@@ -223,8 +225,8 @@ class Cards:
 
     def described(self, card: Card, holder: str) -> None:
         """Record who has the card elsewhere. One whom this run handed it to stays unnamed."""
-        if card.why not in (holder, _HANDED):
-            self._change(card, "elsewhere", holder)
+        if card.why not in (Quoted(holder), _HANDED):
+            self._change(card, "elsewhere", Quoted(holder))
 
     def freed(self, card: Card) -> None:
         card.not_before = card.memory_until = 0.0
@@ -252,9 +254,9 @@ class Cards:
         card.timer = self._effects.now.mono + HANDED_OVER
         self._effects.emit(SetTimer(CardRecheck(card.gpu.uuid), card.timer))
 
-    def _change(self, card: Card, state: GpuState, why: str = "") -> None:
+    def _change(self, card: Card, state: GpuState, why: CardReason | None = None) -> None:
         card.state, card.why = state, why
         self._effects.fact(GpuChanged(card.gpu.uuid, state, why))
 
 
-_HANDED = "one that waited for it"
+_HANDED = Because("handed_over")

@@ -12,6 +12,7 @@ from gpulaunch.core.active import ActiveAttempt, ActiveAttempts
 from gpulaunch.core.breaker import Breaker
 from gpulaunch.core.card_health import CardHealth
 from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import Ended, WorkerEnded
@@ -19,8 +20,25 @@ from gpulaunch.core.facts import AttemptEnded, JobDelayed, JobSettled
 from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import Exited, Failure, Job, MissingOutput, Signaled, TimedOut
-from gpulaunch.core.retry_placement import ANOTHER, RetryContext
+from gpulaunch.core.model import (
+    Exited,
+    Failure,
+    Job,
+    MissingOutput,
+    Signaled,
+    TimedOut,
+    exit_code_of,
+    signal_of,
+)
+from gpulaunch.core.reasons import (
+    AttemptEnd,
+    JobReason,
+    LostRepeatedly,
+    RetryGranted,
+    RetryPointless,
+    ServiceOver,
+)
+from gpulaunch.core.retry_placement import RetryContext
 from gpulaunch.core.waiting import Node
 
 BY_ITSELF = Exited | Signaled | MissingOutput | TimedOut
@@ -115,7 +133,7 @@ class Completion:
     ) -> None:
         self._breaker.failed(
             node.name,
-            retry.reason(event.outcome, node.job),
+            retry.over(event.outcome, node.job),
             seen.evidence if seen is not None else "",
             node.job.params.values(),
             self._effects.ledger.attempt(live.id).seconds,
@@ -144,11 +162,11 @@ class Completion:
         lost = _lost_before(live, record)
         decision = retry.decide(event.outcome, job, record.charged, lost, seen, ground)
         if self._pinned and live.misplaced and live.wish != "cancelled":
-            return retry.failed(job, record.charged, live.misplaced, ground)
+            return retry.failed(event.outcome, job, record.charged, live.misplaced, ground)
         if live.wish == "stopped":
             return retry.Settle("succeeded")
         if live.wish == "cancelled" and not _succeeded(decision):
-            return retry.Settle("cancelled", "cancelled")
+            return retry.Settle("cancelled", Because("cancelled"))
         if isinstance(decision, retry.Settle) or live.node is None or self._anywhere:
             return decision
         # The job may only be tried again where all that it needs can still be had.
@@ -156,11 +174,11 @@ class Completion:
         gone = gone or self._jobs.has_bad_need(live.node)
         if gone is None:
             return decision
-        own = f"{retry.reason(event.outcome, job)}; " if decision.failure else ""
-        text = f"{own}its service {gone.name} {self._jobs.record(gone).state}"
-        reason = self._jobs.record(gone).reason
-        text += f": {reason}" if reason else ""
-        return retry.Settle("failed", text, decision.failure, decision.charged)
+        bad = self._jobs.record(gone)
+        end = _end_of(bad.reason)
+        own = retry.over(event.outcome, job) if decision.failure else None
+        reason = ServiceOver(gone.name, bad.state, end, own)
+        return retry.Settle("failed", reason, decision.failure, decision.charged)
 
     def _follow(self, node: Node, decision: retry.Decision) -> None:
         if isinstance(decision, retry.Settle):
@@ -168,8 +186,8 @@ class Completion:
             return
         if decision.demand is not None:
             self._jobs.redemand(node, decision.demand)
-        self._effects.fact(JobDelayed(node.name, decision.reason, decision.delay, decision.where))
-        if decision.where == ANOTHER:
+        self._effects.fact(JobDelayed(node.name, decision.reason, decision.delay, decision.change))
+        if decision.change == "other_card":
             self._jobs.hold_out(node, decision.delay)
         node.state = "blocked"
         if node.excluded:
@@ -188,7 +206,7 @@ class Completion:
         if policy_of(failure.kind).aside:
             for card in live.cards:
                 if card.gpu.uuid in failure.gpus:
-                    self._cards.doom(card, failure.evidence)
+                    self._cards.doom(card, Quoted(failure.evidence))
 
     def _free(self, cards: tuple[Card, ...], killing: bool) -> None:
         for card in cards:
@@ -205,16 +223,16 @@ class Completion:
         """Interrupt attempts that were launched ahead, to start once this one has succeeded."""
         for live in self._attempts:
             if ended.id in live.after:
-                why = f"it needs {ended.id.job}, which did not succeed"
-                self._attempts.stop(live, "interrupted", why)
+                self._attempts.stop(live, "interrupted", NeedEnded(ended.id.job))
 
     def _interrupt_dependants(self, service: Node, event: Ended) -> None:
         """Interrupt the attempts that need this service, which has ended; they are not charged."""
         for live in self._attempts:
             if live.node is not None and service in live.node.services:
                 live.cause = service
-                text = retry.reason(event.outcome, service.job)
-                self._attempts.stop(live, "interrupted", f"its service {service.name} {text}")
+                outcome = event.outcome
+                ended = ServiceEnded(service.name, exit_code_of(outcome), signal_of(outcome))
+                self._attempts.stop(live, "interrupted", ended)
 
 
 def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
@@ -224,7 +242,7 @@ def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
         return event.failure
     if event.failure is not None and event.failure.kind == "gpu_lost":
         return event.failure
-    return Failure("gpu_lost", doomed[0].failing, gpus=tuple(card.gpu.uuid for card in doomed))
+    return Failure("gpu_lost", _said(doomed[0]), gpus=tuple(card.gpu.uuid for card in doomed))
 
 
 def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
@@ -246,3 +264,18 @@ def _lost_before(live: ActiveAttempt, record: JobRecord) -> int:
 
 def _succeeded(decision: retry.Decision) -> bool:
     return isinstance(decision, retry.Settle) and decision.state == "succeeded"
+
+
+def _said(card: Card) -> str:
+    """What the driver reported of a failing card; empty where jobs alone showed that it fails."""
+    return card.failing.text if isinstance(card.failing, Quoted) else ""
+
+
+def _end_of(reason: JobReason | None) -> AttemptEnd | None:
+    """The end of an attempt that a settled job's reason tells; None where it tells none."""
+    match reason:
+        case AttemptEnd():
+            return reason
+        case RetryGranted(end) | RetryPointless(end) | LostRepeatedly(end):
+            return end
+    return None

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from gpulaunch.core.active import ActiveAttempt, ActiveAttempts
 from gpulaunch.core.admission import FOCUSED, Admission
 from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.causes import Because, RoomFor
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import DeadlockCheck, SetTimer
 from gpulaunch.core.jobs import Jobs, closure
 from gpulaunch.core.model import Demand
+from gpulaunch.core.reasons import NeverStarts, WaitReason
 from gpulaunch.core.waiting import WAITING, Node, is_extra
 
 DEADLOCK_TIMEOUT = 600.0
@@ -38,7 +40,7 @@ class DeadlockBreaker:
         jobs: Jobs,
         attempts: ActiveAttempts,
         admission: Admission,
-        why: Callable[[str], str],
+        why: Callable[[str], WaitReason | None],
     ) -> None:
         self._effects = effects
         self._cards = cards
@@ -101,15 +103,13 @@ class DeadlockBreaker:
             self._admission.focus, self._cleared = node, False
         elif services and not self._cleared:
             self._cleared = True
-            others = "gives way to a launcher that waits for its card"
-            why = others if _wanted(services) else f"makes room for {node.name}"
+            why = Because("gives_way") if _wanted(services) else RoomFor(node.name)
             for live in services:
                 self._attempts.stop(live, "interrupted", why)
         else:
             self._admission.focus = None
-            text = "never started: it does not fit on the run's cards"
-            text += " beside its services" if closure(node) else ""
-            self._jobs.settle(node, "failed", text)
+            why = Because("unplaceable_beside" if closure(node) else "unplaceable")
+            self._jobs.settle(node, "failed", why)
 
     def _may_focus(self, node: Node) -> bool:
         return not self._waits_for_others(node) or self._patience_is_over()
@@ -171,15 +171,16 @@ class DeadlockBreaker:
         services = self._attempts.services()
         unneeded = [live for live in services if live.service and not live.service.open]
         for live in unneeded:
-            self._attempts.stop(live, "stopped", "all other jobs have ended")
+            self._attempts.stop(live, "stopped", Because("others_ended"))
         return bool(unneeded)
 
     def _settle_one(self) -> bool:
         waiting = [node for node in self._jobs if node.state in WAITING]
         waiting.sort(key=lambda node: (node.job.service is not None, node.order))
         for node in waiting[:1]:
-            text = self._why(node.name)
-            self._jobs.settle(node, "skipped", f"can never start: {text}")
+            why = self._why(node.name)
+            assert why is not None, "a job that waits has a reason"
+            self._jobs.settle(node, "skipped", NeverStarts(why))
         return bool(waiting)
 
 

@@ -18,7 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from gpulaunch.core.causes import EndCause
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
+from gpulaunch.core.reasons import RunReason
 
 # ── Timers ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -260,12 +262,12 @@ class WorkerEnded:
 
 @dataclass(frozen=True, slots=True)
 class OutOfReach:
-    """The engine can neither end its remaining attempts nor tell their state; `why` in words.
+    """The engine can neither end its remaining attempts nor tell their state, and why.
 
     They go on without a supervisor, and the run is given up.
     """
 
-    why: str
+    why: RunReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,17 +306,16 @@ class DrainGpus:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Request: launch nothing, and start nothing in the engine's queue; `off` undoes."""
+    """Request: launch nothing, and start nothing in the engine's queue; `why` None undoes that."""
 
-    why: str
-    off: bool = False
+    why: RunReason | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Request: end the run. No job starts, running ones are interrupted; `now`: killed at once."""
 
-    why: str
+    why: EndCause
     now: bool = False
 
 
@@ -427,7 +428,7 @@ class StopAttempt:
 
     attempt: AttemptId
     reason: StopReason
-    by: str
+    by: EndCause
     now: bool = False
 
 

@@ -1,14 +1,15 @@
 """Facts: what a run's journal holds, one line each. The fold of them (`core.ledger`) is its state.
 
 Every fact is a frozen dataclass of plain values, written with the Instant at which it came true.
-Nothing here names an environment's value.
+Reasons are values (`core.reasons`): no fact but a note holds a sentence. Nothing here names an
+environment's value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from gpulaunch.core.model import (
     SPARSE,
@@ -20,6 +21,10 @@ from gpulaunch.core.model import (
     Outcome,
     RunState,
 )
+from gpulaunch.core.reasons import CardReason, JobReason, PlacementChange, RunReason
+
+FORMAT: Final = 2
+"""The version of the form in which facts are written. Another one cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class RunOpened:
 
     `boot` is the kernel's boot id: monotonic times are comparable within one boot only. `limit`:
     at most so many of the cards are held at once, None: all. `engine` carries the attempts out.
-    Where it places them by itself, `gpus` is empty, and AttemptStarted names the cards.
+    Where it places them by itself, `gpus` is empty, and AttemptStarted names the cards. `format`
+    is the version of the journal's form.
     """
 
     run: str
@@ -42,6 +48,7 @@ class RunOpened:
     simulated: bool = False
     limit: int | None = None
     engine: str = field(default="local", metadata=SPARSE)
+    format: Literal[2] = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class JobRequeued:
     """A settled job waits again, with a fresh retry budget."""
 
     name: str
-    why: str
+    why: JobReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,31 +170,31 @@ class WorkerGone:
 class JobDelayed:
     """The job waits again after an attempt, for at least `delay` seconds.
 
-    `where` says what will differ, in words: `on another card`. `unrecorded`: what followed from
-    that attempt is not on record; never written.
+    `change`: what will differ. `unrecorded`: what followed from that attempt is not on record;
+    never written.
     """
 
     name: str
-    why: str
+    why: JobReason
     delay: float = 0.0
-    where: str = ""
+    change: PlacementChange | None = field(default=None, metadata=SPARSE)
     unrecorded: bool = field(default=False, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettled:
-    """The job came to an end state; `reason` says in words why, empty for success."""
+    """The job came to an end state; `reason` is None for success."""
 
     name: str
     state: JobState
-    reason: str = ""
+    reason: JobReason | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChanged:
     gpu: str
     state: GpuState
-    why: str = ""
+    why: CardReason | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +216,7 @@ class GpuDrained:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPaused:
-    why: str
+    why: RunReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +226,7 @@ class AdmissionContinued:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    why: str
+    why: RunReason
     now: bool = False
 
 
@@ -236,7 +243,7 @@ class RunClosed:
     """The supervisor ended the run in good order. `status` is its exit status."""
 
     state: RunState
-    reason: str = ""
+    reason: RunReason | None = field(default=None, metadata=SPARSE)
     status: int = 0
 
 

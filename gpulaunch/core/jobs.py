@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Literal, TypeGuard
 
+from gpulaunch.core.causes import Because
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import HoldOutOver, RetryDue, SetTimer
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, AttemptId, Demand, Job, JobState
+from gpulaunch.core.reasons import JobReason, NeededBy, NeedUnmet
 from gpulaunch.core.waiting import UNCOUNTED, WAITING, Node, WaitingJobs
 
 HOLD_OUT = 120.0
 """Seconds for which a job waits for another card while one that it avoids is free."""
-_BAD = frozenset({"failed", "cancelled", "skipped"})
+_BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
 
 
 class Jobs:
@@ -151,14 +154,14 @@ class Jobs:
         if node.excluded and not running:
             node.state = "settled"
             if record.state == "running":
-                self._effects.fact(JobRequeued(node.name, "its attempt was cut short"))
+                self._effects.fact(JobRequeued(node.name, Because("cut_short")))
             return False
         self.unsettled += 1
         if running:
             node.state = "running"
             return False
         if record.state != "waiting" or record.charged or record.not_before is not None:
-            self._effects.fact(JobRequeued(node.name, "taken up again"))
+            self._effects.fact(JobRequeued(node.name, Because("taken_up")))
         return True
 
     def _settle_recorded(self, node: Node, record: JobRecord) -> None:
@@ -168,7 +171,7 @@ class Jobs:
         if last.state == "succeeded":
             self._effects.fact(JobSettled(node.name, "succeeded"))
         elif last.state == "cancelled":
-            self._effects.fact(JobSettled(node.name, "cancelled", "cancelled"))
+            self._effects.fact(JobSettled(node.name, "cancelled", Because("cancelled")))
 
     def _know_services(self) -> None:
         """Find, for each service, the demands and the other services that run beside it."""
@@ -193,15 +196,15 @@ class Jobs:
 
     def enqueue(self, node: Node) -> None:
         """Set what a waiting job waits for: others, a delay, services, cards; or settle it."""
-        bad = node.unknown and f"needs {node.unknown}, which is not in the job file"
+        bad = NeedUnmet(node.unknown, "unknown") if node.unknown else None
         for need in (*node.needs, *node.services):
             state = self.record(need).state
-            if state in _BAD:
-                bad = bad or _because(need, state)
+            if _is_bad(state):
+                bad = bad or NeedUnmet(need.name, state)
             elif need.excluded and state != "succeeded":
-                bad = bad or f"needs {need.name}, which is left as it is this time"
+                bad = bad or NeedUnmet(need.name, "excluded")
             elif state == "succeeded" and need.job.service:
-                self.requeue([need], f"{node.name} needs it")
+                self.requeue([need], NeededBy(node.name))
         if bad:
             self.settle(node, "skipped", bad)
             return
@@ -284,10 +287,10 @@ class Jobs:
 
     # ── Ends and new beginnings ─────────────────────────────────────────────────────────────────
 
-    def settle(self, node: Node, state: JobState, reason: str = "") -> None:
+    def settle(self, node: Node, state: JobState, reason: JobReason | None = None) -> None:
         """Settle the job, and skip every waiting job that needs it unless it succeeded."""
         first = node
-        todo: deque[tuple[Node, JobState, str]] = deque([(node, state, reason)])
+        todo: deque[tuple[Node, JobState, JobReason | None]] = deque([(node, state, reason)])
         unneeded: dict[Node, None] = {}
         while todo:
             node, state, reason = todo.popleft()
@@ -304,8 +307,9 @@ class Jobs:
             for follower in node.followers:
                 self._unblock(follower)
             for dependant in node.dependants:
-                if state in _BAD and dependant.state in WAITING:
-                    todo.append((dependant, "skipped", _because(node, state)))
+                if _is_bad(state):
+                    if dependant.state in WAITING:
+                        todo.append((dependant, "skipped", NeedUnmet(node.name, state)))
                 elif state == "succeeded" and not node.job.service:
                     self._unblock(dependant)
         for service in unneeded:
@@ -318,7 +322,7 @@ class Jobs:
         if not service.job.service or self.record(service).state != "succeeded":
             return
         if any(node.state in WAITING for node in service.dependants):
-            self.requeue([service], "it is needed again")
+            self.requeue([service], Because("needed_again"))
 
     def _unblock(self, node: Node) -> None:
         if node.state in WAITING:
@@ -336,7 +340,7 @@ class Jobs:
             if "succeeded" in states or self.record(service).attempts:
                 self.settle(service, "succeeded")
             else:
-                self.settle(service, "skipped", "nothing that needs it came to run")
+                self.settle(service, "skipped", Because("never_needed"))
 
     def redemand(self, node: Node, demand: Demand) -> None:
         """Set the demand of the job's next attempt. A ready job has to be queued again after it."""
@@ -358,7 +362,9 @@ class Jobs:
         self.redemand(node, replace(node.job.demand, avoid=frozenset()))
         self._advance(node)
 
-    def requeue(self, nodes: Iterable[Node], why: str, avoid: frozenset[str] = frozenset()) -> None:
+    def requeue(
+        self, nodes: Iterable[Node], why: JobReason, avoid: frozenset[str] = frozenset()
+    ) -> None:
         """Let settled and delayed jobs wait again, with a fresh budget of retries.
 
         `avoid`: UUIDs of cards that they are not to run on, where there are others.
@@ -450,6 +456,10 @@ def demands_beside(services: Iterable[Node]) -> set[Demand]:
     return {demand for service in services for demand in service.demands}
 
 
+def _is_bad(state: JobState) -> TypeGuard[Literal["failed", "cancelled", "skipped"]]:
+    return state in _BAD
+
+
 def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
     counted[demand] += step
     if not counted[demand]:
@@ -458,8 +468,3 @@ def _step(counted: Counter[Demand], demand: Demand, step: int) -> None:
 
 def _same(record: JobRecord | None, fact: JobAdded) -> bool:
     return record is not None and not record.vanished and record.added == fact
-
-
-def _because(need: Node, state: JobState) -> str:
-    verb = {"failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped"}[state]
-    return f"needs {need.name}, which {verb}"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Because
 from gpulaunch.core.model import (
     AttemptId,
     AttemptState,
@@ -25,16 +26,10 @@ from gpulaunch.core.model import (
     RunState,
     Stopped,
 )
-from gpulaunch.text import listing
-
-CUT_OFF = "was running when the run was cut off"
-"""The reason of a job whose attempt no supervisor saw end."""
+from gpulaunch.core.reasons import CardReason, InQueue, JobReason, RunReason
 
 LOCAL = "local"
 """The name of the engine that runs attempts on this machine."""
-
-IN_QUEUE = "in the queue"
-"""The reason of a job whose attempt the engine has queued and not started yet."""
 
 
 @dataclass(slots=True)
@@ -107,7 +102,7 @@ class JobRecord:
 
     added: f.JobAdded
     state: JobState = "waiting"
-    reason: str = ""
+    reason: JobReason | None = None
     unrecorded: bool = False
     settled: Instant | None = None
     vanished: bool = False
@@ -187,7 +182,7 @@ class GpuRecord:
 
     gpu: Gpu
     state: GpuState = "free"
-    why: str = ""
+    why: CardReason | None = None
     drained: bool = False
     attempts: set[AttemptId] = field(default_factory=set)
     workers: set[AttemptId] = field(default_factory=set)  # idle ones that are being ended
@@ -207,14 +202,14 @@ class Ledger:
     simulated: bool = False
     engine: str = LOCAL
     state: RunState = "interrupted"
-    reason: str = ""
+    reason: RunReason | None = None
     opened: Instant | None = None
     taken: Instant | None = None  # by the present epoch's supervisor; `opened` is the first's
     last: Instant | None = None
     closed: Instant | None = None
     exit_status: int = 0
-    paused: str | None = None
-    stopping: str | None = None
+    paused: RunReason | None = None
+    stopping: RunReason | None = None
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     gpus: dict[str, GpuRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -245,7 +240,7 @@ class Ledger:
                 record = self.attempt(attempt)
                 record.queue_id = id
                 if record.in_queue:
-                    self.jobs[attempt.job].reason = f"{IN_QUEUE} ({id})"
+                    self.jobs[attempt.job].reason = InQueue(id)
             case f.AttemptStarted():
                 self._start(fact, at)
             case f.ServiceReady(attempt):
@@ -295,15 +290,16 @@ class Ledger:
     def attempt(self, attempt: AttemptId) -> AttemptRecord:
         return self.jobs[attempt.job].attempts[attempt.number - 1]
 
-    def reason_of(self, job: JobRecord) -> str:
-        """Return the job's reason; where it was queued ahead of its needs, preceded by these."""
-        needs = self.needs_of(job.attempts[-1]) if job.in_queue else ""
-        return f"{needs}; {job.reason}" if needs else job.reason
+    def why_queued(self, job: JobRecord) -> InQueue | None:
+        """Return the job's place in the engine's queue; None for a job that is not there."""
+        if not job.in_queue:
+            return None
+        last = job.attempts[-1]
+        return InQueue(last.queue_id, self.needs_of(last))
 
-    def needs_of(self, attempt: AttemptRecord) -> str:
-        """Return `needs a, b`: the attempts under way that must succeed first; empty for none."""
-        names = [need.job for need in attempt.after if self.attempt(need).is_open]
-        return f"needs {listing(names)}" if names else ""
+    def needs_of(self, attempt: AttemptRecord) -> tuple[str, ...]:
+        """Return the jobs whose attempts are under way and must succeed before this one starts."""
+        return tuple(need.job for need in attempt.after if self.attempt(need).is_open)
 
     def open_attempts(self) -> list[AttemptRecord]:
         """Return the attempts without a recorded end: those that run or are in a queue."""
@@ -321,7 +317,7 @@ class Ledger:
                 continue
             record.state = "interrupted"
             record.seen = record.seen or self.last
-            self._set(self.jobs[record.id.job], "waiting", CUT_OFF, unrecorded=True)
+            self._set(self.jobs[record.id.job], "waiting", Because("cut_off"), unrecorded=True)
             for gpu in record.gpus:
                 self.gpus[gpu].attempts.discard(record.id)
 
@@ -339,7 +335,7 @@ class Ledger:
         self.simulated, self.engine = fact.simulated, fact.engine
         self.gpus = known | {gpu.uuid: GpuRecord(gpu) for gpu in fact.gpus}
         self.opened, self.taken = self.opened or at, at
-        self.state, self.reason, self.closed = "running", "", None
+        self.state, self.reason, self.closed = "running", None, None
         self.paused = self.stopping = None
 
     def _add(self, fact: f.JobAdded) -> None:
@@ -358,9 +354,9 @@ class Ledger:
         record.digest, record.after = job.digest, fact.after
         job.attempts = [*job.attempts, record]
         if fact.queued:
-            self._set(job, "waiting", IN_QUEUE)
+            self._set(job, "waiting", InQueue())
         else:
-            self._set(job, "running", "")
+            self._set(job, "running", None)
         for gpu in fact.gpus:
             if gpu in self.gpus:  # a history that lost facts may not know it
                 self.gpus[gpu].attempts.add(fact.attempt)
@@ -370,7 +366,7 @@ class Ledger:
         record.pid, record.started, record.state = fact.pid, at, "running"
         if not record.queued:
             return
-        self._set(self.jobs[fact.attempt.job], "running", "")
+        self._set(self.jobs[fact.attempt.job], "running", None)
         record.gpus, record.node = tuple(gpu.uuid for gpu in fact.gpus), fact.node
         for gpu in fact.gpus:
             card = self.gpus.setdefault(gpu.uuid, GpuRecord(gpu))
@@ -381,7 +377,7 @@ class Ledger:
         record = self.attempt(fact.attempt)
         if record.in_queue:
             # The next fact says what becomes of the job; until then it counts as running.
-            self._set(self.jobs[fact.attempt.job], "running", "")
+            self._set(self.jobs[fact.attempt.job], "running", None)
         record.started = fact.started or record.started
         record.ended, record.outcome = fact.ended or at, fact.outcome
         record.failure, record.charged = fact.failure, fact.charged
@@ -397,7 +393,9 @@ class Ledger:
         if record.queued and not card.attempts:
             card.state = "free"
 
-    def _set(self, job: JobRecord, state: JobState, reason: str, unrecorded: bool = False) -> None:
+    def _set(
+        self, job: JobRecord, state: JobState, reason: JobReason | None, unrecorded: bool = False
+    ) -> None:
         self._count(job, -1)
         job.state, job.reason, job.unrecorded = state, reason, unrecorded
         self._count(job, +1)

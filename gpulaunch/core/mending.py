@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Instant, Lost, Outcome
-
-UNRECORDED = "its end is not on record"
-"""The reason of an attempt whose end is not in the journal, and of its job where that waits."""
 
 
 class Mender:
@@ -60,9 +58,10 @@ class Mender:
             return
         match job.attempts[-1].state:
             case "succeeded" | "cancelled" as state:
-                yield f.JobSettled(job.name, state, "" if state == "succeeded" else state)
+                reason = None if state == "succeeded" else Because("cancelled")
+                yield f.JobSettled(job.name, state, reason)
             case _:
-                yield f.JobDelayed(job.name, UNRECORDED, unrecorded=True)
+                yield f.JobDelayed(job.name, Because("unrecorded"), unrecorded=True)
 
     def _implied(self, fact: f.Fact) -> Iterator[f.Fact]:
         if self.ledger.closed is not None and isinstance(fact, _OF_ATTEMPTS):
@@ -126,7 +125,7 @@ class Mender:
         if outcome is not None:
             yield f.AttemptEnded(last, outcome, None, False)
         else:
-            yield f.AttemptEnded(last, Lost(UNRECORDED), "lost", False, unrecorded=True)
+            yield f.AttemptEnded(last, Lost(Because("unrecorded")), "lost", False, unrecorded=True)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
         """The missing ends of attempts: a closed run has none under way, but in a queue."""

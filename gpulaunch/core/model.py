@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from gpulaunch.core.causes import EndCause
 from gpulaunch.core.template import Text
 
 JobState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled", "skipped"]
@@ -253,7 +254,7 @@ class Cancelled:
 class Interrupted:
     """gpulaunch itself ended the attempt (stop, drain, supervisor gone): it is not charged."""
 
-    by: str
+    by: EndCause
     status: Status | None = None
 
 
@@ -268,7 +269,7 @@ class Stopped:
 class Lost:
     """The attempt's end is not known: nobody saw it."""
 
-    why: str
+    why: EndCause
 
 
 Outcome: TypeAlias = (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpulaunch.core.cards import Card
 from gpulaunch.core.model import Demand, Gpu
+from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
 
 
 def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
@@ -57,22 +58,30 @@ def best(cards: Iterable[Card], count: int) -> list[Card]:
     return ranked[:count]
 
 
-def impossible(demand: Demand, cards: Sequence[Card], limit: int, limits: Mapping[str, int]) -> str:
-    """Why the run's remaining cards can never meet this demand; empty if they can."""
-    for token, count in Counter(demand.uses).items():
-        if count > limits.get(token, 1):
-            return f"needs {count} of {token}, of which there are {limits.get(token, 1)}"
+def impossible(
+    demand: Demand, cards: Sequence[Card], limit: int, limits: Mapping[str, int]
+) -> Impossible | None:
+    """Return why the run's remaining cards can never meet this demand; None if they can."""
+    if short := tokens_short(demand, limits):
+        return short
     if not demand.gpus:
-        return ""
+        return None
     left = [card for card in cards if card.serves and card.gpu.uuid not in demand.avoid]
     if demand.gpus > min(limit, len(left)):
-        gone = [f"GPU {c.gpu.index} was set aside: {c.quarantined}" for c in cards if c.quarantined]
-        have = f"needs {demand.gpus} cards at once, the run has {min(limit, len(left))}"
-        return "; ".join([have if demand.gpus > 1 else "needs a card, none is left", *gone])
+        aside = tuple(CardAside(c.gpu.index, c.quarantined) for c in cards if c.quarantined)
+        return CardsShort(demand.gpus, min(limit, len(left)), aside=aside)
     big = sum(card.gpu.memory >= demand.gpu_memory for card in left)
     if demand.gpus > big:
-        return f"needs {demand.gpu_memory} bytes on each of {demand.gpus} cards; {big} are so big"
-    return ""
+        return CardsShort(demand.gpus, big, demand.gpu_memory)
+    return None
+
+
+def tokens_short(demand: Demand, limits: Mapping[str, int]) -> TokensShort | None:
+    """Return the token of which the demand uses more than there are; None for none."""
+    for token, count in Counter(demand.uses).items():
+        if count > limits.get(token, 1):
+            return TokensShort(token, count, limits.get(token, 1))
+    return None
 
 
 def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping[str, int]) -> bool:

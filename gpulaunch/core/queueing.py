@@ -15,16 +15,25 @@ starts it when that has succeeded, even if no supervisor is alive by then.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gpulaunch.core.active import ActiveAttempt, ActiveAttempts, Share
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.causes import Because
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.idle_workers import IdleWorkers
 from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.model import AttemptId, Demand, Instant
+from gpulaunch.core.placement import tokens_short
+from gpulaunch.core.reasons import (
+    CardsCapped,
+    Impossible,
+    NeedsShare,
+    NeedsTurn,
+    RunReason,
+    WaitReason,
+)
 from gpulaunch.core.waiting import BlockedOn, Key, Node
 from gpulaunch.core.why import Why
 
@@ -50,7 +59,7 @@ class Queueing(Admission):
         attempts: ActiveAttempts,
         idle_workers: IdleWorkers,
         limits: Mapping[str, int],
-        closed: Callable[[], str],
+        closed: Callable[[], RunReason | None],
         most: int,
         limit: int | None,
         ahead: bool = False,
@@ -137,7 +146,7 @@ class Queueing(Admission):
 
     def _consider(self, node: Node) -> None:
         if never := self._impossible(node):
-            self._jobs.settle(node, "failed", f"never started: {never}")
+            self._jobs.settle(node, "failed", never)
             self._settled = True
             return
         node.blocked_on = self.obstacle(node)
@@ -155,16 +164,13 @@ class Queueing(Admission):
     ) -> ActiveAttempt:
         return self._attempts.launch(node, (), share=self._shares.get(node.job.demand))
 
-    def _impossible(self, node: Node) -> str:
+    def _impossible(self, node: Node) -> Impossible | Because | None:
         demand = node.job.demand
-        for token, count in Counter(demand.uses).items():
-            if count > self._limits.get(token, 1):
-                return f"needs {count} of {token}, of which there are {self._limits.get(token, 1)}"
+        if short := tokens_short(demand, self._limits):
+            return short
         if self.limit is not None and demand.gpus > self.limit:
-            return f"needs {demand.gpus} cards at once, the run may take {self.limit}"
-        if node.job.service:
-            return "a service cannot wait in a queue: it runs beside other jobs"
-        return ""
+            return CardsCapped(demand.gpus, self.limit)
+        return Because("unqueueable") if node.job.service else None
 
     def obstacle(self, node: Node) -> BlockedOn | None:
         """What keeps a ready job from being handed over."""
@@ -186,16 +192,11 @@ class WhyQueueing(Why):
 
     _admission: Queueing
 
-    def _ready(self, node: Node, now: Instant) -> str:
+    def _ready(self, node: Node, now: Instant) -> WaitReason:
         most, limit = self._admission.most, self._admission.limit
         if len(self._attempts) >= most:
-            return f"waits for its turn: {most:,} attempts at once are in the queue or running"
-        demand = node.job.demand
-        if limit is not None and demand.gpus and self._attempts.gpus + demand.gpus > limit:
-            return _beyond(demand, self._attempts.gpus, limit)
-        return self._token(demand) or "waits for its turn"
-
-
-def _beyond(demand: Demand, taken: int, limit: int) -> str:
-    cards = "a card" if demand.gpus == 1 else f"{demand.gpus} cards"
-    return f"waits for {cards}: the run may take {limit} at once, {taken} are taken or queued for"
+            return NeedsTurn(most)
+        demand, taken = node.job.demand, self._attempts.gpus
+        if limit is not None and demand.gpus and taken + demand.gpus > limit:
+            return NeedsShare(demand.gpus, limit, taken)
+        return self._token(demand) or Because("turn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core import words
+from gpulaunch.core.causes import Because
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.model import (
     Cancelled,
@@ -22,19 +22,24 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.reasons import (
+    AttemptEnd,
+    JobReason,
+    LostRepeatedly,
+    PlacementChange,
+    RetryGranted,
+    RetryPointless,
+)
 from gpulaunch.core.retry_placement import (
     NoBetterPlacement,
     RetryContext,
     RetryPlacement,
     choose_placement,
 )
-from gpulaunch.text import listing, span
 
 LOST_IN_A_ROW = 3
 """Attempts in a row that are lost, or lose their card, after which the job itself is to blame."""
 
-MAX_MESSAGE_CHARACTERS = 200
-"""Characters of the evidence that a reason shows at most."""
 NOWHERE_KNOWN = RetryContext()
 """The context where nothing is known of the cards."""
 
@@ -43,23 +48,23 @@ NOWHERE_KNOWN = RetryContext()
 class TryAgain:
     """The job waits again, not before `delay` seconds are over. `charged`: it cost a retry.
 
-    `demand` is what the next attempt needs, None: as before; `where` says in words what differs.
+    `demand` is what the next attempt needs, None: as before; `change`: what will differ.
     """
 
     delay: float
-    reason: str
+    reason: JobReason
     failure: str | None = None
     charged: bool = False
     demand: Demand | None = None
-    where: str = ""
+    change: PlacementChange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The job is over. `reason` is empty for success; `failure` is the attempt's class."""
+    """The job is over. `reason` is None for success; `failure` is the attempt's class."""
 
     state: Literal["succeeded", "failed", "cancelled"]
-    reason: str = ""
+    reason: JobReason | None = None
     failure: str | None = None
     charged: bool = False
 
@@ -107,94 +112,65 @@ def decide(
     """
     match outcome:
         case Cancelled():
-            return Settle("cancelled", "cancelled")
-        case Interrupted(by):
-            return TryAgain(0.0, f"interrupted: {by}")
+            return Settle("cancelled", Because("cancelled"))
+        case Interrupted():
+            return TryAgain(0.0, AttemptEnd(outcome))
         case Stopped():
             return Settle("succeeded")
     failure = failure_of(outcome, job, seen)
     if failure is None:
         return Settle("succeeded")
-    text = reason(outcome, job, seen)
+    end = over(outcome, job, seen)
     there = choose_placement(failure, job.demand, ground)
     if policy_of(failure).free:
         if lost + 1 < LOST_IN_A_ROW:
-            return _again(job, there, text, failure)
-        return Settle("failed", f"{text}, for the {LOST_IN_A_ROW}rd time in a row", failure)
-    return _by_policy(job, charged, failure, text, there)
+            return _again(job, there, end, failure)
+        return Settle("failed", LostRepeatedly(end, LOST_IN_A_ROW), failure)
+    return _by_policy(job, charged, failure, end, there)
 
 
-def failed(job: Job, charged: int, seen: Failure, ground: RetryContext) -> Decision:
+def failed(
+    outcome: Outcome, job: Job, charged: int, seen: Failure, ground: RetryContext
+) -> Decision:
     """Decide what follows from a failure that was seen while the attempt ran, whatever its end."""
     there = choose_placement(seen.kind, job.demand, ground)
-    return _by_policy(job, charged, seen.kind, seen.evidence, there)
+    return _by_policy(job, charged, seen.kind, over(outcome, job, seen), there)
 
 
 def _by_policy(
-    job: Job, charged: int, failure: str, text: str, there: RetryPlacement | NoBetterPlacement
+    job: Job,
+    charged: int,
+    failure: str,
+    end: AttemptEnd,
+    there: RetryPlacement | NoBetterPlacement,
 ) -> Decision:
     policy = job.retry
     if charged >= policy.times or (policy.on and failure not in policy.on):
-        return Settle("failed", text, failure, True)
+        return Settle("failed", end, failure, True)
     if isinstance(there, NoBetterPlacement) and failure not in policy.on:
-        return Settle("failed", f"{text}; not tried again: {there.why}", failure, True)
-    return _again(job, there, f"{text}; retry {charged + 1} of {policy.times}", failure, True)
+        return Settle("failed", RetryPointless(end, there.why), failure, True)
+    return _again(job, there, RetryGranted(end, charged + 1, policy.times), failure, True)
 
 
 def _again(
     job: Job,
     there: RetryPlacement | NoBetterPlacement,
-    text: str,
+    reason: JobReason,
     failure: str,
     charged: bool = False,
 ) -> TryAgain:
     delay = job.retry.delay if charged else 0.0
     if isinstance(there, NoBetterPlacement):
-        return TryAgain(delay, text, failure, charged)
+        return TryAgain(delay, reason, failure, charged)
     demand = None if there.demand == job.demand else there.demand
-    return TryAgain(max(delay, there.delay), text, failure, charged, demand, there.words)
+    return TryAgain(max(delay, there.delay), reason, failure, charged, demand, there.change)
 
 
-def reason(outcome: Outcome, job: Job | None = None, seen: Failure | None = None) -> str:
-    """Return how an attempt ended, in words: `killed by SIGSEGV: Xid 31 ...`."""
-    text = _status(outcome)
-    if job is not None and job.service is not None and isinstance(outcome, Exited | Signaled):
-        text = f"ended early: {text}"
-    if seen is None or not seen.evidence or seen.kind in PLAIN:
-        return text
-    shown = (
-        seen.evidence
-        if len(seen.evidence) <= MAX_MESSAGE_CHARACTERS
-        else seen.evidence[: MAX_MESSAGE_CHARACTERS - 1] + "…"
-    )
-    return f"{text}: {shown}"
+def over(outcome: Outcome, job: Job, seen: Failure | None = None) -> AttemptEnd:
+    """Return how an attempt ended, with the evidence where its class says more than the status."""
+    evidence = seen.evidence if seen is not None and seen.kind not in PLAIN else ""
+    return AttemptEnd(outcome, evidence, job.service is not None)
 
 
 PLAIN = frozenset({"exit", "signal", "missing_output"})
-"""Failure classes that say no more than the status: `reason` shows no evidence for them."""
-
-
-def _status(outcome: Outcome) -> str:
-    match outcome:
-        case Exited(code):
-            return f"exited with status {code}"
-        case Signaled(signal):
-            return f"killed by {words.signal_name(signal)}"
-        case TimedOut("timeout", 0):
-            return "was ended at a time limit"
-        case TimedOut("timeout", seconds):
-            return f"ran longer than its timeout of {span(seconds)}"
-        case TimedOut(_, seconds):
-            return f"wrote nothing for its idle_timeout of {span(seconds)}"
-        case MissingOutput(paths):
-            return f"left no good output: {listing(paths)}"
-        case NotStarted(error):
-            return f"could not be started: {error}"
-        case Cancelled():
-            return "cancelled"
-        case Interrupted(by):
-            return f"interrupted: {by}"
-        case Stopped():
-            return "stopped: nothing needs it any more"
-        case Lost(why):
-            return f"lost: {why}"
+"""Failure classes that say no more than the status: `over` gives no evidence for them."""

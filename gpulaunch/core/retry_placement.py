@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from gpulaunch.core.classes import Policy, policy_of
 from gpulaunch.core.model import Demand, Gpu
+from gpulaunch.core.reasons import PlacementChange, Pointless
 
 CARD_PAUSE = 30.0
 MAX_CARD_PAUSE = 600.0
 """Seconds until the next attempt on the same card: after the first failure, and at most."""
-ANOTHER = "on another card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class RetryContext:
 
 @dataclass(frozen=True, slots=True)
 class RetryPlacement:
-    """The next attempt's demand. `delay`: seconds to wait first; `words` say what will differ."""
+    """The next attempt's demand. `delay`: seconds to wait first; `change`: what will differ."""
 
     demand: Demand
-    words: str = ""
+    change: PlacementChange | None = None
     delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NoBetterPlacement:
-    """No card of the run would do better; `why` in words."""
+    """No card of the run would do better, and why."""
 
-    why: str
+    why: Pointless
 
 
 def choose_placement(
@@ -63,16 +63,16 @@ def choose_placement(
     if policy.other == "other_kind":
         names = {gpu.name for gpu in ground.used}
         same = [gpu for gpu in ground.others if gpu.name in names]
-        there = _elsewhere(demand, ground, "on another kind of card", same)
-        return there or NoBetterPlacement("the run has no other kind of card")
+        there = _elsewhere(demand, ground, "other_kind", same)
+        return there or NoBetterPlacement("no_other_kind")
     if policy.again == "yes":
         return (ground.doubted and _elsewhere(demand, ground)) or RetryPlacement(demand)
     there = _elsewhere(demand, ground) if _may_go(policy, ground) else None
     if there is None and policy.again == "later":
-        return RetryPlacement(demand, "", _pause(ground))
+        return RetryPlacement(demand, None, _pause(ground))
     if there is None and policy.free:
         return RetryPlacement(demand)
-    return there or NoBetterPlacement("it would end in the same way")
+    return there or NoBetterPlacement("same")
 
 
 def _anywhere(
@@ -80,10 +80,10 @@ def _anywhere(
 ) -> RetryPlacement | NoBetterPlacement:
     """Choose whether to try again where the engine places, and may happen to use another card."""
     if policy.again == "later":
-        return RetryPlacement(demand, "", _pause(ground))
+        return RetryPlacement(demand, None, _pause(ground))
     if policy.again == "yes" or policy.other in ("larger", "other_kind") or _may_go(policy, ground):
         return RetryPlacement(demand)
-    return NoBetterPlacement("it would end in the same way")
+    return NoBetterPlacement("same")
 
 
 def _pause(ground: RetryContext) -> float:
@@ -99,18 +99,21 @@ def _with_more_memory(demand: Demand, ground: RetryContext) -> RetryPlacement | 
     if not ground.used:
         return RetryPlacement(demand)
     if demand.per_gpu > 1:
-        return RetryPlacement(replace(demand, per_gpu=1), "alone on its card")
+        return RetryPlacement(replace(demand, per_gpu=1), "alone")
     if ground.foreign:
-        return _elsewhere(demand, ground) or RetryPlacement(demand, "", CARD_PAUSE)
+        return _elsewhere(demand, ground) or RetryPlacement(demand, None, CARD_PAUSE)
     most = max(gpu.memory for gpu in ground.used)
     if sum(gpu.memory > most for gpu in ground.others) >= demand.gpus:
         larger = replace(demand, gpu_memory=max(demand.gpu_memory, most + 1))
-        return RetryPlacement(larger, "on a card with more memory")
-    return NoBetterPlacement("no card of the run has more memory")
+        return RetryPlacement(larger, "more_memory")
+    return NoBetterPlacement("no_larger")
 
 
 def _elsewhere(
-    demand: Demand, ground: RetryContext, words: str = ANOTHER, also: Iterable[Gpu] = ()
+    demand: Demand,
+    ground: RetryContext,
+    change: PlacementChange = "other_card",
+    also: Iterable[Gpu] = (),
 ) -> RetryPlacement | None:
     """Place on none of the used cards, nor on those avoided before if that leaves enough.
 
@@ -119,7 +122,7 @@ def _elsewhere(
     used = {gpu.uuid for gpu in (*ground.used, *also)}
     for avoid in (demand.avoid | used, used):
         if avoid and _count(demand, ground.others, avoid) >= demand.gpus:
-            return RetryPlacement(replace(demand, avoid=frozenset(avoid)), words)
+            return RetryPlacement(replace(demand, avoid=frozenset(avoid)), change)
     return None
 
 

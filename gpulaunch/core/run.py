@@ -17,6 +17,7 @@ from gpulaunch.core.active import ActiveAttempts
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.breaker import Breaker
 from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.causes import Because, CardFailed, EndCause, Quoted
 from gpulaunch.core.completion import Completion
 from gpulaunch.core.deadlock import DeadlockBreaker
 from gpulaunch.core.effects import Effects
@@ -78,6 +79,14 @@ from gpulaunch.core.jobs import Jobs
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, RunState
 from gpulaunch.core.queueing import NO_BOUND, Queueing, WhyQueueing
+from gpulaunch.core.reasons import (
+    LeftWaiting,
+    NothingStarts,
+    RunReason,
+    SomeFailed,
+    TooManyFailed,
+    WaitReason,
+)
 from gpulaunch.core.waiting import WAITING, Node
 from gpulaunch.core.why import Why
 
@@ -125,7 +134,7 @@ class Run:
         self._max_failures = 1 if fail_fast else max_failures
         self._submitted = False
         self._killing = False
-        self._out_of_reach = ""
+        self._out_of_reach: RunReason | None = None
         self._cards = Cards(gpus, limit, self._effects)
         self._attempts = ActiveAttempts(self._effects, queue is not None)
         self._jobs = Jobs(self._effects, self._retire)
@@ -212,7 +221,7 @@ class Run:
             return False
         return bool(self.ledger.stopping or self._halted() or not self._jobs.unsettled)
 
-    def outcome(self) -> tuple[RunState, str]:
+    def outcome(self) -> tuple[RunState, RunReason | None]:
         """Return how a finished run ended, and why where not every job succeeded."""
         if self._out_of_reach and len(self._attempts):
             return "interrupted", self._out_of_reach
@@ -227,20 +236,17 @@ class Run:
             node.excluded and self._jobs.record(node).state == "waiting" for node in self._jobs
         )
         if left:
-            return "stopped", f"{left} waiting jobs were left as they are"
-        return "succeeded", ""
+            return "stopped", LeftWaiting(left)
+        return "succeeded", None
 
-    def why_waiting(self, name: str, now: Instant | None = None) -> str:
-        """Return one line that says why a job waits; empty for a job that does not wait.
+    def why_waiting(self, name: str, now: Instant | None = None) -> WaitReason | None:
+        """Return why a job waits; None for a job that does not wait.
 
-        `now` is the time for durations in that line; None: the time of the last event.
+        `now` is the time for durations in the reason; None: the time of the last event.
         """
-        closed = self.ledger.stopping and f"not started: stopped by {self.ledger.stopping}"
-        if not closed:
-            closed = self._halted() and f"not started: {self._halted()}"
-        if not closed and self.ledger.paused is not None:
-            closed = f"paused: {self.ledger.paused}"
-        return self._why.of(name, closed or "", now or self._effects.now)
+        why = self._closed()
+        closed = None if why is None else NothingStarts(why, why is self.ledger.paused)
+        return self._why.of(name, closed, now or self._effects.now)
 
     def in_queue(self, name: str) -> AttemptId | None:
         """Return the job's attempt in the engine's queue, None for none.
@@ -304,8 +310,8 @@ class Run:
                 self._retry(names)
             case Asked(DrainGpus() as request):
                 self._drain_gpus(request)
-            case Asked(Pause(why, off)):
-                self._pause(why, off)
+            case Asked(Pause(why)):
+                self._pause(why)
             case Asked(Stop(why, now)):
                 self._stop(why, now)
             case GpuEvent(gpu):
@@ -326,11 +332,12 @@ class Run:
             self._effects.fact(GpuReported(event.gpu, event.text, attempts))
         if event.verdict != "lost":
             return
-        self._cards.doom(card, event.text)
+        self._cards.doom(card, Quoted(event.text))
         for attempt in attempts if event.stops else ():
             live = self._attempts.get(attempt)
             if live is not None:
-                self._attempts.stop(live, "interrupted", f"GPU {card.gpu.index}: {event.text}")
+                why = CardFailed(card.gpu.index, event.text)
+                self._attempts.stop(live, "interrupted", why)
 
     def _misplaced(self, event: Misplaced) -> None:
         """Record the first report that an attempt uses a card of others; interrupt it if pinned."""
@@ -340,7 +347,7 @@ class Run:
         live.misplaced = Failure("wrong_gpu", event.text, event.advice)
         self._effects.fact(Noted(event.text, event.attempt.job))
         if self._pinned:
-            self._attempts.stop(live, "interrupted", event.text)
+            self._attempts.stop(live, "interrupted", Quoted(event.text))
 
     def _card(self, event: LeaseEvent, card: Card) -> None:
         match event:
@@ -399,16 +406,16 @@ class Run:
         else:
             self._effects.emit(SetTimer(DeadlockCheck(), self._effects.now.mono + 0.001))
         if self._halted() or self._breaker.tripped:
-            self._withdraw(self._halted() or self._breaker.tripped)
+            self._withdraw()
         if self._halted() and all(live.service for live in self._attempts):
             for live in self._attempts:
-                self._attempts.stop(live, "interrupted", "nothing more is started")
+                self._attempts.stop(live, "interrupted", Because("no_more_starts"))
 
-    def _withdraw(self, why: str) -> None:
+    def _withdraw(self) -> None:
         """Interrupt the attempts that are still in the engine's queue."""
         for live in self._attempts:
             if self.ledger.attempt(live.id).in_queue:
-                self._attempts.stop(live, "interrupted", why)
+                self._attempts.stop(live, "interrupted", Because("no_more_starts"))
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -420,16 +427,16 @@ class Run:
         )
         for node in nodes:
             if node.state in WAITING:
-                self._jobs.settle(node, "cancelled", "cancelled")
+                self._jobs.settle(node, "cancelled", Because("cancelled"))
         for live in self._attempts:
             # An adopted attempt whose job is no longer in the file has no node, only a name.
             gone = live.adopted and (names is None or live.id.job in names)
             if live.node in nodes or gone:
-                self._attempts.stop(live, "cancelled", "cancelled by a person")
+                self._attempts.stop(live, "cancelled", Because("cancelled"))
 
     def _retry(self, names: tuple[str, ...] | None) -> None:
         self._go_on()
-        self._jobs.requeue(self._jobs.to_retry(names), "retried by a person")
+        self._jobs.requeue(self._jobs.to_retry(names), Because("retried"))
 
     def _drain_gpus(self, request: DrainGpus) -> None:
         for card in self._cards:
@@ -443,28 +450,29 @@ class Run:
                 for attempt in list(card.attempts):
                     live = self._attempts.get(attempt)
                     if live is not None:
-                        self._attempts.stop(live, "interrupted", "its card was given back")
+                        self._attempts.stop(live, "interrupted", Because("gave_back"))
 
     def _trip(self) -> None:
         """Pause the run for a person, where jobs are left to start."""
         left = (node for node in self._jobs if node.state != "settled")
         if any(self._jobs.record(node).state == "waiting" for node in left):
-            self._close(self._breaker.waits)
+            assert self._breaker.tripped is not None
+            self._close(self._breaker.tripped)
         else:
             self._breaker.reset()
 
     def _go_on(self) -> None:
-        if self._breaker.tripped and self.ledger.paused == self._breaker.waits:
+        if self._breaker.tripped and self.ledger.paused == self._breaker.tripped:
             self._open()
         self._breaker.reset()
 
-    def _pause(self, why: str, off: bool) -> None:
-        if off and self.ledger.paused is not None:
-            self._open()
-        elif not off:
+    def _pause(self, why: RunReason | None) -> None:
+        if why is not None:
             self._close(why)
+        elif self.ledger.paused is not None:
+            self._open()
 
-    def _close(self, why: str) -> None:
+    def _close(self, why: RunReason) -> None:
         self._effects.fact(AdmissionPaused(why))
         self._hold_queue(True)
 
@@ -476,7 +484,7 @@ class Run:
         if isinstance(self._admission, Queueing):
             self._effects.emit(HoldQueue(on))
 
-    def _stop(self, why: str, now: bool) -> None:
+    def _stop(self, why: EndCause, now: bool) -> None:
         self._killing = self._killing or now
         if self.ledger.stopping is None or now:
             self._effects.fact(StopAsked(why, now))
@@ -492,28 +500,24 @@ class Run:
         assert service.attempt is not None
         live = self._attempts.get(service.attempt)
         if live is not None:
-            self._attempts.stop(live, "stopped", "nothing needs it any more")
+            self._attempts.stop(live, "stopped", Because("unneeded"))
 
     # ── Whether anything may start ──────────────────────────────────────────────────────────────
 
-    def _closed(self) -> str:
-        if self.ledger.stopping is not None:
-            return self.ledger.stopping or "stopped"
-        if self.ledger.paused is not None:
-            return self.ledger.paused or "paused"
-        return self._halted()
+    def _closed(self) -> RunReason | None:
+        """Return why nothing new is started; None while jobs may start."""
+        return self.ledger.stopping or self._halted() or self.ledger.paused
 
-    def _halted(self) -> str:
-        """Why failures keep the run from starting anything new; empty while they do not."""
+    def _halted(self) -> RunReason | None:
+        """Return why failures keep the run from starting anything new; None while they do not."""
         if self._breaker.tripped and not self._patient:
             return self._breaker.tripped
         failed = self._jobs.failed
         if self._max_failures is None or len(failed) < self._max_failures:
-            return ""
+            return None
         if self._fail_fast:
-            return f"--fail-fast after {next(iter(failed)).name} failed"
-        last = next(reversed(failed))
-        return f"--max-failures {self._max_failures} reached when {last.name} failed"
+            return TooManyFailed(next(iter(failed)).name, None)
+        return TooManyFailed(next(reversed(failed)).name, self._max_failures)
 
 
 def _opened(gpus: Sequence[Gpu]) -> Ledger:
@@ -522,11 +526,9 @@ def _opened(gpus: Sequence[Gpu]) -> Ledger:
     return ledger
 
 
-def _failures(jobs: Jobs) -> str:
+def _failures(jobs: Jobs) -> SomeFailed | None:
     there = (node for node in jobs if not jobs.record(node).vanished)
     bad = [node for node in there if jobs.record(node).state not in ("succeeded", "waiting")]
     if not bad:
-        return ""
-    first = bad[0]
-    more = f" and {len(bad) - 1} more did" if len(bad) > 1 else " did"
-    return f"{first.name}{more} not succeed"
+        return None
+    return SomeFailed(bad[0].name, len(bad) - 1)

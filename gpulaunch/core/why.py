@@ -1,23 +1,38 @@
-"""Why a job waits, in words. Looks at a run's state; changes nothing."""
+"""Why a job waits. Looks at a run's state; changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulaunch.core import words
 from gpulaunch.core.active import ActiveAttempts, cpus_of
 from gpulaunch.core.admission import Admission
 from gpulaunch.core.cards import Card, Cards
+from gpulaunch.core.causes import Because
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.jobs import Jobs
-from gpulaunch.core.ledger import IN_QUEUE
 from gpulaunch.core.model import AttemptId, Demand, Instant
+from gpulaunch.core.reasons import (
+    CardAway,
+    CardBusy,
+    CardFree,
+    CardIs,
+    CardKept,
+    CardNow,
+    CardsAre,
+    Nearness,
+    NeedsCards,
+    NeedsCpus,
+    NeedsEnd,
+    NeedsReady,
+    NeedsStart,
+    NeedsToken,
+    NothingStarts,
+    RetryIn,
+    WaitReason,
+)
 from gpulaunch.core.waiting import Node
-from gpulaunch.text import clock, listing, several, size, span
 
-_BEGUN, _QUEUED, _WAITS = "is running", f"is {IN_QUEUE}", "waits itself"
-_NEAR = (_BEGUN, _QUEUED, _WAITS)
-"""Words for a job that others wait for, the nearest to its end first."""
+_NEAREST: tuple[Nearness, ...] = ("running", "queued", "waiting")
 
 
 class Why:
@@ -41,163 +56,122 @@ class Why:
         self._limits = limits
         self._cpus = cpus
 
-    def of(self, name: str, closed: str, now: Instant) -> str:
-        """Return one line that says why the job waits; empty for one that does not wait.
+    def of(self, name: str, closed: NothingStarts | None, now: Instant) -> WaitReason | None:
+        """Return why the job waits; None for one that does not wait.
 
         `closed`: why nothing may start at all, which goes before the job's own reason. Of a job in
         the engine's queue, it tells only what the engine does not know.
         """
         node = self._jobs.nodes.get(name)
         if node is None:
-            known = name in self._effects.ledger.jobs
-            return "no longer in the job file" if known else ""
+            return Because("not_in_file") if name in self._effects.ledger.jobs else None
         if node.state == "running":
-            return self._queued(node, closed) if self._jobs.record(node).in_queue else ""
+            return self._queued(node, closed) if self._jobs.record(node).in_queue else None
         if node.excluded and self._jobs.record(node).state == "waiting":
-            return "left as it is this time"
+            return Because("left_out")
         if node.state == "settled":
-            return ""
+            return None
         if closed:
             return closed
         match node.state:
             case "blocked":
                 return self._blocked(node)
             case "delayed":
-                left = (self._jobs.record(node).not_before or 0.0) - now.mono
-                return f"retries in {span(max(1, round(left)))}"
+                return RetryIn((self._jobs.record(node).not_before or 0.0) - now.mono)
             case "idle":
-                return "starts when a job that needs it is ready to go"
+                return Because("unasked")
             case "asking":
-                names = [service.name for service in node.services if not service.ready]
-                return f"waits for its service {', '.join(names)} to be ready"
+                return NeedsReady(tuple(each.name for each in node.services if not each.ready))
         return self._ready(node, now)
 
-    def _queued(self, node: Node, closed: str) -> str:
-        """Why a queued job waits: for what it needs, where it was handed over ahead of that."""
+    def _queued(self, node: Node, closed: NothingStarts | None) -> WaitReason | None:
+        """Return what a queued job waits for, where it was handed over ahead of its needs."""
         live = self._attempts.get(node.attempt) if node.attempt else None
         after = live.after if live is not None else ()
         open_needs = [n for n in node.needs if n.attempt in after and n.state == "running"]
-        if closed or not open_needs:
-            return closed
-        return f"needs {self._others(open_needs)}"
+        return closed if closed or not open_needs else self._end_of(open_needs)
 
-    def _blocked(self, node: Node) -> str:
+    def _blocked(self, node: Node) -> NeedsEnd:
         open_needs = [need for need in node.needs if need.state != "settled"]
         if open_needs:
-            return f"needs {self._others(open_needs)}"
-        return f"comes after {self._others([n for n in node.after if n.state != 'settled'])}"
+            return self._end_of(open_needs)
+        return self._end_of([n for n in node.after if n.state != "settled"], after=True)
 
-    def _others(self, nodes: list[Node]) -> str:
-        first = min(nodes, key=lambda node: _NEAR.index(self._far(node)))
-        more = f" (and {len(nodes) - 1} more)" if len(nodes) > 1 else ""
-        return f"{first.name}, which {self._far(first)}{more}"
+    def _end_of(self, nodes: list[Node], after: bool = False) -> NeedsEnd:
+        first = min(nodes, key=lambda node: _NEAREST.index(self._nearness(node)))
+        return NeedsEnd(first.name, self._nearness(first), len(nodes) - 1, after)
 
-    def _far(self, node: Node) -> str:
+    def _nearness(self, node: Node) -> Nearness:
         if node.state != "running":
-            return _WAITS
-        return _BEGUN if self._jobs.record(node).state == "running" else _QUEUED
+            return "waiting"
+        return "running" if self._jobs.record(node).state == "running" else "queued"
 
-    def _ready(self, node: Node, now: Instant) -> str:
+    def _ready(self, node: Node, now: Instant) -> WaitReason:
         demand = node.job.demand
-        if reason := self._token(demand):
-            return reason
-        if cpus_of(demand) and self._attempts.cpus + cpus_of(demand) > self._cpus:
-            used = self._attempts.cpus
-            return f"waits for {several(cpus_of(demand), 'CPU')}; {used} of {self._cpus} are in use"
+        if short := self._token(demand):
+            return short
+        cpus, used = cpus_of(demand), self._attempts.cpus
+        if cpus and used + cpus > self._cpus:
+            return NeedsCpus(cpus, used, self._cpus)
         if node.blocked_on == "room":
-            return "waits for room for itself and a job that needs it"
+            return Because("room")
         if self._admission.focus not in (None, node):
-            return f"waits until {self._admission.focus.name} has started"
+            return NeedsStart(self._admission.focus.name)
         if not demand.gpus:
-            return "waits for its turn"
-        return f"waits for {_wished(demand)}: {self._cards_in_words(demand, now)}"
+            return Because("turn")
+        return self._needs_cards(demand, now)
 
-    def _token(self, demand: Demand) -> str:
+    def _token(self, demand: Demand) -> NeedsToken | None:
         for token in dict.fromkeys(demand.uses):
             limit, used = self._limits.get(token, 1), self._attempts.tokens[token]
             if used + demand.uses.count(token) > limit:
-                holders = self._holders(token)
-                return f"waits for a token of {token} ({used} of {limit} in use by {holders})"
-        return ""
+                holders = [live.id.job for live in self._attempts if token in live.demand.uses]
+                return NeedsToken(token, used, limit, tuple(holders))
+        return None
 
-    def _holders(self, token: str) -> str:
-        names = [live.id.job for live in self._attempts if token in live.demand.uses]
-        return listing(names)
-
-    def _cards_in_words(self, demand: Demand, now: Instant) -> str:
+    def _needs_cards(self, demand: Demand, now: Instant) -> NeedsCards:
         cards, limit = list(self._cards), self._cards.limit
-        limited = ""
-        if self._cards.held() >= limit < len(cards):
+        limited = self._cards.held() >= limit < len(cards)
+        if limited:
             cards = [card for card in cards if card.held]
-            limited = f"the run may hold {limit} at once; "
-        alike: dict[tuple[str, str], list[Card]] = {}
-        for card in cards:
-            alike.setdefault(self._state(card, demand, now), []).append(card)
         busy = [card for card in cards if card.attempts and not card.quarantined]
-        parts = [self._busy(busy, now)] if len(busy) > 1 else []
-        for state, some in alike.items():
-            if not (parts and some[0] in busy):
-                parts.append(_clause(some, *state))
-        return limited + (", " if len(parts) == len(cards) else "; ").join(parts)
+        together = self._busy(busy, now) if len(busy) > 1 else None
+        alike: dict[CardNow, list[int]] = {}
+        for card in [*busy, *cards] if together else cards:
+            state = together if together and card in busy else self._state(card, demand, now)
+            alike.setdefault(state, []).append(card.gpu.index)
+        parts = (CardsAre(tuple(dict.fromkeys(some)), state) for state, some in alike.items())
+        return NeedsCards(demand.gpus, demand.gpu_memory, tuple(parts), limit if limited else 0)
 
-    def _busy(self, cards: Sequence[Card], now: Instant) -> str:
-        """Return `GPUs 0-7 are busy (0:03 to 1:12) with a, b, c and 5 more`."""
-        attempts = list(dict.fromkeys(next(iter(card.attempts)) for card in cards))
-        names = list(dict.fromkeys(a.job for card in cards for a in card.attempts))
-        spans = sorted(self._since(attempt, now) for attempt in attempts)
-        least, most = clock(spans[0]), clock(spans[-1])
-        spanned = most if least == most else f"{least} to {most}"
-        return _clause(cards, "is", f"busy ({spanned}) with {listing(names)}")
+    def _busy(self, cards: Sequence[Card], now: Instant) -> CardBusy:
+        firsts = dict.fromkeys(next(iter(card.attempts)) for card in cards)
+        seconds = [self._since(attempt, now) for attempt in firsts]
+        names = dict.fromkeys(attempt.job for card in cards for attempt in card.attempts)
+        return CardBusy(tuple(names), min(seconds), max(seconds))
 
     def _since(self, attempt: AttemptId, now: Instant) -> float:
-        """Seconds since the attempt's start, or its launch where it has not started."""
+        """Return the seconds since the attempt's start, or its launch where it has not started."""
         record = self._effects.ledger.attempt(attempt)
         return now.mono - (record.started or record.launched).mono
 
-    def _state(self, card: Card, demand: Demand, now: Instant) -> tuple[str, str]:
-        """Return the card's state as a verb and the rest, so that cards alike share one clause."""
+    def _state(self, card: Card, demand: Demand, now: Instant) -> CardNow:
         if card.quarantined:
-            return "was", f"set aside ({card.quarantined})"
+            return CardAway("aside", card.quarantined)
         if card.attempts:
-            attempt = next(iter(card.attempts))
-            more = f" and {len(card.attempts) - 1} more" if len(card.attempts) > 1 else ""
-            return "is", f"busy with {attempt.job}{more} ({clock(self._since(attempt, now))})"
+            return self._busy([card], now)
         if card.idle_workers:
-            return "still has", f"the worker of {next(iter(card.idle_workers)).job}"
+            return CardKept(next(iter(card.idle_workers)).job, worker=True)
         if card.drained:
-            return "was", "given back by a person (drain)"
+            return CardIs("given_back")
         match card.state:
-            case "elsewhere":
-                return "is", f"held by {card.why}"
-            case "occupied":
-                return "is", f"in use: {card.why}"
-            case "draining":
-                return "is", "giving back memory"
-            case "asking":
-                return "is", "being looked at"
+            case "elsewhere" | "occupied":
+                return CardAway(card.state, card.why)
+            case "draining" | "asking":
+                return CardIs(card.state)
             case "leased" if self._admission.reserving is not None:
-                return "is", f"kept for {self._admission.reserving.name}"
+                return CardKept(self._admission.reserving.name, worker=False)
         if card.gpu.uuid in demand.avoid:
-            return "is", "avoided after an earlier attempt"
+            return CardIs("avoided")
         if demand.gpu_memory:
-            free = card.gpu.memory if card.memory_free is None else card.memory_free
-            return "has", f"{size(free)} free"
-        return "is", "free"
-
-
-_PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
-
-
-def _clause(cards: Sequence[Card], verb: str, rest: str) -> str:
-    """`GPU 0 is free`, `GPUs 0, 2-7 are free`."""
-    if len(cards) == 1:
-        return f"GPU {cards[0].gpu.index} {verb} {rest}"
-    return f"GPUs {words.ranges(card.gpu.index for card in cards)} {_PLURALS[verb]} {rest}"
-
-
-def _wished(demand: Demand) -> str:
-    """`a card`, `2 cards with 79 GiB free each`."""
-    if not demand.gpu_memory:
-        return words.cards(demand.gpus)
-    each = " each" if demand.gpus > 1 else ""
-    return f"{words.cards(demand.gpus)} with {size(demand.gpu_memory)} free{each}"
+            return CardFree(card.gpu.memory if card.memory_free is None else card.memory_free)
+        return CardIs("free")

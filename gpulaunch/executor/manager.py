@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from gpulaunch.core.causes import Because
 from gpulaunch.core.events import (
     Asked,
     Cancel,
@@ -46,6 +47,7 @@ from gpulaunch.executor.worker_handle import UnreadyError, WorkerHandle
 from gpulaunch.executor.worker_slot import GRACE, Starter, WorkerPlan, WorkerSlot
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
+from gpulaunch.wording import job_reason
 
 STARTS = 3
 """Workers in a row that do not become ready, after which no other is started."""
@@ -212,10 +214,10 @@ class Manager:
         stack.callback(self._close_crew)
         # The run has all its jobs now, and all are cancelled: none waits for a card yet.
         jobs = tuple(Job(name, (), demand=self._demand) for name in self._names)
-        self._post(Asked(Pause("no items yet")))
+        self._post(Asked(Pause(Because("no_items"))))
         self._post(Submitted(jobs))
         self._post(Asked(Cancel(None)))
-        self._post(Asked(Pause("", off=True)))
+        self._post(Asked(Pause(None)))
         self._turn()
 
     def _turn(self) -> None:
@@ -270,7 +272,7 @@ class Manager:
                     self._asked.remove(fact.name)
                 self._free.append(fact.name)
                 if fact.state == "failed" and not self._crew:
-                    self.work.fail(NoCardsForExecutorError(fact.reason))
+                    self.work.fail(NoCardsForExecutorError(job_reason(fact.reason)))
 
     def carry_out(self, instruction: Instruction) -> None:
         """Start workers, and take and release cards."""
@@ -285,7 +287,7 @@ class Manager:
 
     def card_awaited(self) -> None:
         """Warn once that the items wait, and why."""
-        why = self._run.why_waiting(self._asked[0]) if self._asked else ""
+        why = job_reason(self._run.why_waiting(self._asked[0])) if self._asked else ""
         if why and not self._warned_waiting:
             self._warned_waiting = True
             log.warning("the executor %s", why)
@@ -293,7 +295,7 @@ class Manager:
     def wait_over(self) -> None:
         """Fail the items: `wait` has passed without a card."""
         if self._asked:
-            why = self._run.why_waiting(self._asked[0])
+            why = job_reason(self._run.why_waiting(self._asked[0]))
             self.work.fail(NoCardsForExecutorError(f"no card came free in time: {why}"))
             self._balance()
 
@@ -389,7 +391,7 @@ class Manager:
                         ", ".join(map(str, pids)),
                     )
                 case client.Gone():
-                    self._ended(slot, Lost("its keepers were killed"))
+                    self._ended(slot, Lost(Because("keeper_killed")))
                     self._gone(slot)
 
     def _ended(self, slot: WorkerSlot, outcome: Outcome) -> None:
@@ -423,7 +425,7 @@ class Manager:
     def _free_again(self, attempt: AttemptId) -> None:
         """Settle the worker's job without using up a retry, so that it can be asked for again."""
         self._post(Asked(Cancel((attempt.job,))))
-        self._post(Ended(attempt, Interrupted("its executor")))
+        self._post(Ended(attempt, Interrupted(Because("executor"))))
 
     def _note_gpus(self) -> None:
         found = {slot.worker.gpu.uuid: slot.worker.gpu for slot in self._crew.values()}
@@ -444,7 +446,7 @@ class Manager:
     def _close_crew(self) -> None:
         """Close all workers; there are some only after a failure here. Their keepers end them."""
         for slot in self._crew.values():
-            slot.worker.end(Lost("its executor has failed"))
+            slot.worker.end(Lost(Because("executor_failed")))
             slot.close()
         self._crew.clear()
         self._starter.close()

@@ -5,7 +5,7 @@
 
 n   the line's number, from 1, without a gap
 t   when, UTC; m: the same on the machine's monotonic clock, in seconds
-e   the fact's name, then its fields (`journal.shapes` says how each type is written)
+e   the fact's name, then its fields (`gpulaunch.shapes` says how each type is written)
 c   CRC-32 in hex of the line's bytes without this member: `{"n":...,"pid":4711}`
 
 Times have microseconds: an Instant made by `now` comes back exactly, so that a replayed Ledger
@@ -22,19 +22,28 @@ from functools import cache, lru_cache
 from typing import Any, get_args
 from zlib import crc32
 
-from gpulaunch.core.facts import Fact
+from gpulaunch.core.facts import FORMAT, Fact, RunOpened
 from gpulaunch.core.model import Instant
-from gpulaunch.journal.shapes import RecordShape, UnknownKindError, shape_of
+from gpulaunch.shapes import RecordShape, UnknownKindError, shape_of, snake_case
 
 # Readable where it can be; `_ASCII` for text that UTF-8 cannot hold (names of files that are no
 # UTF-8 carry surrogates, which come back exactly from their escapes).
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _ASCII = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_OPENING = snake_case(RunOpened.__name__)
 _SUM_OPENS, _SUM_BYTES = b',"c":"', len(b',"c":"00000000"}')
 
 
 class BadLineError(ValueError):
     """A line is not what was written: torn, changed, or never a journal's."""
+
+
+class FormatMismatchError(Exception):
+    """The journal is of another form; `version` is the version of gpulaunch that wrote it."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(version)
+        self.version = version
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ def decode(line: bytes) -> JournalLine:
     """Return the fact, number and time of a line, which is given without its newline.
 
     Raises BadLineError where the checksum or the form is wrong, UnknownKindError for what another
-    version of gpulaunch wrote.
+    version of gpulaunch wrote, FormatMismatchError for the opening of a journal of another form.
     """
     given = _checked(line)
     try:
@@ -74,6 +83,8 @@ def decode(line: bytes) -> JournalLine:
         kind = given.pop("e")
     except (KeyError, ValueError, TypeError) as error:
         raise BadLineError(f"no line of a journal: {error!r:.100}") from None
+    if kind == _OPENING and given.get("format") != FORMAT:
+        raise FormatMismatchError(str(given.get("version", "another version")))
     shape = _shapes().get(kind) if isinstance(kind, str) else None
     if shape is None:
         raise UnknownKindError(f"the fact {kind!r:.100}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
 from gpulaunch.journal import codec
-from gpulaunch.journal.shapes import UnknownKindError
+from gpulaunch.shapes import UnknownKindError
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.read import read, replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
-from gpulaunch.journal.shapes import UnknownKindError
 from gpulaunch.peers import peer
+from gpulaunch.shapes import UnknownKindError
 
 _TAIL_BYTES = 1 << 16
 

@@ -23,7 +23,7 @@ from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.choices import NOTHING_CHOSEN, Choices
 from gpulaunch.journal.moved import follow, usual_place
-from gpulaunch.journal.shapes import shape_of
+from gpulaunch.shapes import shape_of
 
 _GIT_SECONDS = 2.0
 

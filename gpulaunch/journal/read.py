@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpulaunch import __version__
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
@@ -28,6 +29,10 @@ _CHUNK = 1 << 20
 
 class DamagedJournalError(UsageError):
     """The journal's facts do not fit each other, or this version cannot understand them."""
+
+
+class OtherFormatError(UsageError):
+    """A version of gpulaunch that writes another form of the journal wrote this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,13 @@ class _Facts(Splitter[codec.JournalLine]):
         return [codec.JournalLine(1, fact, at) for fact in self._mender.fit(opened, at)]
 
     def _decode(self, line: bytes) -> tuple[int, codec.JournalLine]:
-        read = codec.decode(line)
+        try:
+            read = codec.decode(line)
+        except codec.FormatMismatchError as error:
+            raise OtherFormatError(
+                f"{self._path} was written by gpulaunch {error.version}, in a form that gpulaunch"
+                f" {__version__} does not read: use that version for this run"
+            ) from None
         if type(read.fact) is RunOpened:
             self.version = read.fact.version
         return read.number, read

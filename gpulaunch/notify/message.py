@@ -19,6 +19,7 @@ from gpulaunch.text import clock, several
 from gpulaunch.views import words
 from gpulaunch.views.events import tally
 from gpulaunch.views.summary import next_command
+from gpulaunch.wording import job_reason, pause, run_reason
 
 REASONS = 5
 """Failure classes that a message names, the most frequent first."""
@@ -62,7 +63,7 @@ class Cause:
     def evidence(self) -> str:
         """The line that shows the class, else the job's own reason."""
         found = self.attempt.evidence if self.attempt else ""
-        return words.clip(words.visible(found or self.first.reason), LINE)
+        return words.clip(words.visible(found or job_reason(self.first.reason)), LINE)
 
     @property
     def title(self) -> str:
@@ -77,7 +78,7 @@ def compose(
     causes = causes_of(ledger)
     state: RunState = end.state if end else "running"
     title = words.clip(_title(events[0], state, ledger, causes), TITLE)
-    reason = (end.reason if end else ledger.paused) or ""
+    reason = run_reason(end.reason) if end else _paused(ledger)
     go_on = next_command(state, ledger, directory)
     look = f"gpulaunch status {shlex.quote(directory)}" if state == "running" else None
     since = ledger.taken or ledger.opened or now
@@ -137,7 +138,7 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
         return f"{name} {state}: {tally(ledger)}"
     failed = several(ledger.counts["failed"], "job")
     if event == PAUSED:
-        return f"{name} is paused, nothing more starts: {words.visible(ledger.paused or '')}"
+        return f"{name} is paused, nothing more starts: {words.visible(_paused(ledger))}"
     if event == EVERY:
         return f"{name}: {failed} failed so far, {_done(ledger)}"
     assert event == FIRST
@@ -148,6 +149,10 @@ def _title(event: str, state: RunState, ledger: Ledger, causes: Sequence[Cause])
     if ledger.counts["failed"] > 1:
         return f"{name}: {failed} failed, {which} with: {cause.title}"
     return f"{name}: {which} failed: {cause.title}"
+
+
+def _paused(ledger: Ledger) -> str:
+    return pause(ledger.paused) if ledger.paused else ""
 
 
 def _done(ledger: Ledger) -> str:

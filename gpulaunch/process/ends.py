@@ -8,12 +8,14 @@ The file's blocks are allocated before the job starts, so that a full disk canno
 from __future__ import annotations
 
 import binascii
+import json
 import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from gpulaunch.core.causes import EndCause, Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -29,9 +31,26 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.words import unescaped
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
+from gpulaunch.shapes import coder_of
 
 NO_SPACE = "no_space"
 """The kind of an error, as `keeper.py` and `node.py` write it, where the disk is full."""
+
+
+_CAUSES = coder_of(EndCause)
+
+
+def text_of(cause: EndCause) -> str:
+    """Return the cause as text that a keeper passes on without reading it."""
+    return json.dumps(_CAUSES.encode(cause) if _CAUSES.encode else cause)
+
+
+def cause_of(text: str) -> EndCause:
+    """Return the cause that `text_of` wrote; any other text is a keeper's own, and quoted."""
+    try:
+        return cast(EndCause, _CAUSES.decode(json.loads(text)))
+    except ValueError:
+        return Quoted(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +115,7 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
     if cause == "stopped":
         return Stopped(status)
     if cause == "interrupted":
-        return Interrupted(text(record["by"]), status)
+        return Interrupted(cause_of(text(record["by"])), status)
     if cause in ("timeout", "idle_timeout"):
         return TimedOut(cause, seconds(record["seconds"] or 0), status)
     if error is not None or status is None:

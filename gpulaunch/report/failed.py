@@ -15,6 +15,7 @@ from gpulaunch.report.groups import groups_of
 from gpulaunch.report.model import FailedJob, FailureGroup, Slow
 from gpulaunch.report.wording import cards_of, ended
 from gpulaunch.views import words
+from gpulaunch.wording import job_reason
 
 FAILED = 20
 """Failed jobs of one class that are shown with their logs' ends; the list of attempts has all."""
@@ -76,7 +77,7 @@ def _failed(
 
 def skipped(ledger: Ledger) -> Counter[str]:
     """How many jobs, by why."""
-    return Counter(job.reason for job in ledger.jobs.values() if job.state == "skipped")
+    return Counter(job_reason(job.reason) for job in ledger.jobs.values() if job.state == "skipped")
 
 
 def slowest(

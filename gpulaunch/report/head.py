@@ -13,6 +13,7 @@ from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
 from gpulaunch.report.wording import SHORT, percent
 from gpulaunch.text import clock, several, size
 from gpulaunch.views import words
+from gpulaunch.wording import run_reason
 
 
 def headline(
@@ -43,7 +44,7 @@ def headline(
         if history.ledger.open_attempts() and history.ledger.queueing:
             said.append("What was in the queue or ran there goes on without it.")
     elif history.ledger.reason and when.state == "stopped":
-        said.append(f"Stopped: {words.visible(history.ledger.reason)}.")
+        said.append(f"Stopped: {words.visible(run_reason(history.ledger.reason))}.")
     return tuple(said)
 
 

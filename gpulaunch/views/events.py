@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from gpulaunch import wording
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import LOCAL, AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import (
@@ -19,6 +20,7 @@ from gpulaunch.core.model import (
     Lost,
     NotStarted,
 )
+from gpulaunch.core.reasons import CardReason
 from gpulaunch.text import listing, several, span
 from gpulaunch.views import words
 from gpulaunch.views.groups import shown
@@ -123,9 +125,9 @@ class LineFormatter:
             case f.JobVanished(name):
                 return _line(at, "calm", "vanished", name, "no longer in the job file, not run")
             case f.JobRequeued(name, why):
-                return _line(at, "calm", "requeued", name, why)
+                return _line(at, "calm", "requeued", name, wording.job_reason(why))
             case f.AttemptQueued(attempt):
-                needs = ledger.needs_of(ledger.attempt(attempt))
+                needs = wording.needs_of(ledger.needs_of(ledger.attempt(attempt)))
                 return _line(at, "start", QUEUED, attempt.job, needs)
             case f.AttemptStarted(attempt):
                 return _started(ledger.attempt(attempt), at, ledger)
@@ -155,7 +157,7 @@ class LineFormatter:
         return ledger.attempt(ended) if ended else _last_attempt(ledger.jobs[name])
 
     def _card(
-        self, uuid: str, state: GpuState, why: str, at: Instant, ledger: Ledger
+        self, uuid: str, state: GpuState, why: CardReason | None, at: Instant, ledger: Ledger
     ) -> EventLine | None:
         """Return a line if a card becomes unusable, or is used again; None for anything else."""
         self._draining.pop(uuid, None)
@@ -171,10 +173,10 @@ class LineFormatter:
         return None
 
 
-def unusable(state: GpuState, why: str) -> str:
+def unusable(state: GpuState, why: CardReason | None) -> str:
     """Return why a card is not used: `set aside: its memory did not drain`."""
     kind = _UNUSABLE.get(state, state)
-    return f"{kind}: {words.visible(why)}" if why else kind
+    return f"{kind}: {words.visible(wording.card_reason(why))}" if why else kind
 
 
 def _line(
@@ -212,13 +214,13 @@ def _started(attempt: AttemptRecord, at: Instant, ledger: Ledger) -> EventLine:
 
 def _delayed(fact: f.JobDelayed, at: Instant, attempt: AttemptRecord | None) -> EventLine | None:
     if attempt is None:
-        return _line(at, "calm", "waits", fact.name, fact.why)
+        return _line(at, "calm", "waits", fact.name, wording.job_reason(fact.why))
     if attempt.taken_back:
         return None
     if attempt.state != "failed":
         verb = "lost" if attempt.state == "lost" else "interrupted"
         return _line(at, "warn", verb, fact.name, _cause(fact, attempt), attempt.seconds)
-    again = " ".join(filter(None, ["tries again", words.visible(fact.where)]))
+    again = " ".join(filter(None, ["tries again", wording.change(fact.change)]))
     when = f" in {span(fact.delay)}" if fact.delay else ""
     said = shown(words.ending(attempt), attempt)
     detail = f"{said}, attempt {attempt.id.number}; {again}{when}"
@@ -229,10 +231,10 @@ def _cause(fact: f.JobDelayed, attempt: AttemptRecord) -> str:
     """Return what cut the attempt short, to follow the line's verb."""
     match attempt.outcome:
         case Interrupted(by):
-            return by
+            return wording.cause(by)
         case Lost(why):
-            return shown(why, attempt)
-    return fact.why
+            return shown(wording.cause(why), attempt)
+    return wording.job_reason(fact.why)
 
 
 _SETTLED: dict[JobState, tuple[Tone, str]] = {
@@ -248,9 +250,10 @@ def _settled(
 ) -> EventLine:
     tone, verb = _SETTLED.get(fact.state, ("calm", fact.state))
     ran = fact.state in ("succeeded", "failed", "cancelled") and attempt is not None
+    reason = wording.job_reason(fact.reason)
     if not ran or attempt is None:
-        return _line(at, tone, verb, fact.name, fact.reason)
-    reason = fact.reason or ("" if fact.state == "succeeded" else words.ending(attempt))
+        return _line(at, tone, verb, fact.name, reason)
+    reason = reason or ("" if fact.state == "succeeded" else words.ending(attempt))
     number = attempt.id.number
     left = attempt.leftovers
     parts = [
@@ -267,18 +270,18 @@ def _settled(
 def _about_run(fact: f.Fact, at: Instant, ledger: Ledger) -> EventLine | None:
     match fact:
         case f.AdmissionPaused(why):
-            return _line(at, "warn", "paused", "no new starts", why)
+            return _line(at, "warn", "paused", "no new starts", wording.pause(why))
         case f.AdmissionContinued():
             return _line(at, "calm", "continues", "new starts again", "")
         case f.StopAsked(why, now):
             what = "running jobs are killed" if now else "no new jobs, running ones are ended"
-            return _line(at, "warn", "stopping", what, why)
+            return _line(at, "warn", "stopping", what, wording.run_reason(why))
         case f.Noted(text, job):
             # A note on the whole run, such as a notification that failed.
             return replace(_line(at, "warn", "note", job or "", text), loud=job is None)
         case f.RunClosed(state, reason):
             tone: Tone = "good" if state == "succeeded" else "bad"
-            detail = ", ".join(filter(None, [tally(ledger), reason]))
+            detail = ", ".join(filter(None, [tally(ledger), wording.run_reason(reason)]))
             return _line(at, tone, state, ledger.name, detail)
     return None
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from gpulaunch.core.breaker import MIN_BREAKER, without_own
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
+from gpulaunch.core.reasons import JobReason, WaitReason
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.views import words
+from gpulaunch.wording import job_reason
 
 BEGINNING = 60
 """Characters of an evidence line that show it is in a sentence already, perhaps shortened."""
@@ -47,8 +49,8 @@ def how(job: JobRecord) -> str:
     """Return how a failed job ended, in words, without the line that shows it."""
     last = _last(job)
     if last is None:
-        return job.reason or "never started"
-    plain = job.reason or words.ending(last)
+        return job_reason(job.reason) or "never started"
+    plain = job_reason(job.reason) or words.ending(last)
     if last.evidence:
         start = plain.find(f": {last.evidence[:BEGINNING]}")
         plain = plain[:start] if start > 0 else plain
@@ -72,17 +74,19 @@ def failures(jobs: Iterable[JobRecord]) -> list[Alike]:
 
 
 def reasons(
-    jobs: Iterable[JobRecord], reason: Callable[[JobRecord], str], ledger: Ledger
+    jobs: Iterable[JobRecord],
+    reason: Callable[[JobRecord], JobReason | WaitReason | None],
+    ledger: Ledger,
 ) -> list[Alike]:
-    """Return jobs grouped by their sentences, the most frequent first.
+    """Return jobs grouped by their reasons, the most frequent first.
 
-    Sentences that differ only in names of jobs and in numbers are one group (`needs fold-*, which
+    Reasons that differ only in names of jobs and in numbers are one group (`needs fold-*, which
     is running`).
     """
-    members: dict[str, list[tuple[str, str]]] = {}
+    members: dict[object, list[tuple[str, str]]] = {}
     for job in jobs:
-        text = reason(job)
-        members.setdefault(_shape(text, ledger.jobs), []).append((job.name, text))
+        why = reason(job)
+        members.setdefault(_shape(why, ledger.jobs), []).append((job.name, job_reason(why)))
     return _sorted(
         Alike(_folded([text for _, text in one]), tuple(name for name, _ in one))
         for one in members.values()
@@ -111,9 +115,16 @@ def _status(attempt: AttemptRecord) -> Status | None:
     return attempt.outcome if isinstance(attempt.outcome, (Exited, Signaled)) else None
 
 
-def _shape(text: str, names: Mapping[str, object]) -> str:
-    """Return the sentence without names of jobs and numbers."""
-    return _NAME.sub(lambda found: "*" if found[0] in names else _NUMBER.sub("0", found[0]), text)
+def _shape(value: object, names: Mapping[str, object]) -> object:
+    """Return the value without names of jobs and numbers, to be compared."""
+    if isinstance(value, str):
+        return _NAME.sub(lambda word: "*" if word[0] in names else _NUMBER.sub("0", word[0]), value)
+    if isinstance(value, tuple):
+        return tuple(dict.fromkeys(_shape(each, names) for each in value))
+    if is_dataclass(value):
+        own = (getattr(value, field.name) for field in fields(value))
+        return (type(value), *(_shape(each, names) for each in own))
+    return None if isinstance(value, int | float) else value
 
 
 def _folded(texts: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.events import EventLine, LineFormatter, Tone, unusable
 from gpulaunch.views.terminal import SafeStream
+from gpulaunch.wording import pause, run_reason
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -255,11 +256,10 @@ class ProgressView:
 
         said = []
         if ledger.stopping is not None:
-            said.append(
-                f"stopping ({words.visible(ledger.stopping)}): running jobs are being ended"
-            )
+            why = words.visible(run_reason(ledger.stopping))
+            said.append(f"stopping ({why}): running jobs are being ended")
         elif ledger.paused is not None:
-            said.append(f"paused, no new starts: {words.visible(ledger.paused)}")
+            said.append(f"paused, no new starts: {words.visible(pause(ledger.paused))}")
         return [Text(f" {text}", "yellow", no_wrap=True, overflow="ellipsis") for text in said]
 
     def _rows(self, ledger: Ledger, room: int, now: Instant) -> list[RenderableType]:

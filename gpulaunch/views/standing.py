@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.core.reasons import JobReason, WaitReason
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
 from gpulaunch.views import words
@@ -22,6 +24,7 @@ from gpulaunch.views.overview import Section, grouped, height_of, listed, print_
 from gpulaunch.views.paths import RunPaths
 from gpulaunch.views.status import STATES, STYLES, ahead_of, lasted, reason_of
 from gpulaunch.views.summary import next_command
+from gpulaunch.wording import pause, run_reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +47,7 @@ class Standing:
     ledger: Ledger
     paths: RunPaths
     state: RunState
-    why: Mapping[str, str]
+    why: Mapping[str, WaitReason]
     now: Instant
     measured: Measured = NOTHING
     earlier: Callable[[], Mapping[str, float]] = dict
@@ -54,6 +57,10 @@ class Standing:
     def clock(self) -> Instant:
         """The end of open spans: now for a live run, else the last sign of the run."""
         return self.now if self.state == "running" else self.ledger.last or self.now
+
+    def why_of(self, job: JobRecord) -> JobReason | WaitReason | None:
+        """Return why a job waits, was skipped or cancelled."""
+        return (job.state == "waiting" and self.why.get(job.name)) or job.reason
 
     def reason(self, job: JobRecord) -> str:
         return reason_of(job, self.why)
@@ -91,9 +98,11 @@ def _sections(run: Standing) -> list[Section]:
         listed("running", STYLES["running"], [_running(job, run) for job in by_state["running"]]),
     ]
     for state in ("waiting", "skipped", "cancelled"):
-        alike = reasons(by_state[state], run.reason, run.ledger)
+        alike = reasons(by_state[state], run.why_of, run.ledger)
         sections.append(grouped(state, STYLES[state], alike))
-    sections.append(grouped("gone", "yellow", reasons(gone, run.reason, run.ledger)))
+    sections.append(
+        grouped("gone", "yellow", reasons(gone, lambda job: Quoted(words.gone(job)), run.ledger))
+    )
     return [section for section in sections if section.items]
 
 
@@ -147,14 +156,15 @@ def _remarks(run: Standing) -> list[str]:
     """Return what keeps the run from going on, in lines."""
     ledger = run.ledger
     if run.state == "running":
-        kept = (("paused", ledger.paused), ("stopping", ledger.stopping))
-        told = [f"{what}: {words.visible(why)}" for what, why in kept if why is not None]
+        told = [f"paused: {words.visible(pause(ledger.paused))}"] if ledger.paused else []
+        if ledger.stopping:
+            told.append(f"stopping: {words.visible(run_reason(ledger.stopping))}")
         if not run.here:
             host = words.visible(ledger.host)
             told.append(f"as it is written: whether it is alive shows on {host} alone")
         return told
     if ledger.reason:
-        return [words.visible(ledger.reason)]
+        return [words.visible(run_reason(ledger.reason))]
     if run.state == "interrupted":
         on = ledger.queueing and ledger.open_attempts()
         return [words.ON_ITS_OWN if on else words.KILLED]

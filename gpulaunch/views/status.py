@@ -9,8 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpulaunch import wording
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
+from gpulaunch.core.reasons import WaitReason
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Ahead, Estimate
@@ -40,7 +42,7 @@ def status_json(
     ledger: Ledger,
     paths: RunPaths,
     state: RunState,
-    reasons: Mapping[str, str],
+    reasons: Mapping[str, WaitReason],
     measured: Measured = NOTHING,
     now: Instant | None = None,
     earlier: Callable[[], Mapping[str, float]] = dict,
@@ -58,7 +60,7 @@ def status_json(
             "name": ledger.name,
             "dir": os.fspath(paths.root),
             "state": state,
-            "reason": ledger.reason,
+            "reason": wording.run_reason(ledger.reason),
             "started": words.iso(ledger.opened.utc if ledger.opened else None),
             "ended": words.iso(ledger.closed.utc if ledger.closed else None),
             "seconds": lasted(ledger, state, now, measured) if now else None,
@@ -115,7 +117,7 @@ def _gpu_json(record: GpuRecord) -> dict[str, Any]:
         "memory": gpu.memory,
         "simulated": gpu.simulated,
         "state": record.state,
-        "reason": record.why,
+        "reason": wording.card_reason(record.why),
         "drained": record.drained,
         "jobs": sorted(attempt.job for attempt in record.attempts),
     }
@@ -125,7 +127,7 @@ def _job_json(
     job: JobRecord,
     ledger: Ledger,
     paths: RunPaths,
-    reasons: Mapping[str, str],
+    reasons: Mapping[str, WaitReason],
     measured: Measured,
 ) -> dict[str, Any]:
     last = job.attempts[-1] if job.attempts else None
@@ -196,12 +198,12 @@ def _index(uuid: str, ledger: Ledger) -> int | None:
     return record.gpu.index if record else None
 
 
-def reason_of(job: JobRecord, reasons: Mapping[str, str]) -> str:
+def reason_of(job: JobRecord, reasons: Mapping[str, WaitReason]) -> str:
     """Return why the job waits, failed or was skipped, in words; else ""."""
     if job.gone:
         return words.gone(job)
     if job.state == "waiting":
-        return reasons.get(job.name) or job.reason
+        return wording.job_reason(reasons.get(job.name) or job.reason)
     if job.state == "failed" and not job.reason and job.attempts:
         return words.ending(job.attempts[-1])
-    return job.reason
+    return wording.job_reason(job.reason)

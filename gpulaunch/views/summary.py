@@ -20,6 +20,7 @@ from gpulaunch.views.measured import use_of_all, use_of_one
 from gpulaunch.views.paths import RunPaths
 from gpulaunch.views.tail import read_tail
 from gpulaunch.views.usage import CardUse, card_seconds, card_uses
+from gpulaunch.wording import run_reason
 
 MAX_FAILURES_TOLD = 10
 """Kinds of failures, and causes of skipping, that are shown one by one."""
@@ -102,7 +103,7 @@ def summarise(
         name=ledger.name,
         directory=os.fspath(paths.root),
         state=state,
-        reason=ledger.reason,
+        reason=run_reason(ledger.reason),
         simulated=ledger.simulated,
         resumed=ledger.epoch > 1,
         counts={s: n for s, n in ledger.counts.items() if n > 0},

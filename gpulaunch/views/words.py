@@ -10,9 +10,9 @@ import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timezone, tzinfo
 
-from gpulaunch.core.ledger import IN_QUEUE, AttemptRecord, JobRecord, Ledger
+from gpulaunch import wording
+from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Gpu
-from gpulaunch.core.retry import reason
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.text import clock
 
@@ -30,8 +30,8 @@ def gone(job: JobRecord) -> str:
         return f"{GONE}, not run"
     if job.state == "cancelled":
         return f"{GONE}; cancelled"
-    why = job.reason or (ending(job.attempts[-1]) if job.attempts else job.state)
-    return f"{GONE}; {why}"
+    why = wording.job_reason(job.reason)
+    return f"{GONE}; {why or (ending(job.attempts[-1]) if job.attempts else job.state)}"
 
 
 def rough(seconds: float) -> str:
@@ -123,8 +123,8 @@ def _short(gpu: Gpu) -> str:
 def ending(attempt: AttemptRecord) -> str:
     """An ended attempt in words: the failure class where it says more, with the bare outcome."""
     if attempt.outcome is None:
-        return IN_QUEUE if attempt.in_queue else "running"
-    words = reason(attempt.outcome)
+        return "in the queue" if attempt.in_queue else "running"
+    words = wording.ending(attempt.outcome)
     better = title_of(attempt.failure or "")
     return f"{better} ({words})" if better else words
 

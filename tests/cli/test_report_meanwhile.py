@@ -19,7 +19,7 @@ from gpulaunch.loop import Loop
 from tests.cli.launcher import Launcher
 from tests.journal.made import STARTED, made
 
-OVER = (*STARTED, RunClosed("failed", "", 1))
+OVER = (*STARTED, RunClosed("failed", None, 1))
 
 
 def test_what_is_over_still_says_who_it_is(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpulaunch.core.causes import Because, EndCause, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
@@ -69,6 +70,8 @@ from tests.core.timers import timer_name
 
 MOST_STEPS = 20_000
 
+CANCELLED = Because("cancelled")
+
 
 @dataclass
 class Entry:
@@ -81,7 +84,7 @@ class Entry:
     known: bool = False
     cards: tuple[Gpu, ...] | None = None
     asked: str = ""
-    by: str = ""
+    by: EndCause = CANCELLED
 
     @property
     def runs(self) -> bool:
@@ -296,7 +299,7 @@ class Cluster:
             if entry is not None and entry.cards is not None:
                 self._say_started(entry)
             elif entry is None:
-                told = end or Ended(attempt, Interrupted("it was never submitted"))
+                told = end or Ended(attempt, Interrupted(Quoted("it was never submitted")))
                 self.ends[attempt] = told
                 self.inbox.append(told)
 
@@ -325,9 +328,13 @@ class Cluster:
         elif entry.runs:
             self._end(entry, self._outcome())
         elif self._in_vain(entry):
-            self._end(entry, Interrupted("a dependency did not succeed"))
+            self._end(entry, Interrupted(Quoted("a dependency did not succeed")))
         elif not self.calm and self.rng.random() < 0.05:
-            lost: list[Outcome] = [Cancelled(), Lost("forgotten"), Interrupted("held, removed")]
+            lost: list[Outcome] = [
+                Cancelled(),
+                Lost(Quoted("forgotten")),
+                Interrupted(Quoted("held, removed")),
+            ]
             self._end(entry, self.rng.choice(lost))
         elif not self.held:
             room = self._room(entry)
@@ -410,9 +417,9 @@ class Cluster:
             Signaled(11),
             TimedOut("timeout", 7200.0),
             MissingOutput(("pred.cif",)),
-            Lost("the node is gone"),
-            Interrupted("node n1 failed"),
-            Interrupted("preempted"),
+            Lost(Quoted("the node is gone")),
+            Interrupted(Quoted("node n1 failed")),
+            Interrupted(Quoted("preempted")),
         ]
         return self.rng.choice(good if self.calm else good + bad)
 
@@ -458,14 +465,14 @@ class Cluster:
             Retry(rng.choice([None, (rng.choice(names),)])),
             Retry(None),
             DrainGpus(None, now=True),
-            Pause("the disk is full", off=rng.random() < 0.5),
+            Pause(None if rng.random() < 0.5 else Quoted("the disk is full")),
             GoOn(),
         ]
         roll = rng.random()
         if roll < 0.04:
             self._ask(Cancel(None))
         elif roll < 0.08:
-            self._ask(Stop("SIGINT", now=rng.random() < 0.4))
+            self._ask(Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll < 0.7:
             self._ask(rng.choice(requests))
         elif roll < 0.75:
@@ -498,14 +505,14 @@ class Cluster:
         if isinstance(request, Stop):
             self.stopped = True
         elif isinstance(request, Pause):
-            self.paused = not request.off
+            self.paused = request.why is not None
         self.tell(Asked(request))
 
     def quiet_down(self) -> None:
         """From now on nobody interferes, and jobs succeed."""
         self.calm = True
         if self.paused:
-            self._ask(Pause("", off=True))
+            self._ask(Pause(None))
         self._ask(GoOn())
 
     def run_to_end(self) -> None:

@@ -39,8 +39,20 @@ from gpulaunch.core.events import (
 )
 from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import AttemptId, Demand, Exited, Gpu, Instant, Job, Outcome, Service
+from gpulaunch.core.model import (
+    AttemptId,
+    Demand,
+    Exited,
+    Gpu,
+    Instant,
+    Job,
+    Outcome,
+    RunState,
+    Service,
+)
+from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.run import Run
+from gpulaunch.wording import job_reason, run_reason
 from tests.core.timers import timer_name, timer_of
 from tests.core.world import GIB, pretend_gpus
 
@@ -59,6 +71,11 @@ def job(name: str, *, gpus: int = 1, **fields: object) -> Job:
 
 def service(name: str, *, gpus: int = 1, **fields: object) -> Job:
     return job(name, gpus=gpus, service=Service("tcp:8000"), **fields)
+
+
+def in_words(outcome: tuple[RunState, RunReason | None]) -> tuple[str, str]:
+    """A run's outcome with its reason in words."""
+    return outcome[0], run_reason(outcome[1])
 
 
 def attempt(text: str) -> AttemptId:
@@ -166,7 +183,8 @@ class Table:
     def state(self, name: str) -> str:
         """`failed: exited with status 3`; a job that waits says why."""
         record = self.run.ledger.jobs[name]
-        reason = self.run.why_waiting(name) if record.state == "waiting" else record.reason
+        waits = record.state == "waiting"
+        reason = job_reason(self.run.why_waiting(name) if waits else record.reason)
         return f"{record.state}: {reason}" if reason else record.state
 
     def states(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Asked,
@@ -40,6 +41,7 @@ from gpulaunch.core.retry_placement import (
     RetryPlacement,
     choose_placement,
 )
+from gpulaunch.wording import card_reason, job_reason, run_reason
 from tests.core.table import Table, attempt, job
 from tests.core.world import GIB
 
@@ -61,32 +63,32 @@ def failed(table: Table, what: str, kind: str, *gpus: int, **more: object) -> li
 
 def test_out_of_memory_goes_to_a_larger_card() -> None:
     found = choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN, LARGE)))
-    assert found == RetryPlacement(Demand(gpu_memory=48 * GIB + 1), "on a card with more memory")
+    assert found == RetryPlacement(Demand(gpu_memory=48 * GIB + 1), "more_memory")
 
 
 def test_out_of_memory_on_a_shared_card_goes_alone() -> None:
     found = choose_placement(
         "gpu_oom", Demand(per_gpu=4, gpu_memory=GIB), RetryContext((SMALL,), (LARGE,))
     )
-    assert found == RetryPlacement(Demand(per_gpu=1, gpu_memory=GIB), "alone on its card")
+    assert found == RetryPlacement(Demand(per_gpu=1, gpu_memory=GIB), "alone")
 
 
 def test_out_of_memory_among_equals_is_not_tried_again() -> None:
     assert choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN,))) == NoBetterPlacement(
-        "no card of the run has more memory"
+        "no_larger"
     )
 
 
 def test_out_of_memory_beside_strangers_goes_elsewhere_or_waits() -> None:
     away = choose_placement("gpu_oom", ONE, RetryContext((SMALL,), (TWIN,), foreign=True))
-    assert away == RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    assert away == RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "other_card")
     assert choose_placement(
         "gpu_oom", ONE, RetryContext((SMALL,), (), foreign=True)
-    ) == RetryPlacement(ONE, "", CARD_PAUSE)
+    ) == RetryPlacement(ONE, None, CARD_PAUSE)
 
 
 def test_a_crash_is_tried_elsewhere_once() -> None:
-    away = RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "on another card")
+    away = RetryPlacement(Demand(avoid=frozenset({"GPU-s"})), "other_card")
     assert choose_placement("crash", ONE, RetryContext((SMALL,), (TWIN,))) == away
     assert isinstance(
         choose_placement("crash", ONE, RetryContext((SMALL,), (TWIN,), before=1)), NoBetterPlacement
@@ -96,9 +98,7 @@ def test_a_crash_is_tried_elsewhere_once() -> None:
 
 def test_a_build_for_another_card_goes_to_another_kind_only() -> None:
     found = choose_placement("wrong_arch", ONE, RetryContext((SMALL,), (TWIN, LARGE)))
-    assert found == RetryPlacement(
-        Demand(avoid=frozenset({"GPU-s", "GPU-t"})), "on another kind of card"
-    )
+    assert found == RetryPlacement(Demand(avoid=frozenset({"GPU-s", "GPU-t"})), "other_kind")
     assert isinstance(
         choose_placement("wrong_arch", ONE, RetryContext((SMALL,), (TWIN,))), NoBetterPlacement
     )
@@ -220,7 +220,7 @@ def test_a_job_that_loses_card_after_card_is_held_to_be_why() -> None:
         table.granted(number - 1)
         failed(table, f"a.{number}", "gpu_lost", number - 1)
     assert table.state("a") == (
-        "failed: exited with status 1: the log said gpu_lost, for the 3rd time in a row"
+        "failed: exited with status 1: the log said gpu_lost, 3 times in a row"
     )
     assert table.run.ledger.gpus["GPU-3"].state == "free"
 
@@ -319,7 +319,7 @@ def test_an_attempt_on_a_card_of_others_is_ended_and_has_failed() -> None:
     table.granted(0)
     assert misplaced(table, "a.1") == ["stop a.1 interrupted"]
     assert misplaced(table, "a.1") == []
-    table.ended("a.1", Interrupted("process 77"))
+    table.ended("a.1", Interrupted(Quoted("process 77")))
     assert table.state("a") == (
         "failed: process 77 of a.1 is on GPU 1, which is not its own;"
         " not tried again: it would end in the same way"
@@ -386,9 +386,11 @@ def test_a_card_on_which_jobs_fail_that_succeed_elsewhere_is_set_aside() -> None
         end_on(table, 1, Exited(0))
     trials = [fact for fact in table.facts if isinstance(fact, JobRequeued)]
     assert [fact.name for fact in trials[:3]] == ["a", "c", "e"]
-    assert trials[0].why == "failed on GPU 0, as 3 jobs in a row did; tried elsewhere"
+    assert job_reason(trials[0].why) == "failed on GPU 0, as 3 jobs in a row did; tried elsewhere"
     why = table.run.ledger.gpus["GPU-0"].why
-    assert "different jobs failed there in a row, and 3 of them succeeded elsewhere" in why
+    assert "different jobs failed there in a row, and 3 of them succeeded elsewhere" in card_reason(
+        why
+    )
     while "waiting" in table.states().values() or "running" in table.states().values():
         end_on(table, 1, Exited(0))
     assert set(table.states().values()) == {"succeeded"}, "no job is lost to a sick card"
@@ -399,7 +401,9 @@ def test_a_success_there_ends_the_suspicion() -> None:
     for outcome in (Exited(1), Exited(1), Exited(0), Exited(1), Exited(1), Exited(0)):
         end_on(table, 0, outcome)
         end_on(table, 1, Exited(0))
-    assert not any("elsewhere" in record.reason for record in table.run.ledger.jobs.values())
+    assert not any(
+        "elsewhere" in job_reason(record.reason) for record in table.run.ledger.jobs.values()
+    )
 
 
 def test_jobs_that_fail_elsewhere_as_well_clear_the_card() -> None:
@@ -436,7 +440,7 @@ def test_two_jobs_that_say_they_lost_the_card_are_enough() -> None:
     assert table.run.ledger.gpus["GPU-0"].state == "leased"
     failed(table, on(table, 0), "gpu_lost")
     table.drained(0)
-    assert table.run.ledger.gpus["GPU-0"].why.startswith("2 different jobs lost it")
+    assert card_reason(table.run.ledger.gpus["GPU-0"].why).startswith("2 different jobs lost it")
 
 
 # ── The circuit breaker ─────────────────────────────────────────────────────────────────────────
@@ -463,7 +467,9 @@ def test_jobs_that_fail_fast_and_alike_stop_the_run_that_nobody_watches() -> Non
     assert table.run.finished
     state, reason = table.run.outcome()
     assert state == "failed"
-    assert reason.startswith("3 jobs in a row failed within 60 s of their start, all in the same")
+    assert run_reason(reason).startswith(
+        "3 jobs in a row failed within 60 s of their start, all in the same"
+    )
     assert "No module named" in table.state("job-8")
 
 
@@ -488,13 +494,13 @@ def test_retry_lets_the_run_go_on_with_what_failed() -> None:
 def test_the_end_of_another_pause_does_not_let_it_go_on() -> None:
     table = list_of(9, breaker=3, patient=True)
     alike(table, "job-0", "job-1")
-    table.on(Asked(Pause("the disk is full")))
+    table.on(Asked(Pause(Quoted("the disk is full"))))
     alike(table, "job-2")
-    table.on(Asked(Pause("", off=True)))
+    table.on(Asked(Pause(None)))
     if table.run.ledger.paused is None:
         assert table.states()["job-3"] == "running"
     else:
-        assert "3 jobs in a row" in table.run.ledger.paused
+        assert "3 jobs in a row" in run_reason(table.run.ledger.paused)
 
 
 @pytest.mark.parametrize(
@@ -539,7 +545,7 @@ def test_what_a_reboot_lost_does_not_trip_it() -> None:
     table = Table(0, ledger=before.run.ledger, breaker=3, cpus=9)
     table.submit(*[job(f"job-{n}", gpus=0) for n in range(3)])
     for n in range(3):
-        table.ended(f"job-{n}.1", Lost("nobody saw its end"))
+        table.ended(f"job-{n}.1", Lost(Because("unseen")))
     assert [table.states()[f"job-{n}"] for n in range(3)] == ["running"] * 3
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Interrupted
+from gpulaunch.wording import job_reason
 
 A1 = AttemptId("a", 1)
 CARD = Gpu("n1/0", 0, "n1/0", "", 0, node="n1")
@@ -27,7 +29,7 @@ class History:
     @property
     def state(self) -> tuple[str, str, str]:
         job = self.ledger.jobs["a"]
-        return job.state, job.attempts[-1].state, job.reason
+        return job.state, job.attempts[-1].state, job_reason(job.reason)
 
 
 LAUNCHED = f.AttemptLaunched(A1, (), queued=True)
@@ -69,10 +71,10 @@ def test_an_attempt_in_the_queue_has_no_end_on_record() -> None:
 
 
 def test_one_that_ended_in_the_queue_never_ran() -> None:
-    history = History(LAUNCHED, f.AttemptEnded(A1, Interrupted("stop"), None, False))
+    history = History(LAUNCHED, f.AttemptEnded(A1, Interrupted(Quoted("stop")), None, False))
     assert history.ledger.open_attempts() == []
     assert history.state[0] == "running"  # what follows from its end was not recorded
-    history.add(f.JobDelayed("a", "interrupted: stop"))
+    history.add(f.JobDelayed("a", Quoted("interrupted: stop")))
     assert history.state == ("waiting", "interrupted", "interrupted: stop")
     assert history.ledger.attempt(A1).seconds == 0
 
@@ -92,7 +94,7 @@ def test_what_was_cut_off_is_unrecorded_until_its_job_waits_for_something_else()
     history.ledger.cut_off()
     job = history.ledger.jobs["a"]
     assert (job.state, job.unrecorded) == ("waiting", True)
-    history.add(opened(2), f.JobRequeued("a", "taken up again"))
+    history.add(opened(2), f.JobRequeued("a", Because("taken_up")))
     assert (job.state, job.unrecorded) == ("waiting", False)
 
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Signaled
@@ -26,7 +27,7 @@ HISTORY: list[f.Fact] = [
     f.AttemptStarted(A1, 99),
     f.GpuReported("GPU-0", "Xid 31", (A1,)),
     f.AttemptEnded(A1, Signaled(9), "signal", True),
-    f.JobDelayed("a", "again in 1 s", 1.0),
+    f.JobDelayed("a", Quoted("again in 1 s"), 1.0),
     f.AttemptLaunched(A2, ("GPU-0",)),
     f.AttemptStarted(A2, 100),
     f.AttemptEnded(A2, Exited(0), None, False),
@@ -34,18 +35,18 @@ HISTORY: list[f.Fact] = [
     f.AttemptLaunched(B1, ("GPU-0",)),
     f.AttemptStarted(B1, 101),
     f.AttemptEnded(B1, Exited(1), "exit", True),
-    f.JobSettled("b", "failed", "exited with status 1"),
-    f.JobSettled("d", "skipped", "needs b, which failed"),
-    f.StopAsked("Ctrl-C"),
-    f.RunClosed("stopped", "", 130),
+    f.JobSettled("b", "failed", Quoted("exited with status 1")),
+    f.JobSettled("d", "skipped", Quoted("needs b, which failed")),
+    f.StopAsked(Quoted("Ctrl-C")),
+    f.RunClosed("stopped", None, 130),
     opened(2),
-    f.JobRequeued("b", "again"),
+    f.JobRequeued("b", Quoted("again")),
     f.JobVanished("d"),
     f.AttemptLaunched(C1, ("GPU-0",)),
     f.AttemptStarted(C1, 102),
     f.AttemptEnded(C1, Exited(0), None, False),
     f.JobSettled("c", "succeeded"),
-    f.RunClosed("failed", "", 1),
+    f.RunClosed("failed", None, 1),
 ]
 
 
@@ -99,7 +100,7 @@ def test_what_became_of_an_attempt_is_unrecorded_until_its_job_is_taken_up_again
     a = ledger.jobs["a"]
     assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", True, True)
     ledger.apply(opened(2), Instant(100, 100))
-    ledger.apply(f.JobRequeued("a", "taken up again"), Instant(100, 100))
+    ledger.apply(f.JobRequeued("a", Because("taken_up")), Instant(100, 100))
     assert (a.state, a.unrecorded, a.attempts[-1].unrecorded) == ("waiting", False, True)
 
 

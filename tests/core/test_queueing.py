@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from gpulaunch.core import resume_plan
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, Ended, GoOn, OutOfReach, Pause, Retry, Stop
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptQueued, AttemptStarted
 from gpulaunch.core.ledger import Ledger
@@ -23,7 +24,8 @@ from gpulaunch.core.model import (
     NotStarted,
     RetryPolicy,
 )
-from tests.core.table import Table, attempt, job, service
+from gpulaunch.wording import job_reason
+from tests.core.table import Table, attempt, in_words, job, service
 
 
 def queue(most: int = 100, ledger: Ledger | None = None, **options: object) -> Table:
@@ -133,10 +135,10 @@ def test_a_job_waits_in_the_queue_and_runs_where_the_engine_says() -> None:
     table = queue()
     table.submit(job("a", gpus=2))
     assert table.run.ledger.jobs["a"].state == "waiting"
-    assert table.run.why_waiting("a") == ""  # the engine knows better
+    assert job_reason(table.run.why_waiting("a")) == ""  # the engine knows better
     assert table.run.in_queue("a") == attempt("a.1")
     table.queued("a.1", "Slurm job 12_3")
-    assert table.run.ledger.jobs["a"].reason == "in the queue (Slurm job 12_3)"
+    assert job_reason(table.run.ledger.jobs["a"].reason) == "in the queue (Slurm job 12_3)"
     table.started("a.1", on("n2", 0), on("n2", 1), node="n2")
     assert table.run.in_queue("a") is None
     assert table.state("a") == "running"
@@ -150,14 +152,20 @@ def test_a_job_in_the_queue_ahead_of_its_needs_says_which_they_are() -> None:
     table = queue(ahead=True)
     table.submit(*jobs("a", "b"), job("c", needs=("a", "b")))
     assert table.run.in_queue("c") == attempt("c.1")
-    assert table.run.why_waiting("c") == "needs a, which is in the queue (and 1 more)"
-    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs a, b; in the queue"
+    assert job_reason(table.run.why_waiting("c")) == "needs a, which is in the queue (and 1 more)"
+    assert (
+        job_reason(table.run.ledger.why_queued(table.run.ledger.jobs["c"]))
+        == "needs a, b; in the queue"
+    )
     table.started("b.1", on("n1", 0), node="n1")
     table.ended("a.1")
-    assert table.run.why_waiting("c") == "needs b, which is running"
-    assert table.run.ledger.reason_of(table.run.ledger.jobs["c"]) == "needs b; in the queue"
+    assert job_reason(table.run.why_waiting("c")) == "needs b, which is running"
+    assert (
+        job_reason(table.run.ledger.why_queued(table.run.ledger.jobs["c"]))
+        == "needs b; in the queue"
+    )
     table.ended("b.1")
-    assert table.run.why_waiting("c") == ""
+    assert job_reason(table.run.why_waiting("c")) == ""
 
 
 def test_what_is_told_twice_or_too_late_is_recorded_once() -> None:
@@ -189,18 +197,18 @@ def test_an_attempt_that_was_cut_short_goes_again_and_spends_no_retry() -> None:
     table = queue()
     table.submit(job("a"))
     table.started("a.1", on("n1", 0))
-    assert table.ended("a.1", Interrupted("node n1 failed")) == ["launch a.2 on none"]
+    assert table.ended("a.1", Interrupted(Quoted("node n1 failed"))) == ["launch a.2 on none"]
     table.queued("a.2")
-    assert table.ended("a.2", Interrupted("preempted")) == ["launch a.3 on none"]
+    assert table.ended("a.2", Interrupted(Quoted("preempted"))) == ["launch a.3 on none"]
     assert table.run.ledger.jobs["a"].charged == 0
 
 
 def test_what_nobody_can_account_for_is_tried_three_times() -> None:
     table = queue()
     table.submit(job("a"))
-    assert table.ended("a.1", Lost("Slurm forgot it")) == ["launch a.2 on none"]
-    assert table.ended("a.2", Lost("Slurm forgot it")) == ["launch a.3 on none"]
-    table.ended("a.3", Lost("Slurm forgot it"))
+    assert table.ended("a.1", Lost(Quoted("Slurm forgot it"))) == ["launch a.2 on none"]
+    assert table.ended("a.2", Lost(Quoted("Slurm forgot it"))) == ["launch a.3 on none"]
+    table.ended("a.3", Lost(Quoted("Slurm forgot it")))
     assert table.states() == {"a": "failed"}
 
 
@@ -247,11 +255,11 @@ def test_a_stop_ends_what_runs_and_what_is_in_the_queue() -> None:
     table = queue(2)
     table.submit(*jobs("a", "b", "c"))
     table.started("a.1", on("n1", 0))
-    assert table.asked(Stop("Ctrl-C")) == ["stop a.1 interrupted", "stop b.1 interrupted"]
-    table.ended("a.1", Interrupted("Ctrl-C"))
-    table.ended("b.1", Interrupted("Ctrl-C"))
+    assert table.asked(Stop(Quoted("Ctrl-C"))) == ["stop a.1 interrupted", "stop b.1 interrupted"]
+    table.ended("a.1", Interrupted(Quoted("Ctrl-C")))
+    table.ended("b.1", Interrupted(Quoted("Ctrl-C")))
     assert table.run.finished
-    assert table.run.outcome() == ("stopped", "Ctrl-C")
+    assert in_words(table.run.outcome()) == ("stopped", "Ctrl-C")
     assert set(table.states().values()) == {"waiting"}
 
 
@@ -259,31 +267,31 @@ def test_what_is_out_of_reach_is_left_only_where_it_is_to_end_at_once() -> None:
     table = queue()
     table.submit(*jobs("a", "b"))
     table.started("a.1", on("n1", 0))
-    lost = OutOfReach("1 attempt is still in the queue's hands")
-    for request in (None, Stop("Ctrl-C")):
+    lost = OutOfReach(Quoted("1 attempt is still in the queue's hands"))
+    for request in (None, Stop(Quoted("Ctrl-C"))):
         if request is not None:
             table.asked(request)
         table.on(lost)
         assert not table.run.finished
-    table.ended("b.1", Interrupted("Ctrl-C"))
-    table.asked(Stop("Ctrl-C", now=True))
+    table.ended("b.1", Interrupted(Quoted("Ctrl-C")))
+    table.asked(Stop(Quoted("Ctrl-C"), now=True))
     assert not table.run.finished
     table.on(lost)
     assert table.run.finished
     assert table.run.outcome() == ("interrupted", lost.why)
     assert table.states() == {"a": "running", "b": "waiting"}
-    table.ended("a.1", Interrupted("Ctrl-C"))  # it told at the last moment
-    assert table.run.outcome() == ("stopped", "Ctrl-C")
+    table.ended("a.1", Interrupted(Quoted("Ctrl-C")))  # it told at the last moment
+    assert in_words(table.run.outcome()) == ("stopped", "Ctrl-C")
 
 
 def test_while_paused_nothing_is_handed_over_and_the_queue_is_held() -> None:
     table = queue(1)
     table.submit(*jobs("a", "b"))
-    assert table.asked(Pause("the disk is full")) == ["hold"]
-    assert table.run.why_waiting("a") == "paused: the disk is full"
+    assert table.asked(Pause(Quoted("the disk is full"))) == ["hold"]
+    assert job_reason(table.run.why_waiting("a")) == "paused: the disk is full"
     table.started("a.1", on("n1", 0))
     assert table.ended("a.1") == []
-    assert table.asked(Pause("", off=True)) == ["release", "launch b.1 on none"]
+    assert table.asked(Pause(None)) == ["release", "launch b.1 on none"]
 
 
 def test_the_first_failure_takes_the_others_out_of_the_queue() -> None:
@@ -292,7 +300,7 @@ def test_the_first_failure_takes_the_others_out_of_the_queue() -> None:
     table.started("a.1", on("n1", 0))
     table.started("b.1", on("n1", 1))
     assert table.ended("a.1", Exited(1)) == ["stop c.1 interrupted"]
-    table.ended("c.1", Interrupted("--fail-fast"))
+    table.ended("c.1", Interrupted(Quoted("--fail-fast")))
     assert not table.run.finished  # what runs may go on to its end
     table.ended("b.1")
     assert table.run.finished
@@ -305,8 +313,8 @@ def test_many_alike_failures_take_the_rest_out_of_the_queue_until_somebody_says_
     assert table.ended("a.1", Exited(1)) == ["launch d.1 on none"]
     stops = ["stop c.1 interrupted", "stop d.1 interrupted"]
     assert table.ended("b.1", Exited(1)) == ["hold", *stops]
-    table.ended("c.1", Interrupted("2 jobs in a row"))
-    table.ended("d.1", Interrupted("2 jobs in a row"))
+    table.ended("c.1", Interrupted(Quoted("2 jobs in a row")))
+    table.ended("d.1", Interrupted(Quoted("2 jobs in a row")))
     assert not table.run.finished
     assert table.asked(GoOn()) == ["release", "launch c.2 on none", "launch d.2 on none"]
 
@@ -355,8 +363,8 @@ def test_when_a_need_fails_what_followed_it_is_skipped_and_charged_nothing() -> 
     table = queue(ahead=True)
     table.submit(*chain())
     assert table.ended("a.1", Exited(1)) == ["stop b.1 interrupted", "stop c.1 interrupted"]
-    table.ended("c.1", Interrupted("its dependency failed"))
-    table.ended("b.1", Interrupted("its dependency failed"))
+    table.ended("c.1", Interrupted(Quoted("its dependency failed")))
+    table.ended("b.1", Interrupted(Quoted("its dependency failed")))
     assert table.state("b") == "skipped: needs a, which failed"
     assert table.state("c") == "skipped: needs a, which failed"
     assert table.run.ledger.jobs["b"].charged == 0
@@ -368,7 +376,7 @@ def test_when_a_need_is_tried_again_what_followed_it_follows_again() -> None:
     table.submit(job("a", retry=RetryPolicy(1)), job("b", needs=("a",)))
     assert table.ended("a.1", Exited(1)) == ["stop b.1 interrupted", "launch a.2 on none"]
     ahead = "launch b.2 on none after a.2"
-    assert table.ended("b.1", Interrupted("its dependency failed")) == [ahead]
+    assert table.ended("b.1", Interrupted(Quoted("its dependency failed"))) == [ahead]
     assert table.ended("a.2") == []
     table.ended("b.2")
     assert table.states() == {"a": "succeeded", "b": "succeeded"}
@@ -379,8 +387,8 @@ def test_a_need_that_is_cancelled_takes_along_what_followed_it() -> None:
     table.submit(*chain())
     assert table.asked(Cancel(("a",))) == ["stop a.1 cancelled"]
     assert len(table.ended("a.1", Cancelled())) == 2
-    table.ended("b.1", Interrupted("a did not succeed"))
-    table.ended("c.1", Interrupted("a did not succeed"))
+    table.ended("b.1", Interrupted(Quoted("a did not succeed")))
+    table.ended("c.1", Interrupted(Quoted("a did not succeed")))
     assert table.states() == {"a": "cancelled", "b": "skipped", "c": "skipped"}
 
 
@@ -404,7 +412,7 @@ def test_what_went_ahead_goes_on_with_another_supervisor() -> None:
     table.submit(*chain())
     other, lines = resumed(table, *chain(), job("new", needs=("a",)), ahead=True)
     assert lines == ["launch new.1 on none after a.1"]
-    assert other.ended("a.1", Lost("Slurm forgot it")) == [
+    assert other.ended("a.1", Lost(Quoted("Slurm forgot it"))) == [
         "stop b.1 interrupted",
         "stop c.1 interrupted",
         "stop new.1 interrupted",
@@ -447,7 +455,7 @@ def test_an_attempt_of_an_earlier_supervisor_is_judged_and_stopped_as_any_other(
     assert other.ended("a.1", Exited(1)) == ["launch a.2 on none"]
     assert other.run.ledger.jobs["a"].charged == 1
     assert other.asked(Cancel(("b",))) == ["stop b.1 cancelled"]
-    assert other.asked(Stop("Ctrl-C")) == ["stop c.1 interrupted", "stop a.2 interrupted"]
+    assert other.asked(Stop(Quoted("Ctrl-C"))) == ["stop c.1 interrupted", "stop a.2 interrupted"]
 
 
 def test_what_an_earlier_supervisor_handed_over_takes_its_share() -> None:
@@ -498,7 +506,7 @@ def test_a_success_counts_for_the_definition_that_ran() -> None:
 
 
 def test_an_end_of_which_the_rest_was_not_recorded_is_followed_up() -> None:
-    for outcome, state in ((Cancelled(), "cancelled"), (Interrupted("stop"), "waiting")):
+    for outcome, state in ((Cancelled(), "cancelled"), (Interrupted(Quoted("stop")), "waiting")):
         table = queue()
         table.submit(job("a"))
         ledger = table.run.ledger

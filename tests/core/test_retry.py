@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -19,7 +20,9 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.reasons import AttemptEnd, RetryGranted
 from gpulaunch.core.retry import Settle, TryAgain, decide
+from gpulaunch.wording import ending, job_reason
 
 TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
 
@@ -47,15 +50,18 @@ TWICE = Job("a", "true", retry=RetryPolicy(2, delay=30.0))
     ],
 )
 def test_each_failure_has_a_class_and_words(outcome: Outcome, failure: str, reason: str) -> None:
-    assert decide(outcome, TWICE, 2) == Settle("failed", reason, failure, True)
-    again = decide(outcome, TWICE, 1)
-    assert again == TryAgain(30.0, f"{reason}; retry 2 of 2", failure, True)
+    assert decide(outcome, TWICE, 2) == Settle("failed", AttemptEnd(outcome), failure, True)
+    assert ending(outcome) == reason
+    granted = RetryGranted(AttemptEnd(outcome), 2, 2)
+    assert decide(outcome, TWICE, 1) == TryAgain(30.0, granted, failure, True)
+    assert job_reason(granted) == f"{reason}; retry 2 of 2"
 
 
 def test_success_is_what_the_job_file_says() -> None:
     job = Job("a", "true", success_codes=frozenset({0, 7}))
     assert decide(Exited(7), job, 0) == Settle("succeeded")
-    assert decide(Exited(1), job, 0) == Settle("failed", "exited with status 1", "exit", True)
+    over = AttemptEnd(Exited(1))
+    assert decide(Exited(1), job, 0) == Settle("failed", over, "exit", True)
 
 
 def test_only_the_named_classes_are_tried_again() -> None:
@@ -66,14 +72,16 @@ def test_only_the_named_classes_are_tried_again() -> None:
 
 def test_what_is_not_the_jobs_doing_is_not_charged() -> None:
     job = Job("a", "true")
-    assert decide(Interrupted("drain"), job, 0) == TryAgain(0.0, "interrupted: drain")
-    assert decide(Lost("gone"), job, 0, lost=1) == TryAgain(0.0, "lost: gone", "lost")
-    assert decide(Cancelled(), TWICE, 0) == Settle("cancelled", "cancelled")
+    drained = Interrupted(Because("gave_back"))
+    assert decide(drained, job, 0) == TryAgain(0.0, AttemptEnd(drained))
+    lost = Lost(Quoted("gone"))
+    assert decide(lost, job, 0, lost=1) == TryAgain(0.0, AttemptEnd(lost), "lost")
+    assert decide(Cancelled(), TWICE, 0) == Settle("cancelled", Because("cancelled"))
     assert decide(Stopped(), job, 0) == Settle("succeeded")
 
 
 def test_a_service_that_ends_by_itself_has_failed() -> None:
     job = Job("web", "serve", service=Service("tcp:80"))
-    assert decide(Exited(0), job, 0) == Settle(
-        "failed", "ended early: exited with status 0", "exit", True
-    )
+    early = AttemptEnd(Exited(0), service=True)
+    assert decide(Exited(0), job, 0) == Settle("failed", early, "exit", True)
+    assert job_reason(early) == "ended early: exited with status 0"

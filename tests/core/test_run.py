@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from gpulaunch.core.causes import Because, Quoted, SignalCaught
 from gpulaunch.core.events import (
     Acquire,
     BecameReady,
@@ -35,7 +36,8 @@ from gpulaunch.core.model import (
     Signaled,
     Stopped,
 )
-from tests.core.table import Table, attempt, job, service
+from gpulaunch.wording import card_reason, job_reason
+from tests.core.table import Table, attempt, in_words, job, service
 from tests.core.world import GIB
 
 # ── Cards ───────────────────────────────────────────────────────────────────────────────────────
@@ -50,7 +52,7 @@ def test_one_job_from_the_asking_for_a_card_to_its_return() -> None:
     assert not table.run.finished
     assert table.drained(0) == ["release 0"]
     assert table.run.finished
-    assert table.run.outcome() == ("succeeded", "")
+    assert table.run.outcome() == ("succeeded", None)
 
 
 def test_a_card_is_drained_and_kept_while_ready_jobs_can_use_it() -> None:
@@ -183,8 +185,8 @@ def test_spans_in_reasons_go_on_between_events() -> None:
     table.granted(0)
     later = Instant(table.now + 75, table.now + 75)
     said = "waits for a card: GPU 0 is busy with a "
-    assert table.run.why_waiting("b") == said + "(0:00)"
-    assert table.run.why_waiting("b", later) == said + "(1:15)"
+    assert job_reason(table.run.why_waiting("b")) == said + "(0:00)"
+    assert job_reason(table.run.why_waiting("b", later)) == said + "(1:15)"
 
 
 def test_many_busy_cards_are_said_in_one_phrase() -> None:
@@ -193,8 +195,8 @@ def test_many_busy_cards_are_said_in_one_phrase() -> None:
     for gpu in range(8):
         table.granted(gpu)
     later = Instant(table.now + 75, table.now + 75)
-    assert table.run.why_waiting("late", later) == (
-        "waits for a card: GPUs 0-7 are busy (1:15) with w-0, w-1, w-2 and 5 more"
+    assert job_reason(table.run.why_waiting("late", later)) == (
+        "waits for a card: GPUs 0-7 are busy with w-0, w-1, w-2 and 5 more (1:15)"
     )
 
 
@@ -205,8 +207,8 @@ def test_cards_of_which_the_same_is_to_be_said_are_told_together() -> None:
     table.granted(2)
     for gpu in (1, 3, 4, 5):
         table.occupied(gpu)
-    assert table.run.why_waiting("wide") == (
-        "waits for 6 cards: GPUs 0, 2 are busy (0:00) with a, b; "
+    assert job_reason(table.run.why_waiting("wide")) == (
+        "waits for 6 cards: GPUs 0, 2 are busy with a, b (0:00); "
         "GPUs 1, 3-5 are in use: user bob (pid 123)"
     )
 
@@ -401,7 +403,7 @@ def test_a_need_that_waits_for_its_retry_has_not_failed() -> None:
     table.submit(job("a", gpus=0, retry=policy), job("b", gpus=0, after=("a",)))
     assert table.ended("a.1", Signaled(11)) == ["at 30 job/a"]
     assert table.state("a") == "waiting: retries in 30 s"
-    assert table.run.ledger.jobs["a"].reason == "killed by SIGSEGV; retry 1 of 1"
+    assert job_reason(table.run.ledger.jobs["a"].reason) == "killed by SIGSEGV; retry 1 of 1"
     assert table.timer("job/a", 30) == ["launch a.2 on none"]
     assert table.ended("a.2", Signaled(11)) == ["launch b.1 on none"]
     assert table.state("a") == "failed: killed by SIGSEGV"
@@ -428,8 +430,8 @@ def test_a_need_that_is_not_in_the_file_never_hangs_the_run() -> None:
 def test_interrupted_and_lost_attempts_spend_no_retry() -> None:
     table = Table(0)
     table.submit(job("a", gpus=0, retry=RetryPolicy(1)))
-    assert table.ended("a.1", Interrupted("drain")) == ["launch a.2 on none"]
-    assert table.ended("a.2", Lost("gone")) == ["launch a.3 on none"]
+    assert table.ended("a.1", Interrupted(Quoted("drain"))) == ["launch a.2 on none"]
+    assert table.ended("a.2", Lost(Quoted("gone"))) == ["launch a.3 on none"]
     assert table.ended("a.3", Exited(1)) == ["launch a.4 on none"]
     table.ended("a.4", Exited(1))
     assert table.state("a") == "failed: exited with status 1"
@@ -439,8 +441,8 @@ def test_three_lost_in_a_row_are_a_failure() -> None:
     table = Table(0)
     table.submit(job("a", gpus=0))
     for number in (1, 2, 3):
-        table.ended(f"a.{number}", Lost("nobody saw its end"))
-    assert table.state("a") == "failed: lost: nobody saw its end, for the 3rd time in a row"
+        table.ended(f"a.{number}", Lost(Because("unseen")))
+    assert table.state("a") == "failed: lost: nobody saw its end, 3 times in a row"
 
 
 def test_stale_events_are_ignored() -> None:
@@ -477,7 +479,7 @@ def test_a_service_starts_with_its_first_dependant_and_stops_with_its_last() -> 
     assert table.ended("web.1", Stopped(Signaled(15))) == ["drain 0"]
     table.drained(0)
     assert table.run.finished
-    assert table.run.outcome() == ("succeeded", "")
+    assert in_words(table.run.outcome()) == ("succeeded", "")
 
 
 def test_a_services_early_end_fails_what_runs_and_skips_what_waits() -> None:
@@ -491,7 +493,7 @@ def test_a_services_early_end_fails_what_runs_and_skips_what_waits() -> None:
     assert table.ended("web.1", Exited(0)) == ["stop ask.1 interrupted"]
     assert table.state("web") == "failed: ended early: exited with status 0"
     assert table.state("next") == "skipped: needs web, which failed"
-    table.ended("ask.1", Interrupted("x"))
+    table.ended("ask.1", Interrupted(Quoted("x")))
     assert table.state("ask") == (
         "failed: its service web failed: ended early: exited with status 0"
     )
@@ -502,7 +504,7 @@ def test_a_service_that_is_tried_again_takes_its_dependants_along() -> None:
     table.submit(service("web", gpus=0, retry=RetryPolicy(1)), job("ask", gpus=0, needs=("web",)))
     table.on(BecameReady(attempt("web.1")))
     assert table.ended("web.1", Exited(1)) == ["stop ask.1 interrupted"]
-    assert table.ended("ask.1", Interrupted("x")) == ["launch web.2 on none"]
+    assert table.ended("ask.1", Interrupted(Quoted("x"))) == ["launch web.2 on none"]
     assert table.on(BecameReady(attempt("web.2"))) == ["launch ask.2 on none"]
 
 
@@ -523,7 +525,7 @@ def test_a_service_nobody_needs_runs_until_the_others_have_ended() -> None:
     ]
     assert table.ended("a.1") == ["stop board.1 stopped"]
     table.ended("board.1", Stopped())
-    assert table.run.outcome() == ("succeeded", "")
+    assert in_words(table.run.outcome()) == ("succeeded", "")
 
 
 def test_a_service_is_run_again_for_a_retried_job() -> None:
@@ -553,10 +555,10 @@ def test_a_service_that_leaves_no_card_for_its_dependant_fails_it_in_the_end() -
 def test_stop_before_first_launch_is_not_lost() -> None:
     table = Table(1)
     table.submit(job("a"))
-    assert table.asked(Stop("Ctrl-C")) == []
+    assert table.asked(Stop(SignalCaught("SIGINT"))) == []
     assert table.granted(0) == ["release 0"]
     assert table.run.finished
-    assert table.run.outcome() == ("stopped", "Ctrl-C")
+    assert in_words(table.run.outcome()) == ("stopped", "Ctrl-C")
     assert table.state("a") == "waiting: not started: stopped by Ctrl-C"
 
 
@@ -564,11 +566,11 @@ def test_stop_interrupts_and_a_second_one_kills() -> None:
     table = Table(2)
     table.submit(job("a"), job("b"))
     table.granted(0, 1)
-    assert table.asked(Stop("Ctrl-C")) == ["stop a.1 interrupted", "stop b.1 interrupted"]
-    assert table.ended("a.1", Interrupted("Ctrl-C")) == ["drain 0"]
+    assert table.asked(Stop(Quoted("Ctrl-C"))) == ["stop a.1 interrupted", "stop b.1 interrupted"]
+    assert table.ended("a.1", Interrupted(Quoted("Ctrl-C"))) == ["drain 0"]
     assert table.drained(0) == ["release 0"]
-    assert table.asked(Stop("Ctrl-C", now=True)) == ["stop b.1 interrupted now"]
-    assert table.ended("b.1", Interrupted("Ctrl-C")) == ["release 1"]
+    assert table.asked(Stop(Quoted("Ctrl-C"), now=True)) == ["stop b.1 interrupted now"]
+    assert table.ended("b.1", Interrupted(Quoted("Ctrl-C"))) == ["release 1"]
     assert table.run.finished
     assert table.states() == {"a": "waiting", "b": "waiting"}
 
@@ -576,9 +578,9 @@ def test_stop_interrupts_and_a_second_one_kills() -> None:
 def test_a_job_that_succeeds_while_it_is_stopped_has_succeeded() -> None:
     table = Table(0)
     table.submit(job("a", gpus=0))
-    table.asked(Stop("Ctrl-C"))
+    table.asked(Stop(Quoted("Ctrl-C")))
     table.ended("a.1", Exited(0))
-    assert table.run.outcome() == ("succeeded", "")
+    assert in_words(table.run.outcome()) == ("succeeded", "")
 
 
 def test_cancel_ends_waiting_and_running_jobs_for_good() -> None:
@@ -623,17 +625,17 @@ def test_drain_now_interrupts_and_the_job_goes_on_elsewhere() -> None:
     table.submit(job("a"))
     table.granted(0)
     assert table.asked(DrainGpus(("GPU-0",), now=True)) == ["stop a.1 interrupted"]
-    assert table.ended("a.1", Interrupted("drain")) == ["drain 0", "acquire 1"]
+    assert table.ended("a.1", Interrupted(Quoted("drain"))) == ["drain 0", "acquire 1"]
     assert table.granted(1) == ["launch a.2 on 1"]
 
 
 def test_pause_starts_nothing_until_it_is_over() -> None:
     table = Table(1)
     table.submit(job("a"))
-    table.asked(Pause("the disk is full"))
+    table.asked(Pause(Quoted("the disk is full")))
     assert table.granted(0) == ["release 0"]
     assert table.state("a") == "waiting: paused: the disk is full"
-    assert table.asked(Pause("", off=True)) == ["acquire 0"]
+    assert table.asked(Pause(None)) == ["acquire 0"]
 
 
 def test_fail_fast_lets_running_jobs_finish_and_starts_nothing_more() -> None:
@@ -646,7 +648,7 @@ def test_fail_fast_lets_running_jobs_finish_and_starts_nothing_more() -> None:
     table.ended("fold-1.1")
     table.drained(0)
     assert table.run.finished
-    assert table.run.outcome() == ("failed", "--fail-fast after fold-2 failed")
+    assert in_words(table.run.outcome()) == ("failed", "--fail-fast after fold-2 failed")
 
 
 def test_max_failures_counts() -> None:
@@ -672,7 +674,7 @@ def interrupted_run() -> Ledger:
     at = Instant(2000.0, 2000.0)
     ledger.apply(AttemptStarted(attempt("ended.1"), 7), at)
     ledger.apply(AttemptEnded(attempt("ended.1"), Exited(0), None, False), at)
-    ledger.apply(AttemptEnded(attempt("gone.1"), Interrupted("x"), None, False), at)
+    ledger.apply(AttemptEnded(attempt("gone.1"), Interrupted(Quoted("x")), None, False), at)
     return ledger
 
 
@@ -686,7 +688,9 @@ def test_a_resume_runs_nothing_again_that_was_done_and_counts_attempts_on() -> N
     assert table.states()["cut"] == "running", "an old keeper may still be ending it"
     assert table.run.ledger.jobs["gone"].vanished
     assert [f.name for f in table.facts if isinstance(f, JobAdded)] == ["new"]
-    assert table.ended("cut.1", Interrupted("its supervisor died")) == ["launch cut.2 on none"]
+    assert table.ended("cut.1", Interrupted(Quoted("its supervisor died"))) == [
+        "launch cut.2 on none"
+    ]
 
 
 def test_an_inherited_attempt_is_not_stopped_by_us_and_holds_none_of_our_cards() -> None:
@@ -697,7 +701,7 @@ def test_an_inherited_attempt_is_not_stopped_by_us_and_holds_none_of_our_cards()
     assert again.submit(job("a"), job("b")) == ["acquire 0"]
     assert again.elsewhere(0) == []
     assert again.asked(Cancel(("a",))) == []
-    again.ended("a.1", Interrupted("its supervisor died"))
+    again.ended("a.1", Interrupted(Quoted("its supervisor died")))
     assert again.state("a") == "cancelled: cancelled"
     assert again.freed(0) == ["acquire 0"]
 
@@ -708,7 +712,7 @@ def test_crashes_of_supervisors_never_fail_a_job() -> None:
         table = Table(0, ledger=ledger)
         lines = table.submit(job("a", gpus=0))
         if number > 1:
-            lines = table.ended(f"a.{number - 1}", Lost("its supervisor died"))
+            lines = table.ended(f"a.{number - 1}", Lost(Quoted("its supervisor died")))
         assert lines == [f"launch a.{number} on none"]
         ledger = table.run.ledger
 
@@ -721,10 +725,10 @@ def test_what_a_round_leaves_is_left() -> None:
     )
     assert lines == ["launch bad.2 on none"]
     assert table.state("new") == "waiting: left as it is this time"
-    table.ended("cut.1", Lost("gone"))
+    table.ended("cut.1", Lost(Quoted("gone")))
     table.ended("bad.2")
     assert table.run.finished
-    assert table.run.outcome() == ("stopped", "2 waiting jobs were left as they are")
+    assert in_words(table.run.outcome()) == ("stopped", "2 waiting jobs were left as they are")
 
 
 def test_facts_come_before_the_instructions_that_rest_on_them() -> None:
@@ -779,9 +783,9 @@ def test_a_second_ctrl_c_waits_for_no_cards_memory() -> None:
     table.submit(job("a"), job("b"))
     table.granted(0)
     assert table.ended("a.1") == ["drain 0"]
-    assert table.asked(Stop("Ctrl-C")) == []
+    assert table.asked(Stop(Quoted("Ctrl-C"))) == []
     assert not table.run.finished
-    assert table.asked(Stop("Ctrl-C", now=True)) == ["release 0"]
+    assert table.asked(Stop(Quoted("Ctrl-C"), now=True)) == ["release 0"]
     assert table.run.finished
 
 
@@ -828,7 +832,7 @@ def test_what_was_launched_on_a_card_that_is_gone_is_interrupted_and_spends_no_r
     table.submit(job("a"))
     table.granted(0)
     table.withdrawn(0)
-    gone = Interrupted("GPU 0 was given back while this launcher was stopped")
+    gone = Interrupted(Quoted("GPU 0 was given back while this launcher was stopped"))
     assert table.ended("a.1", gone) == ["drain 0"]
     table.elsewhere(0)
     assert table.freed(0) == ["acquire 0"]
@@ -848,7 +852,7 @@ def test_a_holder_that_is_stopped_or_goes_on_is_told_to_those_who_wait() -> None
     for holder in ("alice (pid 7, stopped: kill -CONT 7 goes on with it)", "alice (pid 7)"):
         assert table.held_by(0, holder) == []
         assert table.state("a") == f"waiting: waits for a card: GPU 0 is held by {holder}"
-        assert table.run.ledger.gpus["GPU-0"].why == holder
+        assert card_reason(table.run.ledger.gpus["GPU-0"].why) == holder
     before = len(table.facts)
     table.held_by(0, "alice (pid 7)")
     assert len(table.facts) == before, "nothing new is recorded twice"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
     Cancel,
@@ -135,7 +136,7 @@ def test_a_lost_card_whose_worker_is_killed_at_a_stop_is_set_aside() -> None:
     table.ended("fold0.1", kept=True)
     table.worker_ended("fold0.1")
     table.on(GpuEvent("GPU-0", 79, "Xid 79", "lost"))
-    assert table.asked(Stop("Ctrl-C", now=True)) == ["release 0"]
+    assert table.asked(Stop(Quoted("Ctrl-C"), now=True)) == ["release 0"]
     assert table.run.ledger.gpus["GPU-0"].state == "aside"
 
 
@@ -143,7 +144,7 @@ def test_a_paused_run_keeps_no_worker() -> None:
     table = Table(1)
     table.submit(*folds(3))
     table.granted(0)
-    table.asked(Pause("the disk is full"))
+    table.asked(Pause(Quoted("the disk is full")))
     assert table.ended("fold0.1", kept=True) == ["end worker fold0.1"]
 
 
@@ -152,8 +153,8 @@ def test_a_stop_at_once_kills_the_workers_that_are_on_their_way_out() -> None:
     table.submit(*folds(1), job("later", needs=("fold0",)))
     table.granted(0)
     assert table.ended("fold0.1", kept=True) == ["end worker fold0.1"]
-    assert table.asked(Stop("Ctrl-C")) == []
-    assert table.asked(Stop("Ctrl-C", now=True)) == ["end worker fold0.1 now"]
+    assert table.asked(Stop(Quoted("Ctrl-C"))) == []
+    assert table.asked(Stop(Quoted("Ctrl-C"), now=True)) == ["end worker fold0.1 now"]
     assert table.worker_ended("fold0.1") == ["release 0"]
     assert table.run.finished
 
@@ -297,9 +298,9 @@ def test_it_waits_for_a_retry_that_is_delayed() -> None:
     [
         Wanted("GPU-0", True),
         Asked(DrainGpus(("GPU-0",))),
-        Asked(Pause("the disk is full")),
+        Asked(Pause(Quoted("the disk is full"))),
         Asked(Cancel(("late",))),
-        Asked(Stop("Ctrl-C")),
+        Asked(Stop(Quoted("Ctrl-C"))),
         Ended(AttemptId("other", 1), Exited(0)),
     ],
 )

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from gpulaunch.core.causes import Because, EndCause, Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.events import (
     Acquire,
@@ -79,10 +80,13 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.run import Run
+from gpulaunch.wording import card_reason
 from tests.core.edits import retried_anew
 from tests.core.timers import timer_name
 
 GIB = 1 << 30
+
+CANCELLED = Because("cancelled")
 
 
 def pretend_gpus(count: int, *memories: int) -> tuple[Gpu, ...]:
@@ -105,7 +109,7 @@ class Process:
     started: bool = False
     ready: bool = False
     asked: str = ""
-    by: str = ""
+    by: EndCause = CANCELLED
     until: float = 0.0
     worker: AttemptId | None = None
 
@@ -282,7 +286,7 @@ class World:
             assert self.launches[key] == before.get(key, 0), f"{name} was done and runs again"
         side.inbox.extend(recorded)
         for attempt in left:
-            self._later(side.name, partial(side.inbox.append, Ended(attempt, Lost("gone"))))
+            self._later(side.name, partial(side.inbox.append, Ended(attempt, Lost(Quoted("gone")))))
         for process in list(self.processes.values()):
             if process.side is side:
                 self._later(side.name, partial(self._end_old, process))
@@ -297,7 +301,11 @@ class World:
 
     def _end_old(self, process: Process) -> None:
         """What an old keeper left behind."""
-        ends: list[Outcome] = [Interrupted("its supervisor died"), Lost("gone"), Exited(0)]
+        ends: list[Outcome] = [
+            Interrupted(Quoted("its supervisor died")),
+            Lost(Quoted("gone")),
+            Exited(0),
+        ]
         self._end(process, self.rng.choice(ends), 0)
 
     def tell(self, side: Side, event: Event) -> None:
@@ -329,7 +337,9 @@ class World:
         for uuid, record in side.run.ledger.gpus.items():
             if record.state == "elsewhere" and CardRecheck(uuid) not in side.timers:
                 told = side.words.get(uuid)
-                assert record.why == told, f"{uuid} is held by {told}, recorded {record.why}"
+                assert card_reason(record.why) == told, (
+                    f"{uuid} is held by {told}, recorded {record.why}"
+                )
                 waits = side in self.cards[uuid].waiters or Freed(uuid) in side.inbox
                 assert waits, f"{uuid} is elsewhere, and nobody will tell of its end"
 
@@ -489,7 +499,7 @@ class World:
             return
         side.held.pop(attempt, None)
         if any(uuid in side.unleased for uuid in process.gpus):
-            side.inbox.append(Ended(attempt, Interrupted("its card was given back")))
+            side.inbox.append(Ended(attempt, Interrupted(Because("gave_back"))))
             return
         for uuid in process.gpus:
             assert self._has(side, self.cards[uuid])
@@ -608,7 +618,7 @@ class World:
             TimedOut("timeout", 7200.0),
             TimedOut("idle_timeout", 60.0),
             MissingOutput(("pred.cif",)),
-            Lost("gone"),
+            Lost(Quoted("gone")),
         ]
         return self.rng.choice(good if self.calm else good + bad)
 
@@ -870,9 +880,9 @@ class World:
         elif roll in (6, 7):
             self._ask(side, DrainGpus(None, off=True))
         elif roll == 8:
-            self._ask(side, Pause("the disk is full", off=rng.random() < 0.5))
+            self._ask(side, Pause(None if rng.random() < 0.5 else Quoted("the disk is full")))
         elif roll == 9 and rng.random() < 0.3:
-            self._ask(side, Stop("SIGINT", now=rng.random() < 0.4))
+            self._ask(side, Stop(Quoted("SIGINT"), now=rng.random() < 0.4))
         elif roll in (10, 11):
             self.cards[rng.choice(uuids)].stranger ^= True
         elif roll in (12, 13):
@@ -923,8 +933,8 @@ class World:
         match request:
             case Stop():
                 side.stopped = True
-            case Pause(_, off):
-                side.paused = not off
+            case Pause(why):
+                side.paused = why is not None
             case DrainGpus(gpus, _, off):
                 for uuid in gpus or self.cards:
                     (side.drained.discard if off else side.drained.add)(uuid)
@@ -946,7 +956,7 @@ class World:
             if side.asleep:
                 self.wake(side)
             if side.paused:
-                self._ask(side, Pause("", off=True))
+                self._ask(side, Pause(None))
             if side.drained:
                 self._ask(side, DrainGpus(None, off=True))
             self._ask(side, GoOn())

@@ -21,16 +21,18 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import click
 
 from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.core.causes import EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
+from gpulaunch.core.reasons import CardReason, JobReason, RunReason
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
 from gpulaunch.diagnose.lint import wording
 from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
 from gpulaunch.jobfile.explained import OF_FILE, explained
 from gpulaunch.jobfile.fields import FIELDS
-from gpulaunch.journal.shapes import shape_of, snake_case
+from gpulaunch.shapes import shape_of, snake_case
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 MADE = "<!-- Made by `python -m tests.docs.reference` from {source}; not to be edited here. -->"
@@ -213,6 +215,24 @@ def events() -> Iterator[str]:
     """)
     for cls in get_args(Outcome):
         yield from one_record("###", snake_case(cls.__name__), cls)
+    yield "## Reasons"
+    yield flow("""
+        Why a job, a card, an attempt or a run is as it is: an object whose `kind` is one of these.
+        No event but a note holds a sentence; `gpulaunch` makes them where it shows events.
+    """)
+    for cls in dict.fromkeys(_dataclasses(JobReason | RunReason | CardReason | EndCause)):
+        if cls not in get_args(Outcome):
+            yield from one_record("###", snake_case(cls.__name__), cls)
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:
+    """The dataclasses that values of this type are of, and those within them."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        yield hint
+        for inner in get_type_hints(hint).values():
+            yield from _dataclasses(inner)
+    for inner in get_args(hint):
+        yield from _dataclasses(inner)
 
 
 def one_record(level: str, kind: str, cls: type) -> Iterator[str]:

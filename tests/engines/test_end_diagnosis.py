@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, Sick
 from gpulaunch.core.model import (
     AttemptId,
@@ -82,9 +83,9 @@ def scene(tmp_path: Path) -> Scene:
     [
         Exited(0),
         Cancelled(),
-        Interrupted("drain"),
+        Interrupted(Quoted("drain")),
         NotStarted("no such file"),
-        Lost("gone"),
+        Lost(Quoted("gone")),
     ],
 )
 def test_an_end_that_says_all_is_told_at_once(scene: Scene, outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import gpulaunch.app.supervisor
 from gpulaunch.app.supervisor import Supervisor
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Asked, Stop, Submitted
 from gpulaunch.core.facts import (
     AdmissionContinued,
@@ -23,6 +24,7 @@ from gpulaunch.core.model import Gpu, Instant, Job
 from gpulaunch.core.run import Run
 from gpulaunch.journal.codec import now
 from gpulaunch.loop import Loop
+from gpulaunch.wording import job_reason
 from tests.engines.fakes import FakeEngine, FakeQueue, FakeRecord, FakeView
 
 GPU = Gpu("GPU-0", 0, "0000:01:00.0", "A100", 80 << 30)
@@ -56,7 +58,7 @@ def test_a_run_ends_closed_and_the_view_sees_what_was_recorded(world: World) -> 
     world.serve("a", "b")
     assert world.engine.launched() == ["a", "b"]
     assert world.record.facts == world.view.seen
-    assert world.record.facts[-1] == RunClosed("succeeded", "")
+    assert world.record.facts[-1] == RunClosed("succeeded", None)
     assert world.supervisor.ledger.state == "succeeded"
 
 
@@ -148,7 +150,9 @@ def test_what_is_asked_while_the_end_is_told_is_done_first(world: World) -> None
         told.append(closed)
         if len(told) == 1:
             assert world.record.facts[-1] != closed, "it is recorded when all is over"
-            world.loop.call_after("test", 0.01, lambda: world.supervisor.post(Asked(Stop("late"))))
+            world.loop.call_after(
+                "test", 0.01, lambda: world.supervisor.post(Asked(Stop(Quoted("late"))))
+            )
             turn()
 
     world.supervisor.serve(world.engine, Submitted((Job("a", "true"),)), farewell=farewell)
@@ -166,10 +170,10 @@ def test_of_a_job_in_the_queue_the_engine_says_why_it_waits() -> None:
     told: list[str] = []
 
     def look() -> None:
-        told.append(supervisor.why_waiting("a"))
+        told.append(job_reason(supervisor.why_waiting("a")))
         engine.said = "n1 is drained"
-        told.append(supervisor.why_waiting("a"))
-        told.append(supervisor.why_waiting("c"))
+        told.append(job_reason(supervisor.why_waiting("a")))
+        told.append(job_reason(supervisor.why_waiting("c")))
         engine.run_all()
 
     loop.call_after("test", 0.0, look)
@@ -181,7 +185,7 @@ def test_of_a_job_in_the_queue_the_engine_says_why_it_waits() -> None:
         "waits for its turn: 2 attempts at once are in the queue or running",
     ]
     assert supervisor.ledger.state == "succeeded"
-    assert supervisor.why_waiting("a") == ""
+    assert job_reason(supervisor.why_waiting("a")) == ""
 
 
 def test_of_a_job_in_the_queue_ahead_of_its_needs_it_is_said_which_they_are() -> None:
@@ -195,7 +199,7 @@ def test_of_a_job_in_the_queue_ahead_of_its_needs_it_is_said_which_they_are() ->
     told: list[str] = []
 
     def look() -> None:
-        told.append(supervisor.why_waiting("b"))
+        told.append(job_reason(supervisor.why_waiting("b")))
         engine.run_all()
 
     loop.call_after("test", 0.0, look)

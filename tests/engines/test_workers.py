@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Ended,
     EndWorker,
@@ -123,7 +124,7 @@ def test_a_stopped_attempt_takes_it_along(bench: Bench, program: Path) -> None:
     go(bench, item(program, "a"))
     bench.engine.carry_out(Launch(B, item(program, "b", "time.sleep(600)"), (), A))
     bench.expect(Started)
-    bench.engine.carry_out(StopAttempt(B, "cancelled", "a person"))
+    bench.engine.carry_out(StopAttempt(B, "cancelled", Quoted("a person")))
     ended = bench.expect(Ended)
     assert isinstance(ended.outcome, Cancelled)
     assert not ended.kept

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import (
     Cancelled,
@@ -68,7 +69,12 @@ def test_every_class_of_the_core_has_words_and_none_is_beyond_it() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [Cancelled(Exited(1)), Interrupted("stopped", Exited(1)), Stopped(Exited(1)), Lost("gone")],
+    [
+        Cancelled(Exited(1)),
+        Interrupted(Quoted("stopped"), Exited(1)),
+        Stopped(Exited(1)),
+        Lost(Quoted("gone")),
+    ],
 )
 def test_what_the_launcher_ended_or_nobody_saw_is_no_failure(outcome: Outcome) -> None:
     assert kind(outcome, OOM, cards=(CardFacts("GPU-1", sick="fell off the bus"),)) is None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import AttemptLaunched, Fact, RunClosed
 from gpulaunch.core.model import AttemptId
 from gpulaunch.journal import codec, manifest
@@ -15,7 +16,10 @@ from tests.journal.facts import added, opened
 
 WHEN = datetime(2026, 11, 20, 7, 42, 15)
 STARTED: tuple[Fact, ...] = (added("a"), AttemptLaunched(AttemptId("a", 1), ("GPU-0",)))
-NOTHING_STARTED: tuple[Fact, ...] = (added("a"), RunClosed("stopped", "no card came free", 3))
+NOTHING_STARTED: tuple[Fact, ...] = (
+    added("a"),
+    RunClosed("stopped", Quoted("no card came free"), 3),
+)
 
 
 def made(

@@ -22,7 +22,7 @@ from gpulaunch.core.facts import (
 )
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, MissingOutput
 from gpulaunch.journal import codec
-from gpulaunch.journal.shapes import UnknownKindError, coder_of, shape_of
+from gpulaunch.shapes import UnknownKindError, coder_of, shape_of
 from tests.journal.facts import FACTS, INSTANTS, opened, values
 
 AT = Instant(4242.000001, 1795160535.123456)
@@ -127,7 +127,7 @@ def test_what_a_newer_version_writes_is_told_apart(body: dict[str, object]) -> N
 
 def test_a_field_that_an_older_version_did_not_have_takes_its_default() -> None:
     line = sealed(HEAD | {"e": "job_settled", "job": "a", "state": "failed"})
-    assert codec.decode(line).fact == JobSettled("a", "failed", "")
+    assert codec.decode(line).fact == JobSettled("a", "failed", None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.errors import UsageError
 from gpulaunch.journal import codec
@@ -237,12 +238,12 @@ def test_a_run_in_which_nothing_was_started_is_before_none(
 
 
 def test_a_run_that_only_waited_in_its_last_turn_counts(tmp_path: Path) -> None:
-    run = made(tmp_path, facts=(*STARTED, RunClosed("stopped", "no card came free", 3)))
+    run = made(tmp_path, facts=(*STARTED, RunClosed("stopped", Quoted("no card came free"), 3)))
     assert find(None, tmp_path) == run
 
 
 def test_the_words_of_a_job_do_not_make_its_run_one_that_started(tmp_path: Path) -> None:
-    words = RunClosed("stopped", '"e":"attempt_launched"', 3)
+    words = RunClosed("stopped", Quoted('"e":"attempt_launched"'), 3)
     made(tmp_path, facts=(words,))
     assert here(tmp_path) is None
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import AttemptEnded, AttemptLaunched, AttemptStarted
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import (
@@ -70,7 +71,7 @@ def test_a_row_has_gnu_parallel_s_columns(tmp_path: Path) -> None:
         (Cancelled(Exited(0)), None, ("-1", "0")),
         (Stopped(Signaled(15)), None, ("0", "15")),
         (Stopped(None), None, ("0", "0")),
-        (Lost("nobody saw it"), "lost", ("-1", "0")),
+        (Lost(Quoted("nobody saw it")), "lost", ("-1", "0")),
     ],
 )
 def test_a_failure_never_looks_like_a_success(

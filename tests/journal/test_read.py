@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import (
     AttemptEnded,
     AttemptLaunched,
@@ -43,13 +44,13 @@ HISTORY: list[Fact] = [
     AttemptLaunched(A1, ("GPU-0",)),
     AttemptStarted(A1, 99),
     AttemptEnded(A1, Signaled(9), "signal", True, leftovers=2),
-    JobDelayed("a", "again in 0.1 s", 0.1),
+    JobDelayed("a", Quoted("again in 0.1 s"), 0.1),
     AttemptLaunched(A2, ("GPU-0",)),
     AttemptStarted(A2, 100),
     AttemptEnded(A2, Exited(0), None, False),
     JobSettled("a", "succeeded"),
-    JobSettled("b", "cancelled", "asked"),
-    RunClosed("failed", "1 of 2 jobs did not succeed"),
+    JobSettled("b", "cancelled", Quoted("asked")),
+    RunClosed("failed", Quoted("1 of 2 jobs did not succeed")),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited
 from gpulaunch.notify.message import LINE, TITLE, compose
 from tests.views.history import History
@@ -20,7 +21,7 @@ def fail(run: History, name: str, kind: str, evidence: str) -> None:
     run.add(
         f.AttemptEnded(attempt, Exited(1), kind, True, evidence=evidence, advice=f"mend {kind}")
     )
-    run.add(f.JobSettled(name, "failed", f"{kind} (exited with status 1)"))
+    run.add(f.JobSettled(name, "failed", Quoted(f"{kind} (exited with status 1)")))
 
 
 def night() -> History:
@@ -36,13 +37,13 @@ def night() -> History:
 def closed(
     run: History, state: str = "failed", reason: str = "b and 3 more did not succeed"
 ) -> str:
-    end = f.RunClosed(state, reason, 1)  # type: ignore[arg-type]
+    end = f.RunClosed(state, Quoted(reason), 1)  # type: ignore[arg-type]
     return compose(["finish"], run.ledger, DIR, run.now, end).text
 
 
 def test_the_end_tells_counts_reasons_and_how_to_go_on() -> None:
     run = night()
-    end = f.RunClosed("failed", "b and 3 more did not succeed", 1)
+    end = f.RunClosed("failed", Quoted("b and 3 more did not succeed"), 1)
     said = compose(["finish", "failures"], run.ledger, DIR, run.now, end)
     assert said.title == "nanobodies failed: 1 succeeded, 4 failed, 1 waiting"
     assert said.text.splitlines() == [
@@ -91,7 +92,7 @@ def test_each_occasion_has_its_title() -> None:
     fail(run, "b", "gpu_oom", OOM)
     assert title("first_failure") == "nanobodies: 2 jobs failed, a with: out of GPU memory"
     assert title("failures") == "nanobodies: 2 jobs failed so far, 0 of 2 succeeded"
-    run.add(f.AdmissionPaused("2 jobs in a row failed alike"))
+    run.add(f.AdmissionPaused(Quoted("2 jobs in a row failed alike")))
     assert title("paused") == (
         "nanobodies is paused, nothing more starts: 2 jobs in a row failed alike"
     )
@@ -115,7 +116,7 @@ def test_what_logs_and_names_hold_is_bounded_and_visible() -> None:
     run = History().open("x" * 500).jobs(*(f"job-{i}" for i in range(30)))
     for i in range(30):
         fail(run, f"job-{i}", f"kind{i}", "\x1b[31m\n" + "e" * 10_000)
-    run.add(f.AdmissionPaused("y" * 10_000))
+    run.add(f.AdmissionPaused(Quoted("y" * 10_000)))
     said = compose(["paused"], run.ledger, DIR, run.now, None)
     assert len(said.title) <= TITLE
     assert all(len(line) <= LINE + 200 for line in said.text.splitlines())
@@ -126,6 +127,11 @@ def test_what_logs_and_names_hold_is_bounded_and_visible() -> None:
 
 
 def test_a_job_that_never_started_has_a_reason_too() -> None:
-    run = History().open().jobs("a").add(f.JobSettled("a", "failed", "no such program: foldx"))
+    run = (
+        History()
+        .open()
+        .jobs("a")
+        .add(f.JobSettled("a", "failed", Quoted("no such program: foldx")))
+    )
     said = compose(["first_failure"], run.ledger, DIR, run.now, None)
     assert "could not be started [not_started], first a: no such program: foldx" in said.text

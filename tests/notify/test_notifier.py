@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
 from gpulaunch.journal.codec import now
 from gpulaunch.loop import Loop
@@ -21,7 +22,7 @@ from tests.notify import sinks
 from tests.process.support import children_of
 from tests.views.history import History
 
-CLOSED = f.RunClosed("failed", "a did not succeed", 1)
+CLOSED = f.RunClosed("failed", Quoted("a did not succeed"), 1)
 TELL = 'cat >> told; echo >> told; echo "$1" >> titles'
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.jobfile.notify_spec import OCCASIONS, Target
 from gpulaunch.notify.triggers import GAP, Occasions
 
-FAILED = f.JobSettled("a", "failed", "x")
+FAILED = f.JobSettled("a", "failed", Quoted("x"))
 
 
 def occasions(*targets: tuple[str, int | None]) -> Occasions:
@@ -23,8 +24,8 @@ ALL = " ".join(OCCASIONS)
 def test_nothing_is_owed_before_something_happens() -> None:
     one = occasions((ALL, 1))
     one.see(f.JobSettled("a", "succeeded"))
-    one.see(f.JobSettled("b", "skipped", "x"))
-    one.see(f.JobSettled("c", "cancelled", "x"))
+    one.see(f.JobSettled("b", "skipped", Quoted("x")))
+    one.see(f.JobSettled("c", "cancelled", Quoted("x")))
     assert one.next_at() is None
     assert one.due(100.0) == []
 
@@ -62,11 +63,11 @@ def test_a_pause_that_is_over_is_no_news() -> None:
     one = occasions((ALL, None))
     one.see(FAILED)
     one.due(0.0)
-    one.see(f.AdmissionPaused("ten in a row"))
+    one.see(f.AdmissionPaused(Quoted("ten in a row")))
     assert one.next_at() == GAP
     one.see(f.AdmissionContinued())
     assert one.next_at() is None
-    one.see(f.AdmissionPaused("ten in a row"))
+    one.see(f.AdmissionPaused(Quoted("ten in a row")))
     assert one.due(GAP) == [(0, ("paused",))]
 
 
@@ -74,7 +75,7 @@ def test_only_what_on_names_is_told_to_whom() -> None:
     three = occasions(("finish", None), ("first_failure", None), ("paused", 2))
     three.see(FAILED)
     assert three.due(0.0) == [(1, ("first_failure",))]
-    three.see(f.AdmissionPaused("x"))
+    three.see(f.AdmissionPaused(Quoted("x")))
     assert three.due(0.0) == [(2, ("paused",))]
     three.see(FAILED)
     assert three.finish(1.0) == [(0, ("finish",)), (2, ("failures",))]

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -280,7 +281,7 @@ def test_a_job_that_closes_its_output_ends_as_it_wants(slot: Slot) -> None:
     [
         ("cancelled", Cancelled(Signaled(15))),
         ("stopped", Stopped(Signaled(15))),
-        ("interrupted", Interrupted("Ctrl-C", Signaled(15))),
+        ("interrupted", Interrupted(Quoted("Ctrl-C"), Signaled(15))),
     ],
 )
 def test_the_reason_of_a_stop_is_the_outcomes_kind(
@@ -358,7 +359,7 @@ def test_a_second_stop_with_now_kills_at_once(slot: Slot, nasty: str) -> None:
     wait_until(lambda: len(marked(mark)) == 2)
     slot.pair.stop("interrupted", by="Ctrl-C")
     slot.pair.stop("interrupted", by="Ctrl-C again", now=True)
-    assert slot.expect(AttemptOver).outcome == Interrupted("Ctrl-C", Signaled(9))
+    assert slot.expect(AttemptOver).outcome == Interrupted(Quoted("Ctrl-C"), Signaled(9))
 
 
 def test_a_stopped_process_sees_its_term(slot: Slot, nasty: str) -> None:

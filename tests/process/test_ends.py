@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -143,7 +144,10 @@ def test_an_absent_end_is_an_error_of_its_own(tmp_path: Path) -> None:
         ({"status": 15, "cause": "cancelled"}, Cancelled(Signaled(15))),
         ({"status": None, "cause": "cancelled"}, Cancelled(None)),
         ({"status": 0, "cause": "stopped"}, Stopped(Exited(0))),
-        ({"status": 9, "cause": "interrupted", "by": "you"}, Interrupted("you", Signaled(9))),
+        (
+            {"status": 9, "cause": "interrupted", "by": "you"},
+            Interrupted(Quoted("you"), Signaled(9)),
+        ),
         ({"status": 9, "cause": "timeout", "seconds": 2.5}, TimedOut("timeout", 2.5, Signaled(9))),
         ({"status": 127 << 8, "error": "there is no program"}, NotStarted("there is no program")),
         ({"missing": ["a", "b"]}, MissingOutput(("a", "b"), Exited(0))),

@@ -21,6 +21,7 @@ import pytest
 
 from gpulaunch.core.model import Exited, Interrupted, TimedOut
 from gpulaunch.process.ends import End, read_end
+from gpulaunch.wording import cause
 from tests.helpers import goes_along, wait_until
 from tests.process.support import children_of, marked, token
 
@@ -147,7 +148,7 @@ def test_every_attempt_has_its_end_on_file_when_the_supervisor_alone_is_killed(
     kinds = {type(end.outcome) for end in ends}
     assert kinds <= {Interrupted, TimedOut, Exited}
     cut_short = [end.outcome for end in ends if isinstance(end.outcome, Interrupted)]
-    assert {outcome.by for outcome in cut_short} == {"the supervisor is gone"}
+    assert {cause(outcome.by) for outcome in cut_short} == {"the supervisor is gone"}
 
 
 def test_a_stopped_supervisor_leaves_running_jobs_unaffected(tmp_path: Path, nasty: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -138,7 +139,7 @@ def test_the_shim_runs_on(version: str, tmp_path: Path) -> None:
     running(node, long)
     process.terminate()
     assert finished(process) == (143, "")
-    assert node.outcome(long) == Interrupted("Slurm ended it", Signaled(15))
+    assert node.outcome(long) == Interrupted(Quoted("Slurm ended it"), Signaled(15))
 
 
 # ── Once ────────────────────────────────────────────────────────────────────────────────────────
@@ -420,7 +421,7 @@ def test_a_stop_that_comes_while_the_driver_takes_its_time_begins_nothing(
     process.terminate()
     go.touch()
     assert finished(process) == (1, "")
-    assert node.outcome(attempt) == Interrupted("Slurm ended it")
+    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"))
     assert not node.run.log(attempt).exists()
 
 
@@ -586,7 +587,7 @@ def test_a_stop_that_becomes_stronger_is_found_as_well(node: Node) -> None:
     running(node, attempt, "heard")
     write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C", now=True)
     assert finished(process)[0] == 137
-    assert node.outcome(attempt) == Interrupted("Ctrl-C", Signaled(9))
+    assert node.outcome(attempt) == Interrupted(Quoted("Ctrl-C"), Signaled(9))
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGUSR1] * 2, [signal.SIGTERM]])
@@ -606,7 +607,7 @@ def test_a_stop_that_comes_by_signal_and_by_its_file_is_one(
         wait_until(lambda: not pending(process.pid), PATIENCE)
     go.touch()
     assert finished(process)[0] == 4
-    assert node.outcome(attempt) == Interrupted("Ctrl-C", Exited(4))
+    assert node.outcome(attempt) == Interrupted(Quoted("Ctrl-C"), Exited(4))
 
 
 def pending(pid: int) -> bool:
@@ -624,7 +625,7 @@ def test_an_interruption_says_by_whom(node: Node) -> None:
     write_stop(node.run.stop(attempt), "interrupted", "Ctrl-C")
     process.send_signal(signal.SIGUSR1)
     assert finished(process)[0] == 143
-    assert node.outcome(attempt) == Interrupted("Ctrl-C", Signaled(15))
+    assert node.outcome(attempt) == Interrupted(Quoted("Ctrl-C"), Signaled(15))
 
 
 @pytest.mark.parametrize(
@@ -642,7 +643,7 @@ def test_what_does_not_heed_the_first_signal_goes_with_the_second(
         running(node, attempt, "heard")
     process.send_signal(signals[-1])
     assert finished(process)[0] == 137
-    assert node.outcome(attempt) == Interrupted("Slurm ended it", Signaled(9))
+    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"), Signaled(9))
 
 
 def test_signals_of_a_terminal_are_ignored(node: Node) -> None:
@@ -669,7 +670,7 @@ def test_slurms_signal_to_all_its_processes_leaves_the_keepers_at_work(node: Nod
             os.kill(pid, signal.SIGTERM)
     assert finished(process)[0] == 6
     end = node.end(attempt)
-    assert end.outcome in (Exited(6), Interrupted("Slurm ended it", Exited(6)))
+    assert end.outcome in (Exited(6), Interrupted(Quoted("Slurm ended it"), Exited(6)))
     assert "bye" in node.log(attempt)
     assert marked(mark, "environ") == []
 
@@ -686,7 +687,7 @@ def test_a_job_that_heeds_slurms_signal_with_0_before_the_shim_does_was_ended_by
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     assert finished(process) == (1, "")
-    assert node.outcome(attempt) == Interrupted("Slurm ended it", Exited(0))
+    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"), Exited(0))
 
 
 def test_a_signal_that_the_job_alone_has_got_is_not_slurms(node: Node) -> None:
@@ -731,7 +732,7 @@ def test_slurm_may_end_it_while_its_ticket_is_awaited(node: Node) -> None:
     wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
     process.terminate()
     assert finished(process)[0] == 1
-    assert node.outcome(attempt) == Interrupted("Slurm ended it")
+    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"))
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
@@ -754,7 +755,7 @@ def test_when_the_shim_is_killed_the_keepers_end_the_job_and_say_so(node: Node) 
     finished(process)
     wait_until(lambda: not marked(mark, "environ"), PATIENCE)
     wait_until(lambda: node.run.end(attempt).read_bytes()[:1] != b"\0", PATIENCE)
-    assert node.outcome(attempt) == Interrupted("the supervisor is gone", Exited(7))
+    assert node.outcome(attempt) == Interrupted(Quoted("the supervisor is gone"), Exited(7))
 
 
 def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:

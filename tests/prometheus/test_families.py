@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Interrupted, Lost, Signaled
 from gpulaunch.metrics.model import CardSample
@@ -28,10 +29,10 @@ def busy(simulated: bool = False) -> History:
     run = History(3, simulated).open().jobs("a", "b", "c", "d", "e", "g").pass_(10)
     run.start("a", 0).pass_(30).succeed("a")
     run.start("b", 1).pass_(5).end("b", Signaled(9), "host_oom")
-    run.add(f.JobDelayed("b", "killed by SIGKILL; retry 1 of 1"))
+    run.add(f.JobDelayed("b", Quoted("killed by SIGKILL; retry 1 of 1")))
     run.start("b", 1).pass_(5).fail("b").skip("g", "needs b, which failed")
     run.start("c", 0).pass_(20)
-    return run.add(f.GpuChanged(run.pool[2].uuid, "aside", "its memory did not drain"))
+    return run.add(f.GpuChanged(run.pool[2].uuid, "aside", Quoted("its memory did not drain")))
 
 
 def test_the_families_follow_the_conventions() -> None:
@@ -123,7 +124,7 @@ def test_a_run_that_is_being_stopped_has_no_estimate() -> None:
     run = History(1).open().jobs(*"abcdef")
     for name in "abc":
         run.start(name, 0).pass_(60).succeed(name)
-    run.add(f.StopAsked("Ctrl-C"))
+    run.add(f.StopAsked(Quoted("Ctrl-C")))
     assert "gpulaunch_run_estimated_remaining_seconds" not in told(run).families
 
 
@@ -142,7 +143,7 @@ def test_the_run_says_who_it_is_and_whether_it_is_simulated() -> None:
 
 
 def test_a_paused_run_says_so() -> None:
-    run = busy().add(f.AdmissionPaused("10 jobs failed alike"))
+    run = busy().add(f.AdmissionPaused(Quoted("10 jobs failed alike")))
     assert told(run).value("gpulaunch_run_paused") == 1
     assert told(run.add(f.AdmissionContinued())).value("gpulaunch_run_paused") == 0
 
@@ -223,15 +224,19 @@ def test_a_name_of_any_bytes_is_a_label() -> None:
 
 def test_interrupted_attempts_are_no_retries_and_lost_ones_are() -> None:
     run = History().open().jobs("a", "b")
-    run.start("a", 0).end("a", Interrupted("drain")).add(f.JobDelayed("a", "given back"))
-    run.start("a", 0).end("a", Lost("no end"), "lost").add(f.JobDelayed("a", "lost"))
+    run.start("a", 0).end("a", Interrupted(Quoted("drain"))).add(
+        f.JobDelayed("a", Quoted("given back"))
+    )
+    run.start("a", 0).end("a", Lost(Quoted("no end")), "lost").add(
+        f.JobDelayed("a", Quoted("lost"))
+    )
     run.start("a", 0).fail("a")
     found = told(run)
     assert found.by("gpulaunch_attempts_total", "outcome") == {
         "interrupted": 1, "lost": 1, "failed": 1
     }  # fmt: skip
     assert found.value("gpulaunch_retries_total") == 1
-    run.add(f.JobRequeued("a", "asked")).start("a", 0)
+    run.add(f.JobRequeued("a", Quoted("asked"))).start("a", 0)
     assert told(run).value("gpulaunch_retries_total") == 1
 
 
@@ -240,8 +245,10 @@ def test_a_resumed_run_counts_on() -> None:
     before = told(run)
     run.pass_(100).open()  # its supervisor was killed
     between = told(run)
-    run.end("c", Lost("its supervisor was gone"), "lost").add(f.JobDelayed("c", "lost"))
-    run.add(f.JobRequeued("b", "resume")).start("b", 0).pass_(5).succeed("b")
+    run.end("c", Lost(Quoted("its supervisor was gone")), "lost").add(
+        f.JobDelayed("c", Quoted("lost"))
+    )
+    run.add(f.JobRequeued("b", Quoted("resume"))).start("b", 0).pass_(5).succeed("b")
     after = told(run)
     counters = [name for name, family in after.families.items() if family.type == "counter"]
     assert len(counters) == 3

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, Outcome, TimedOut
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.codec import encode, iso
@@ -105,10 +106,10 @@ class Night:
             f.AttemptEnded(attempt, outcome, kind, spent, evidence=evidence, advice=advice)
         )
         if kind == "gpu_lost" or (kind == "gpu_oom" and attempt.number == 1):
-            self.run.add(f.JobDelayed(name, "waits for a card"))
+            self.run.add(f.JobDelayed(name, Quoted("waits for a card")))
             self.ready.insert(0, name)
         elif kind:
-            self.run.add(f.JobSettled(name, "failed", "exited with status 1"))
+            self.run.add(f.JobSettled(name, "failed", Quoted("exited with status 1")))
             self.skip(name)
         else:
             self.run.add(f.JobSettled(name, "succeeded"))
@@ -151,7 +152,7 @@ class Night:
         )
         others = [c for c in self.on.pop(name) if c != card]
         self.close(name, Exited(1), LOST)
-        self.run.add(f.GpuChanged(self.lost, "aside", "Xid 79: it has fallen off the bus"))
+        self.run.add(f.GpuChanged(self.lost, "aside", Quoted("Xid 79: it has fallen off the bus")))
         self.free = [c for c in self.free if c != card] + others
 
     def come_free(self, card: int) -> None:
@@ -197,7 +198,7 @@ def night(names: int = NAMES) -> History:
     run.jobs(*(f"design-{n}" for n in numbers), group=1)
     run.jobs(*(f"relax-{n}" for n in numbers), group=2, cards=0)
     run.jobs("train-ranker", group=3, cards=2).jobs("summary", group=4, cards=0)
-    run.add(f.GpuChanged("GPU-3", "occupied", "python (pid 4711) of ann, 40 GiB"))
+    run.add(f.GpuChanged("GPU-3", "occupied", Quoted("python (pid 4711) of ann, 40 GiB")))
     it.ready = [f"fold-{n}" for n in numbers]
     it.ready.insert(36, "train-ranker")
     it.at(2 * 3600 + 460, lambda: it.come_free(3))
@@ -208,7 +209,7 @@ def night(names: int = NAMES) -> History:
         run.start("summary").pass_(40).succeed("summary")
     run.add(f.Noted("GPU 3 is in use by ann: python (pid 4711), 40 GiB; taken when it comes free"))
     run.pass_(1)
-    return run.add(f.RunClosed("failed", "4 jobs failed", 1))
+    return run.add(f.RunClosed("failed", Quoted("4 jobs failed"), 1))
 
 
 # ── As a directory ──────────────────────────────────────────────────────────────────────────────

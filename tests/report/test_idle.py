@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
 from gpulaunch.report import fold
@@ -25,7 +26,7 @@ def causes(run: History, gpu: str = "GPU-0", after: float = 0.0) -> dict[str, fl
 
 
 def card(run: History, state: Any, why: str = "") -> History:
-    return run.add(f.GpuChanged("GPU-0", state, why))
+    return run.add(f.GpuChanged("GPU-0", state, Quoted(why)))
 
 
 def test_jobs_and_the_memory_they_leave_are_told_apart() -> None:
@@ -94,8 +95,8 @@ def test_cards_set_aside_and_given_back_say_so() -> None:
 
 
 def test_a_paused_and_a_stopping_run_say_so() -> None:
-    run = History(1).open().jobs("a").add(f.AdmissionPaused("a person")).pass_(10)
-    run.add(f.AdmissionContinued()).pass_(1).add(f.StopAsked("Ctrl-C")).pass_(20)
+    run = History(1).open().jobs("a").add(f.AdmissionPaused(Quoted("a person"))).pass_(10)
+    run.add(f.AdmissionContinued()).pass_(1).add(f.StopAsked(Quoted("Ctrl-C"))).pass_(20)
     assert causes(run) == {"paused": 10, "nothing_ready": 1, "stopping": 20}
 
 
@@ -108,7 +109,7 @@ def test_cards_beyond_the_runs_limit_are_not_called_idle() -> None:
 
 def test_between_two_starts_nobody_used_the_cards() -> None:
     run = History(1).open().jobs("a").start("a", 0).pass_(30).add(f.Noted("the last word"))
-    run.pass_(1000).open().end("a", Interrupted("its supervisor was gone")).pass_(5)
+    run.pass_(1000).open().end("a", Interrupted(Quoted("its supervisor was gone"))).pass_(5)
     assert causes(run) == {"busy": 30, "away": 1000, "nothing_left": 5}
 
 
@@ -116,7 +117,7 @@ def test_a_job_that_outlived_its_supervisor_was_on_its_card_until_it_ended() -> 
     run = History(2).open().jobs("a", "wide").start("a", 0).pass_(30).add(f.Noted("the last word"))
     end = run.pass_(600).now
     run.pass_(400).open()
-    cut = Interrupted("its supervisor was gone")
+    cut = Interrupted(Quoted("its supervisor was gone"))
     run.add(f.AttemptEnded(AttemptId("a", 1), cut, None, False, ended=end)).pass_(5)
     assert causes(run) == {"busy": 630, "away": 400, "nothing_ready": 5}
     assert causes(run, "GPU-1")["away"] == 1000

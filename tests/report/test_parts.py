@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost
 from gpulaunch.metrics.model import AttemptUse, CardSample
 from gpulaunch.report import fold, tails
@@ -58,7 +59,7 @@ def on_nodes() -> History:
     run = History(0).open(engine="slurm").jobs("a", "b", "c", "d", "gone")
     run.hand_over("a", "b", "c", "d", "gone").pass_(100)
     run.start_there("a", "n10", 1).start_there("b", "n2", 0).pass_(50).succeed("a")
-    run.end("gone", Cancelled()).add(f.JobSettled("gone", "cancelled", "cancelled"))
+    run.end("gone", Cancelled()).add(f.JobSettled("gone", "cancelled", Quoted("cancelled")))
     run.pass_(30).open(engine="slurm").pass_(20).succeed("b")
     return run.start_there("c", "n2", 0).pass_(100)
 
@@ -119,7 +120,7 @@ def test_every_kind_of_end_is_drawn_as_what_it_is() -> None:
     for name in names:
         run.start(name, 0)
     run.pass_(5).succeed("good").fail("bad").end("ended", Cancelled())
-    run.end("cut", Interrupted("a stop")).end("lost", Lost("nobody saw it"), "lost")
+    run.end("cut", Interrupted(Quoted("a stop"))).end("lost", Lost(Quoted("nobody saw it")), "lost")
     for state, kind in (("running", "running"), ("interrupted", "unknown")):
         history, when = folded(run, state)
         drawn = drawing(history, when, [], {}, {}, {}, {}, 0.0, "logs/")
@@ -247,9 +248,11 @@ def test_ends_of_logs_are_bounded_failures_first_then_the_longest(
 
 
 def test_the_headline_says_at_once_what_came_out_and_why_cards_were_idle() -> None:
-    run = History(2).open().jobs("a", "b", "c").add(f.GpuChanged("GPU-1", "occupied", "ann"))
+    run = (
+        History(2).open().jobs("a", "b", "c").add(f.GpuChanged("GPU-1", "occupied", Quoted("ann")))
+    )
     run.start("a", 0).pass_(90).succeed("a").start("b", 0).pass_(10).fail("b")
-    run.skip("c", "needs b, which failed").add(f.RunClosed("failed", "b failed", 1))
+    run.skip("c", "needs b, which failed").add(f.RunClosed("failed", Quoted("b failed"), 1))
     shown = told(run)
     assert shown.headline == (
         "1 of 3 jobs succeeded, 1 failed, 1 skipped.",
@@ -285,7 +288,9 @@ def test_failures_are_grouped_by_class_and_what_came_through_is_told_apart() -> 
     run = History(1).open().jobs(*(f"j{n}" for n in range(30)), "again")
     for n in range(30):
         run.start(f"j{n}", 0).pass_(1).fail(f"j{n}")
-    run.start("again", 0).end("again", Exited(1), "gpu_oom").add(f.JobDelayed("again", "later"))
+    run.start("again", 0).end("again", Exited(1), "gpu_oom").add(
+        f.JobDelayed("again", Quoted("later"))
+    )
     run.start("again", 0).succeed("again")
     first, second = told(run).failures
     assert (first.kind, first.failed, len(first.shown), first.more) == ("exit", 30, 20, 10)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.codec import encode
 from gpulaunch.journal.lines import Fault
@@ -64,7 +65,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def hostile(path: Path) -> str:
     run = History(1).open(name=HOSTILE).jobs(HOSTILE, "plain").start(HOSTILE, 0).pass_(5)
     run.fail(HOSTILE).add(f.Noted(HOSTILE)).skip("plain", HOSTILE)
-    made = night.write(path, run.add(f.RunClosed("failed", HOSTILE, 1)), measured=False)
+    made = night.write(path, run.add(f.RunClosed("failed", Quoted(HOSTILE), 1)), measured=False)
     log = made.logs / f"{HOSTILE}.1.log"
     log.write_text("</script><script>alert(2)</script>\n<!-- <b>\x1b[31m {{ 7 * 7 }}\n\u2028")
     return report(made, "failed", 0.0, zone=timezone.utc)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Ended,
     Event,
@@ -209,7 +210,9 @@ class History:
             self.stops.setdefault(str(wanted.attempt), self.loop.now)
             reason: StopReason = "interrupted" if all_ else "cancelled"
             with self.loop.clock():
-                self.engine.carry_out(StopAttempt(wanted.attempt, reason, "a test", now=now))
+                self.engine.carry_out(
+                    StopAttempt(wanted.attempt, reason, Quoted("a test"), now=now)
+                )
 
     def stop(self, now: bool = False) -> None:
         """Ctrl-C; `now`: the second one."""
@@ -295,7 +298,7 @@ class History:
         """What waits for something that did not succeed; as the core does it."""
         for attempt in behind:
             with self.loop.clock():
-                self.engine.carry_out(StopAttempt(attempt, "interrupted", "what it needs"))
+                self.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("what it needs")))
 
     # ── What holds in the end ───────────────────────────────────────────────────────────────────
 

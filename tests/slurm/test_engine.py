@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
     Ended,
@@ -36,6 +37,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.engines.slurm import batches, engine, launch_files, outbox, probe
 from gpulaunch.process.ends import read_end
+from gpulaunch.wording import cause
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import Cluster, release, unlimited
@@ -188,7 +190,7 @@ def test_one_that_waits_is_cancelled_and_its_siblings_are_not(bench: SlurmBench)
     attempts = [bench.launch(sh(wait, f"a{number}"), bench.gpus[0]) for number in range(8)]
     started = {bench.expect(Started).attempt for _ in range(4)}
     waiting = [attempt for attempt in attempts if attempt not in started]
-    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", "a test"))
+    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", Quoted("a test")))
     ended = bench.expect(Ended)
     assert (ended.attempt, ended.outcome) == (waiting[0], Cancelled())
     gate.touch()
@@ -213,14 +215,14 @@ def test_a_stop_gives_the_jobs_own_grace_and_now_gives_none(bench: SlurmBench) -
     slowly = "trap 'sleep 3; exit 5' TERM; echo trapped; while :; do sleep 0.1; done"
     patient = begun(bench, sh(slowly, grace=60))
     wait_until(lambda: words_of(bench.run.log(patient)))
-    bench.engine.carry_out(StopAttempt(patient, "cancelled", "a test"))
+    bench.engine.carry_out(StopAttempt(patient, "cancelled", Quoted("a test")))
     assert bench.expect(Ended).outcome == Cancelled(Exited(5))
     never = "trap '' TERM; echo trapped; while :; do sleep 0.1; done"
     stubborn = begun(bench, sh(never, "b", grace=600))
     wait_until(lambda: words_of(bench.run.log(stubborn)))
-    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test"))
-    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", "a test", now=True))
-    assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
+    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", Quoted("a test")))
+    bench.engine.carry_out(StopAttempt(stubborn, "interrupted", Quoted("a test"), now=True))
+    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"), Signaled(9))
 
 
 def test_one_that_is_stopped_while_it_is_handed_over_never_runs_on(bench: SlurmBench) -> None:
@@ -228,7 +230,7 @@ def test_one_that_is_stopped_while_it_is_handed_over_never_runs_on(bench: SlurmB
         attempt = bench.launch(sh("exec sleep 100", f"a{turns}"))
         for _ in range(turns):
             bench.loop.turn()
-        bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+        bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
         ended = bench.expect(Ended)
         assert ended.attempt == attempt
         assert isinstance(ended.outcome, Interrupted)
@@ -363,7 +365,7 @@ def test_what_was_taken_up_can_be_stopped(make: Make, cluster: Cluster) -> None:
     second = make(cluster)
     second.engine.adopt([attempt])
     second.expect(Started)
-    second.engine.carry_out(StopAttempt(attempt, "cancelled", "a test"))
+    second.engine.carry_out(StopAttempt(attempt, "cancelled", Quoted("a test")))
     assert isinstance(second.expect(Ended).outcome, Cancelled)
 
 
@@ -475,7 +477,7 @@ def test_what_ran_on_a_node_that_is_gone_is_lost(
     bench.run.end(attempt).unlink(missing_ok=True)
     outcome = bench.expect(Ended, 120).outcome
     assert isinstance(outcome, Lost)
-    assert outcome.why.startswith("requeued by Slurm (n1), as when a node fails")
+    assert cause(outcome.why).startswith("requeued by Slurm (n1), as when a node fails")
 
 
 @pytest.mark.slow
@@ -633,7 +635,7 @@ def test_of_items_one_that_fails_keeps_its_own_successor_alone_from_running(
     found = outcomes(bench, 12)
     assert (found.pop("a2.1"), found.pop("b2.1")) == (
         Exited(3),
-        Interrupted("what it needs did not succeed"),
+        Interrupted(Quoted("what it needs did not succeed")),
     )
     assert found == good(*(f"{kind}{n}.1" for kind in "ab" for n in range(6) if n != 2))
     assert not bench.run.log(seconds[2]).exists()
@@ -686,7 +688,7 @@ def test_of_what_follows_item_by_item_one_can_be_cancelled_while_it_waits(
     firsts, seconds = pairs(bench, *range(6))
     all_queued(bench, *firsts, *seconds)
     if by == "us":
-        bench.engine.carry_out(StopAttempt(seconds[3], "cancelled", "a test"))
+        bench.engine.carry_out(StopAttempt(seconds[3], "cancelled", Quoted("a test")))
     else:
         (last,) = (b for b in batches.read_all(bench.run) if b.terms.each)
         cluster.command("scancel", f"{last.id}_3")
@@ -741,7 +743,7 @@ def test_a_run_directory_that_the_nodes_do_not_see_stops_the_run_with_a_line(
     attempt = bench.launch(sh("true"))
     asked = bench.expect(Asked).request
     assert isinstance(asked, Stop)
-    assert f"{bench.run.path} is not to be seen on " in asked.why
+    assert f"{bench.run.path} is not to be seen on " in cause(asked.why)
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", asked.why))
     assert isinstance(bench.expect(Ended).outcome, Interrupted)
     assert not bench.run.log(attempt).exists()
@@ -756,7 +758,7 @@ def test_a_node_that_cannot_run_jobs_stops_the_run_with_its_own_words(
     bench.launch(sh("true"))
     asked = bench.expect(Asked).request
     assert isinstance(asked, Stop)
-    assert asked.why == "node n1 cannot run jobs of this run: no such thing"
+    assert cause(asked.why) == "node n1 cannot run jobs of this run: no such thing"
 
 
 def test_where_the_nodes_seem_to_see_nothing_no_more_is_handed_over(
@@ -851,7 +853,7 @@ def test_what_is_scarce_here_is_waited_for_and_fails_no_job(
     stopped = bench.launch(sh("true", "stopped"))
     waits = bench.launch(sh("true", "waits"))
     assert bench.engine.why(waits) == f"{os.strerror(errno.ENOSPC)}: tickets/a.1"
-    bench.engine.carry_out(StopAttempt(stopped, "cancelled", "a person"))
+    bench.engine.carry_out(StopAttempt(stopped, "cancelled", Quoted("a person")))
     assert outcomes(bench, 2) == {"stopped.1": Cancelled(), "waits.1": Exited(0)}
     assert not tries
     assert [said for said in bench.warned if os.strerror(errno.ENOSPC) in said] == bench.warned[:1]
@@ -896,7 +898,7 @@ def test_a_number_that_came_to_be_anothers_is_not_taken_for_ones_own(
         start.unlink()
     second = make(cluster)
     second.engine.adopt([attempt])
-    second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    second.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
     assert isinstance(second.expect(Ended).outcome, Interrupted)
     state = cluster.command("squeue", "-h", "-j", other, "-o", "%T").strip()
     assert state in ("PENDING", "RUNNING")

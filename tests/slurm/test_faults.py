@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.slurm.commands import _End
+from gpulaunch.wording import cause
 from tests.slurm.histories import FINE, KINDS, Faults, History, fine, played, said
 from tests.slurm.world import Fault, Plan
 
@@ -281,7 +283,7 @@ def test_what_found_the_run_s_disk_full_is_said_to_be_over_and_goes_again(histor
     history.until(lambda: history.over)
     first, second = (ended.outcome for ended in history.told)
     assert isinstance(first, Interrupted)
-    assert "the run directory's disk is full" in first.by
+    assert "the run directory's disk is full" in cause(first.by)
     assert second == Exited(3)
     assert history.warned == [said]
     history.finish()
@@ -298,7 +300,7 @@ def test_a_kill_for_memory_that_a_jobs_own_status_hides_is_said_and_so_is_what_i
     history.add("b", Plan(5.0), needs="a")
     history.until(lambda: history.over)
     outcomes = [(str(ended.attempt), ended.outcome) for ended in history.told]
-    cancelled = Interrupted("what it needs did not succeed")
+    cancelled = Interrupted(Quoted("what it needs did not succeed"))
     assert outcomes == [("a.1", Exited(0)), ("b.1", cancelled), ("b.2", Exited(0))]
     hidden, again = history.warned
     assert hidden.startswith("a process of a.1 was killed for its memory (Slurm: OUT_OF_MEMORY)")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -37,6 +38,7 @@ from gpulaunch.engines.slurm.judge import (
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.process.ends import End
 from gpulaunch.process.nodeside import NodeStart
+from gpulaunch.wording import cause
 
 NOW = Instant(1.0, 1.0)
 START = NodeStart("a.1", "12", "n1", "host", 7, 0, "0", (), "boot", NOW)
@@ -109,7 +111,7 @@ def test_a_full_disk_is_no_failure_of_the_job() -> None:
     never_began = judge(Observation(full))
     assert isinstance(never_began, Over)
     assert isinstance(never_began.outcome, Interrupted)
-    assert "disk is full" in never_began.outcome.by
+    assert "disk is full" in cause(never_began.outcome.by)
     assert judge(Observation(full, START)) == Unsure()
     assert isinstance(over(Observation(full, START, over=LATE)), Interrupted)
     assert judge(Observation(full, START, end(Exited(NO_ROOM)))) == Over(Exited(NO_ROOM))
@@ -157,27 +159,33 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
     ("state", "outcome"),
     [
         ("CANCELLED", Cancelled(Exited(5))),
-        ("PREEMPTED", Interrupted("preempted by Slurm", Exited(5))),
+        ("PREEMPTED", Interrupted(Quoted("preempted by Slurm"), Exited(5))),
         ("TIMEOUT", Exited(5)),
-        ("NODE_FAIL", Lost("its node failed (n1)")),
+        ("NODE_FAIL", Lost(Quoted("its node failed (n1)"))),
     ],
 )
 def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:
-    ended = end(Interrupted("Slurm ended it", Exited(5)))
+    ended = end(Interrupted(Quoted("Slurm ended it"), Exited(5)))
     assert judge(Observation(row("RUNNING"), START, ended)) == Unsure()
     assert over(Observation(row(state), START, ended)) == outcome
 
 
 def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
-    ended = end(Interrupted("Ctrl-C"))
-    assert over(Observation(row("RUNNING"), START, ended, wished=True)) == Interrupted("Ctrl-C")
+    ended = end(Interrupted(Quoted("Ctrl-C")))
+    assert over(Observation(row("RUNNING"), START, ended, wished=True)) == Interrupted(
+        Quoted("Ctrl-C")
+    )
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "outcome"),
     [
         ("CANCELLED", "", Cancelled()),
-        ("CANCELLED", "DependencyNeverSatisfied", Interrupted("what it needs did not succeed")),
+        (
+            "CANCELLED",
+            "DependencyNeverSatisfied",
+            Interrupted(Quoted("what it needs did not succeed")),
+        ),
         ("FAILED", "", NotStarted("Slurm: FAILED")),
     ],
 )
@@ -194,9 +202,9 @@ def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
     ("state", "outcome"),
     [
         ("CANCELLED", Cancelled()),
-        ("PREEMPTED", Interrupted("preempted by Slurm (n1)")),
-        ("NODE_FAIL", Lost("its node failed (n1)")),
-        ("BOOT_FAIL", Lost("its node failed (n1)")),
+        ("PREEMPTED", Interrupted(Quoted("preempted by Slurm (n1)"))),
+        ("NODE_FAIL", Lost(Quoted("its node failed (n1)"))),
+        ("BOOT_FAIL", Lost(Quoted("its node failed (n1)"))),
         ("TIMEOUT", TimedOut("timeout", 60.0)),
         ("OUT_OF_MEMORY", Signaled(9)),
     ],
@@ -213,7 +221,9 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
     state: str, code: int
 ) -> None:
     """One that is nobody's would go again, and end there again, for ever."""
-    recorded = Observation(row(state), START, end(Interrupted("Slurm ended it", Exited(code))))
+    recorded = Observation(
+        row(state), START, end(Interrupted(Quoted("Slurm ended it"), Exited(code)))
+    )
     heeded = replace(recorded, row=row("FAILED", code=143))
     gone = Observation(row(state, code=code), START, over=LATE)
     for sight in (recorded, heeded, gone):
@@ -251,7 +261,7 @@ def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(sa
 
 # ── What Slurm began anew ───────────────────────────────────────────────────────────────────────
 
-BY_SLURM = Interrupted("Slurm ended it", Exited(5))
+BY_SLURM = Interrupted(Quoted("Slurm ended it"), Exited(5))
 TOLD = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-22T09:46:00"
 
 
@@ -280,7 +290,9 @@ FORGOTTEN = {
 def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observation) -> None:
     assert over(replace(sight, end=end(Exited(0)))) == Exited(0)
     assert over(replace(sight, end=end(Exited(3)))) == Exited(3)
-    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted("requeued by Slurm", Exited(5))
+    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted(
+        Quoted("requeued by Slurm"), Exited(5)
+    )
     late = replace(sight, end=end(TimedOut("timeout", 1.0)))
     assert over(late) == TimedOut("timeout", 1.0)
 
@@ -294,16 +306,16 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
     seen = replace(sight, end=end(outcome))
     assert over(seen) == outcome
     told = replace(seen, said=f"{TOLD} DUE TO JOB REQUEUE ***; gpulaunch: a.1 was started before")
-    assert over(told) == Interrupted("requeued by Slurm", outcome)
+    assert over(told) == Interrupted(Quoted("requeued by Slurm"), outcome)
     told = replace(seen, said=f"{TOLD} DUE TO PREEMPTION ***")
-    assert over(told) == Interrupted("preempted by Slurm", outcome)
+    assert over(told) == Interrupted(Quoted("preempted by Slurm"), outcome)
 
 
 @pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
 def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Observation) -> None:
     killed = replace(sight, end=end(Signaled(9)))
-    assert over(killed) == Interrupted("requeued by Slurm", Signaled(9))
-    assert over(replace(sight, over=LATE)) == Interrupted("requeued by Slurm (n1)")
+    assert over(killed) == Interrupted(Quoted("requeued by Slurm"), Signaled(9))
+    assert over(replace(sight, over=LATE)) == Interrupted(Quoted("requeued by Slurm (n1)"))
     memory = replace(
         killed, said="slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch."
     )
@@ -315,9 +327,9 @@ def test_without_a_record_it_is_awaited_and_then_what_slurm_said_counts() -> Non
         assert judge(AGAIN[name]) == Unsure()
         late = replace(AGAIN[name], over=LATE)
         told = replace(late, said=f"{TOLD} DUE TO PREEMPTION ***")
-        assert over(told) == Interrupted("preempted by Slurm (n1)")
+        assert over(told) == Interrupted(Quoted("preempted by Slurm (n1)"))
         told = replace(late, said=f"{TOLD} DUE TO JOB REQUEUE ***")
-        assert over(told) == Interrupted("requeued by Slurm (n1)")
+        assert over(told) == Interrupted(Quoted("requeued by Slurm (n1)"))
         # A node that failed, as a rule: a job of which that is the doing is not begun for ever.
         assert isinstance(over(late), Lost)
 
@@ -332,7 +344,9 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
     assert over(own) == Exited(75)
     cancelled = Observation(row("CANCELLED", code=75), START, end(Exited(75)))
     assert over(cancelled) == Cancelled(Exited(75))
-    warned = replace(own, end=end(Interrupted("Slurm ended it", Exited(75))), said=f"{TOLD} ***")
+    warned = replace(
+        own, end=end(Interrupted(Quoted("Slurm ended it"), Exited(75))), said=f"{TOLD} ***"
+    )
     verdict = judge(warned)
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
@@ -342,9 +356,9 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
 def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
     """Else the same warning says that its time is nearly up."""
     heeded = Observation(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
-    assert over(heeded) == Interrupted("preempted by Slurm", Exited(5))
+    assert over(heeded) == Interrupted(Quoted("preempted by Slurm"), Exited(5))
     again = replace(AGAIN["waits"], end=end(BY_SLURM), preempted=True)
-    assert over(again) == Interrupted("preempted by Slurm", Exited(5))
+    assert over(again) == Interrupted(Quoted("preempted by Slurm"), Exited(5))
     assert over(replace(heeded, end=end(Exited(0)))) == Exited(0)
 
 
@@ -382,16 +396,18 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     assert reason in recalled
     assert judge(Observation(held, recalled=recalled)) == Waits(reason)
     taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
-    assert over(taken) == Lost(f"Slurm could not begin it, and holds it: {reason}")
+    assert over(taken) == Lost(Quoted(f"Slurm could not begin it, and holds it: {reason}"))
     assert over(replace(taken, wished=True)) == Cancelled()
 
 
 def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started_it_again() -> None:
     again = row("FAILED", code=75)
-    ended = Observation(again, None, end(Interrupted("Slurm ended it", Exited(143))), over=2.0)
+    ended = Observation(
+        again, None, end(Interrupted(Quoted("Slurm ended it"), Exited(143))), over=2.0
+    )
     assert judge(ended) == Unsure()
     assert over(replace(ended, start=START, row=replace(again, restarts=1))) == Interrupted(
-        "requeued by Slurm", Exited(143)
+        Quoted("requeued by Slurm"), Exited(143)
     )
     assert isinstance(judge(replace(ended, ended=LATE)), Over)
     assert judge(replace(ended, end=end(Exited(0)))) == Over(Exited(0))

@@ -14,10 +14,12 @@ from subprocess import Popen
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Asked, Ended, Started, Stop
 from gpulaunch.core.model import Interrupted, Lost, Signaled
 from gpulaunch.engines.slurm import probe
 from gpulaunch.process.nodeside import write_stop
+from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
@@ -206,7 +208,9 @@ def test_what_a_launcher_took_out_of_the_queue_before_it_was_killed_runs_again(
     second = SlurmBench(busy, bench.run, fresh_pool(), 2)
     try:
         second.engine.adopt([attempt])
-        assert second.expect(Ended).outcome == Interrupted("requeued by Slurm", Signaled(15))
+        assert second.expect(Ended).outcome == Interrupted(
+            Quoted("requeued by Slurm"), Signaled(15)
+        )
     finally:
         second.close()
 
@@ -320,7 +324,7 @@ def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
         bench.launch(sh("true"), bench.gpus[0])
         outcome = bench.expect(Ended).outcome
         assert isinstance(outcome, Lost)
-        assert "could not begin it, and holds it: launch" in outcome.why
+        assert "could not begin it, and holds it: launch" in cause(outcome.why)
         wait_until(lambda: not broken.command("squeue", "-h"), PATIENCE)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.control.client import call
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Pause
 from tests.cli.launcher import Launcher, Result
 from tests.helpers import wait_until
@@ -386,7 +387,7 @@ def test_a_paused_run_whose_launcher_is_killed_goes_on_when_it_is_resumed(
     )
     with on_slurm.begun("run", "jobs.yaml", *SLURM) as process:
         on_slurm.wait_for("attempt_started", 4)
-        call(on_slurm.status()["run"]["id"], Pause("tea"))
+        call(on_slurm.status()["run"]["id"], Pause(Quoted("tea")))
 
         def reason() -> str:
             (waiting,) = (j for j in on_slurm.jobs().values() if j["state"] == "waiting")

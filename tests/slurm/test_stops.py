@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, Started, StopAttempt
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Signaled
 from gpulaunch.engines.slurm import batches
@@ -76,10 +77,10 @@ def test_what_waits_is_withdrawn_and_what_runs_is_told_on_its_node(
     script = f"echo $GPULAUNCH_JOB >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done"
     running, waiting = full(bench, script)
     small.stop_controller()
-    bench.engine.carry_out(StopAttempt(running[0], "interrupted", "a test"))
-    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", "a test"))
+    bench.engine.carry_out(StopAttempt(running[0], "interrupted", Quoted("a test")))
+    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", Quoted("a test")))
     found = ends(bench, 2)
-    assert found[str(running[0])].outcome == Interrupted("a test", Signaled(15))
+    assert found[str(running[0])].outcome == Interrupted(Quoted("a test"), Signaled(15))
     assert found[str(waiting[0])].outcome == Cancelled()
     gate.touch()
     assert bench.expect(Ended).attempt == running[1]
@@ -96,10 +97,10 @@ def test_one_that_is_to_end_at_once_is_killed_on_its_node(make: Make, small: Clu
     attempt = bench.launch(sh(said, grace=600), bench.gpus[0])
     wait_until(lambda: bench.loop.turn(block=False) or lines(bench.run.log(attempt)))
     small.stop_controller()
-    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
     wait_until(lambda: bench.loop.turn(block=False) or len(lines(bench.run.log(attempt))) > 1)
-    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test", now=True))
-    assert bench.expect(Ended).outcome == Interrupted("a test", Signaled(9))
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test"), now=True))
+    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"), Signaled(9))
 
 
 def test_one_whose_handing_over_is_in_doubt_is_withdrawn(make: Make, small: Cluster) -> None:
@@ -110,8 +111,8 @@ def test_one_whose_handing_over_is_in_doubt_is_withdrawn(make: Make, small: Clus
     attempt = bench.launch(sh("true"))
     while not bench.run.batch_list("1-2").exists():
         bench.loop.turn()
-    bench.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
-    assert bench.expect(Ended).outcome == Interrupted("a test")
+    bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
+    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"))
     small.start_controller()
     # It may have reached the controller when that came back.
     laid, number = bench.run.batch_list("1-2"), bench.run.batch_id("1-2")
@@ -129,14 +130,14 @@ def test_one_that_slurm_had_though_no_launcher_knew_is_taken_out_of_its_queue(
     first.run.batch_id(batch.name).unlink()
     second = make(small)
     for attempt in waiting:
-        second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+        second.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
     second.engine.adopt([*running, *waiting])
     found = ends(second, 2)
     assert {name: end.outcome for name, end in found.items()} == {
-        str(attempt): Interrupted("a test") for attempt in waiting
+        str(attempt): Interrupted(Quoted("a test")) for attempt in waiting
     }
     for attempt in running:
-        second.engine.carry_out(StopAttempt(attempt, "interrupted", "a test"))
+        second.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
     assert set(ends(second, 2)) == set(map(str, running))
     wait_for_empty_queue(second)
 
@@ -152,7 +153,7 @@ def test_one_that_a_launcher_withdrew_before_it_was_killed_has_ended_so(
     second.engine.adopt([*running, *waiting])
     found = ends(second, 2)
     assert found[str(waiting[0])].outcome == Cancelled()
-    assert found[str(waiting[1])].outcome == Interrupted("a test")
+    assert found[str(waiting[1])].outcome == Interrupted(Quoted("a test"))
     rows = ("squeue", "-h", "-r", "-o", "%i")
     wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 2)
 
@@ -161,9 +162,9 @@ def test_where_nothing_can_be_withdrawn_slurm_itself_ends_it(make: Make, small: 
     bench = make(small)
     _, waiting = full(bench, "exec sleep 100")
     bench.run.starts.rename(bench.run.starts.with_name("aside"))  # as on a disk that is full
-    bench.engine.carry_out(StopAttempt(waiting[0], "interrupted", "a test"))
+    bench.engine.carry_out(StopAttempt(waiting[0], "interrupted", Quoted("a test")))
     ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (waiting[0], Interrupted("a test"))
+    assert (ended.attempt, ended.outcome) == (waiting[0], Interrupted(Quoted("a test")))
     assert len(small.command("squeue", "-h", "-r", "-o", "%i").split()) == 3
 
 
@@ -181,7 +182,7 @@ def test_one_that_begins_after_it_was_withdrawn_ends_at_once_and_runs_nothing(
     second = make(small)
     second.engine.adopt([*running, *waiting])
     outcomes = Counter(end.outcome for end in ends(second, 4).values())
-    assert outcomes == {Exited(0): 2, Interrupted("a test"): 2}
+    assert outcomes == {Exited(0): 2, Interrupted(Quoted("a test")): 2}
 
 
 def test_what_an_earlier_launcher_withdrew_is_taken_out_of_slurms_queue(

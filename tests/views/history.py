@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
 from gpulaunch.views.terminal import View
@@ -90,7 +91,7 @@ class History:
 
     def fail(self, name: str, code: int = 1) -> History:
         self.end(name, Exited(code), "exit")
-        return self.add(f.JobSettled(name, "failed", f"exited with status {code}"))
+        return self.add(f.JobSettled(name, "failed", Quoted(f"exited with status {code}")))
 
     def skip(self, name: str, reason: str) -> History:
-        return self.add(f.JobSettled(name, "skipped", reason))
+        return self.add(f.JobSettled(name, "skipped", Quoted(reason)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
 from gpulaunch.prometheus.tally import Tally
 from gpulaunch.views import words
@@ -30,10 +31,11 @@ def cluster() -> History:
 
 
 def status(run: History, state: str = "running", **reasons: str) -> str:
+    told = {name: Quoted(text) for name, text in reasons.items()}
     return rendered(
         lambda console: print_status(
             console,
-            Standing(run.ledger, Paths(), state, reasons, run.now),  # type: ignore[arg-type]
+            Standing(run.ledger, Paths(), state, told, run.now),  # type: ignore[arg-type]
             everything=True,
         )
     )
@@ -111,10 +113,12 @@ def test_what_was_taken_back_before_it_began_is_no_try_of_its_job() -> None:
     run, stream = watched(0)
     run.open(engine="slurm").jobs("fold", "score").hand_over("fold").start_there("fold", "n1", 0)
     run.hand_over("score", after="fold").end("fold", Exited(1), "exit")
-    run.end("score", Interrupted("what it needs did not succeed"))
-    run.add(f.JobDelayed("score", "what it needs did not succeed", 0.0))
-    run.add(f.JobSettled("fold", "failed", "exited with status 1")).hand_over("score", after="fold")
-    run.end("score", Interrupted("what it needs did not succeed"))
+    run.end("score", Interrupted(Quoted("what it needs did not succeed")))
+    run.add(f.JobDelayed("score", Quoted("what it needs did not succeed"), 0.0))
+    run.add(f.JobSettled("fold", "failed", Quoted("exited with status 1"))).hand_over(
+        "score", after="fold"
+    )
+    run.end("score", Interrupted(Quoted("what it needs did not succeed")))
     run.skip("score", "needs fold, which failed")
     said = text(run, stream)
     assert [line for line in said if "interrupted" in line] == []
@@ -206,10 +210,10 @@ def test_time_in_the_queue_is_no_time_at_work() -> None:
 
 def test_the_summary_counts_hours_on_nodes() -> None:
     run = cluster()
-    run.end("queued", Cancelled()).add(f.JobSettled("queued", "cancelled", "cancelled"))
+    run.end("queued", Cancelled()).add(f.JobSettled("queued", "cancelled", Quoted("cancelled")))
     for name in ("wide", "small", "cpu"):
         run.succeed(name)
-    run.add(f.RunClosed("stopped", "Ctrl-C", 130))
+    run.add(f.RunClosed("stopped", Quoted("Ctrl-C"), 130))
     summary = summarise(run.ledger, Paths(), run.now)
     said = rendered(lambda console: print_summary(console, summary))
     assert "4 cards on 3 nodes, 0.55 GPU-hours" in said
@@ -238,7 +242,7 @@ def test_top_lists_what_is_in_the_queue_among_the_waiting_and_cards_while_in_use
 
 def test_top_says_how_a_job_failed_that_waits_to_run_again() -> None:
     run = History(0).open(engine="slurm").jobs("a").hand_over("a").start_there("a", "n1", 0)
-    run.end("a", Exited(4), "exit").add(f.JobDelayed("a", "exit")).hand_over("a")
+    run.end("a", Exited(4), "exit").add(f.JobDelayed("a", Quoted("exit"))).hand_over("a")
     board = Board()
     for fact, at in run.facts:
         board.see(fact, at)

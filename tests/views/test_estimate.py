@@ -6,6 +6,7 @@ import random
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
 from gpulaunch.views.estimate import Ahead, Estimate
 from tests.views.history import History
@@ -86,9 +87,9 @@ def test_services_do_not_count() -> None:
 
 def test_a_retry_and_a_requeue_are_counted_again() -> None:
     run = after([10, 10, 10], 1).start("w0", 0).end("w0", Exited(1), "exit")
-    assert left(run.add(f.JobDelayed("w0", "retry"))) == pytest.approx(10)
+    assert left(run.add(f.JobDelayed("w0", Quoted("retry")))) == pytest.approx(10)
     assert left(run.add(f.JobSettled("w0", "failed"))) is None
-    assert left(run.add(f.JobRequeued("w0", "asked"))) == pytest.approx(10)
+    assert left(run.add(f.JobRequeued("w0", Quoted("asked")))) == pytest.approx(10)
     assert left(run.add(f.JobVanished("w0"))) is None
 
 

@@ -4,6 +4,7 @@ import io
 from datetime import timezone
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.views.lines import LineView
 from tests.views.history import History
@@ -43,7 +44,7 @@ def test_a_run_reads_as_one_line_per_event_with_its_time() -> None:
 def test_a_failure_that_is_tried_again_says_when() -> None:
     run, stream = watched()
     run.open().jobs("a").start("a", 0).pass_(5).end("a", Exited(1), "gpu_oom")
-    run.add(f.JobDelayed("a", "retry", 30)).pass_(30).start("a", 1).pass_(9).succeed("a")
+    run.add(f.JobDelayed("a", Quoted("retry"), 30)).pass_(30).start("a", 1).pass_(9).succeed("a")
     assert text(run, stream)[2:] == [
         "started               a  GPU 0",
         "failed          0:05  a  out of GPU memory (exited with status 1), attempt 1; "
@@ -58,9 +59,9 @@ def test_a_failure_says_what_shows_it_and_says_that_once() -> None:
     run.open().jobs("a").start("a", 0).pass_(5)
     shows = "ValueError: x must not be 5"
     run.add(f.AttemptEnded(AttemptId("a", 1), Exited(1), "exit", True, evidence=shows))
-    run.add(f.JobDelayed("a", "retry", 0.0)).start("a", 0).pass_(5)
+    run.add(f.JobDelayed("a", Quoted("retry"), 0.0)).start("a", 0).pass_(5)
     run.add(f.AttemptEnded(AttemptId("a", 2), Exited(1), "exit", True, evidence=shows))
-    run.add(f.JobSettled("a", "failed", "exited with status 1")).add(f.RunClosed("failed"))
+    run.add(f.JobSettled("a", "failed", Quoted("exited with status 1"))).add(f.RunClosed("failed"))
     lines = [line for line in text(run, stream) if line.startswith("failed          0:05")]
     assert lines == [
         f"failed          0:05  a  exited with status 1: {shows}, attempt 1; tries again",
@@ -73,7 +74,7 @@ def test_evidence_that_the_reason_has_already_is_not_repeated() -> None:
     run.open().jobs("a").start("a", 0)
     why = "could not be started: no program frob"
     run.add(f.AttemptEnded(AttemptId("a", 1), NotStarted(why), "not_started", True, evidence=why))
-    run.add(f.JobSettled("a", "failed", why))
+    run.add(f.JobSettled("a", "failed", Quoted(why)))
     assert text(run, stream)[-1].count("no program frob") == 1
 
 
@@ -82,7 +83,7 @@ def test_a_retry_elsewhere_says_where_and_the_drivers_reports_are_told() -> None
     run.open().jobs("a").start("a", 0).pass_(5)
     run.add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId("a", 1),)))
     run.add(f.GpuReported("GPU-1", "Xid 79: fell off the bus"))
-    run.end("a", Exited(1), "crash").add(f.JobDelayed("a", "retry", 0.0, "on another card"))
+    run.end("a", Exited(1), "crash").add(f.JobDelayed("a", Quoted("retry"), 0.0, "other_card"))
     assert text(run, stream)[3:] == [
         "reports               GPU 0  Xid 31: a fault; a.1 ran there",
         "reports               GPU 1  Xid 79: fell off the bus",
@@ -97,7 +98,7 @@ def test_a_failure_reads_the_same_whatever_follows_it_at_once() -> None:
     first, second = AttemptId("a", 1), AttemptId("a", 2)
     batch: list[f.Fact] = [
         f.AttemptEnded(first, Exited(1), "exit", True),
-        f.JobDelayed("a", "exited with status 1; retry 1 of 2"),
+        f.JobDelayed("a", Quoted("exited with status 1; retry 1 of 2")),
         f.AttemptLaunched(second, ("GPU-0",)),
     ]
     for fact in batch:
@@ -131,15 +132,19 @@ def test_a_card_whose_memory_is_all_that_the_run_waits_for_is_said_once() -> Non
 
 def test_an_interrupted_attempt_is_no_failure() -> None:
     run, stream = watched()
-    run.open().jobs("a").start("a", 0).pass_(5).end("a", Interrupted("GPU 0 was given back"))
-    run.add(f.JobDelayed("a", "unterbrochen: GPU 0 was given back"))
+    run.open().jobs("a").start("a", 0).pass_(5).end(
+        "a", Interrupted(Quoted("GPU 0 was given back"))
+    )
+    run.add(f.JobDelayed("a", Quoted("unterbrochen: GPU 0 was given back")))
     assert text(run, stream)[3:] == ["interrupted     0:05  a  GPU 0 was given back"]
 
 
 def test_an_attempt_that_was_lost_says_why_once() -> None:
     run, stream = watched()
-    run.open().jobs("a").start("a", 0).pass_(5).end("a", Lost("its keepers were killed"), "lost")
-    run.add(f.JobDelayed("a", "verloren: its keepers were killed"))
+    run.open().jobs("a").start("a", 0).pass_(5).end(
+        "a", Lost(Quoted("its keepers were killed")), "lost"
+    )
+    run.add(f.JobDelayed("a", Quoted("verloren: its keepers were killed")))
     assert text(run, stream)[3:] == ["lost            0:05  a  its keepers were killed"]
 
 
@@ -147,11 +152,11 @@ def test_a_card_that_stays_busy_is_news_once() -> None:
     run, stream = watched(1)
     run.open().jobs("a")
     for _ in range(5):
-        run.add(f.GpuChanged("GPU-0", "occupied", "python of ann, 40 GiB"))
+        run.add(f.GpuChanged("GPU-0", "occupied", Quoted("python of ann, 40 GiB")))
         run.add(f.GpuChanged("GPU-0", "free"))
     run.add(f.GpuChanged("GPU-0", "leased")).add(f.GpuChanged("GPU-0", "draining"))
     run.add(f.GpuChanged("GPU-0", "leased"))
-    run.add(f.GpuChanged("GPU-0", "aside", "its memory did not drain"))
+    run.add(f.GpuChanged("GPU-0", "aside", Quoted("its memory did not drain")))
     assert text(run, stream)[2:] == [
         "card                  GPU 0  in use: python of ann, 40 GiB",
         "card                  GPU 0  came free",
@@ -179,7 +184,7 @@ def test_many_that_could_not_be_started_for_one_cause_are_one_line() -> None:
     run.open(engine="slurm").jobs(*names).hand_over(*names)
     for name in names:
         run.end(name, NotStarted("sbatch: no such partition"))
-        run.add(f.JobSettled(name, "failed", ""))
+        run.add(f.JobSettled(name, "failed", None))
     run.add(f.RunClosed("failed"))
     told = [line for line in text(run, stream) if "sbatch" in line]
     assert len(told) == 1
@@ -205,11 +210,11 @@ def test_what_people_and_the_machine_do_is_said() -> None:
     run, stream = watched()
     run.open().jobs("a", "s", service=True).start("s", 0).pass_(3)
     run.add(f.ServiceReady(AttemptId("s", 1)))
-    run.add(f.AdmissionPaused("the disk is full")).add(f.AdmissionContinued())
+    run.add(f.AdmissionPaused(Quoted("the disk is full"))).add(f.AdmissionContinued())
     run.add(f.GpuDrained("GPU-1", True)).add(f.Noted("12 leftovers", "s"))
-    run.add(f.StopAsked("Ctrl-C")).end("s", Cancelled(), left=2)
-    run.add(f.JobSettled("s", "cancelled", "cancelled by ann"))
-    run.add(f.StopAsked("Ctrl-C", now=True)).add(f.RunClosed("stopped", "Ctrl-C"))
+    run.add(f.StopAsked(Quoted("Ctrl-C"))).end("s", Cancelled(), left=2)
+    run.add(f.JobSettled("s", "cancelled", Quoted("cancelled by ann")))
+    run.add(f.StopAsked(Quoted("Ctrl-C"), now=True)).add(f.RunClosed("stopped", Quoted("Ctrl-C")))
     assert text(run, stream)[3:] == [
         "ready           0:03  s",
         "paused                no new starts  the disk is full",
@@ -233,7 +238,7 @@ def test_quiet_still_says_what_concerns_the_whole_run() -> None:
 def test_quiet_says_only_what_failed() -> None:
     run, stream = watched(quiet=True)
     run.open().jobs("a", "b").start("a", 0).start("b", 1).succeed("a").fail("b")
-    run.add(f.GpuChanged("GPU-0", "aside", "sick")).add(f.RunClosed("succeeded"))
+    run.add(f.GpuChanged("GPU-0", "aside", Quoted("sick"))).add(f.RunClosed("succeeded"))
     assert text(run, stream) == ["failed          0:00  b  GPU 1, exited with status 1"]
 
 
@@ -241,7 +246,7 @@ def test_hostile_names_and_reasons_stay_text() -> None:
     run, stream = watched()
     name = "a\x1b[2J\nb[bold]"
     run.open().jobs(name).start(name, 0).end(name, Exited(1), "exit")
-    run.add(f.JobSettled(name, "failed", "said \x1b]0;x\x07"))
+    run.add(f.JobSettled(name, "failed", Quoted("said \x1b]0;x\x07")))
     assert text(run, stream)[3] == (
         "failed          0:00  a\\x1b[2J\\nb[bold]  GPU 0, said \\x1b]0;x\\x07"
     )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
 from gpulaunch.views.progress import ProgressView
 from gpulaunch.views.terminal import SafeStream, console_for
@@ -57,7 +58,7 @@ def test_finished_jobs_stand_above_what_runs_below() -> None:
     w = Watched(3)
     w.run.open().jobs("a", "b", "c", "d", "e").jobs("prepare", group=1, cards=0)
     w.run.start("a", 0).start("b", 1).start("prepare")
-    w.run.add(f.GpuChanged("GPU-2", "occupied", "python (pid 7) of ann, 40 GiB"))
+    w.run.add(f.GpuChanged("GPU-2", "occupied", Quoted("python (pid 7) of ann, 40 GiB")))
     w.tick()
     w.run.pass_(42).succeed("a").start("c", 0).pass_(5)
     assert w.tick() == [
@@ -163,8 +164,8 @@ def test_no_row_below_reaches_the_edge(columns: int) -> None:
     w = Watched(4, columns, simulated=True)
     long = "蛋白質構造予測" * 20
     w.run.open("a-name-that-is-far-too-long-for-that").jobs(long, "b").start(long, 0)
-    w.run.add(f.GpuChanged("SIM-1", "aside", "its memory did not drain in 30 s " * 4))
-    w.run.add(f.AdmissionPaused("the disk is full " * 20))
+    w.run.add(f.GpuChanged("SIM-1", "aside", Quoted("its memory did not drain in 30 s " * 4)))
+    w.run.add(f.AdmissionPaused(Quoted("the disk is full " * 20)))
     w.tick()
     w.run.pass_(1)
     lines = w.tick()
@@ -185,16 +186,16 @@ def test_a_terminal_made_narrower_is_redrawn_for_its_new_width() -> None:
 
 def test_stopping_is_said_below() -> None:
     w = Watched(1)
-    w.run.open().jobs("a", "b").start("a", 0).add(f.StopAsked("Ctrl-C"))
+    w.run.open().jobs("a", "b").start("a", 0).add(f.StopAsked(Quoted("Ctrl-C")))
     assert " stopping (Ctrl-C): running jobs are being ended" in w.tick()
 
 
 def test_retries_skips_and_notes_are_lines_above() -> None:
     w = Watched(1)
     w.run.open().jobs("a", "b").start("a", 0).pass_(3).end("a", Exited(1), "exit")
-    w.run.add(f.JobDelayed("a", "x", 30)).add(f.Noted("3 processes were left behind", "a"))
-    w.run.add(f.JobSettled("b", "skipped", "needs a, which failed"))
-    w.run.add(f.StopAsked("Ctrl-C", now=True))
+    w.run.add(f.JobDelayed("a", Quoted("x"), 30)).add(f.Noted("3 processes were left behind", "a"))
+    w.run.add(f.JobSettled("b", "skipped", Quoted("needs a, which failed")))
+    w.run.add(f.StopAsked(Quoted("Ctrl-C"), now=True))
     assert w.close()[1:] == [
         " !     0:03  a  exited with status 1, attempt 1; tries again in 30 s",
         " !           note: a  3 processes were left behind",
@@ -231,9 +232,9 @@ def test_no_name_or_reason_can_steer_the_terminal(
 ) -> None:
     w = Watched(2)
     w.run.open(title).jobs(*names).start(names[0], 0)
-    w.run.add(f.GpuChanged("GPU-1", "aside", reason)).add(f.AdmissionPaused(reason))
+    w.run.add(f.GpuChanged("GPU-1", "aside", Quoted(reason))).add(f.AdmissionPaused(Quoted(reason)))
     w.tick()
-    w.run.end(names[0], Exited(1), "exit").add(f.JobSettled(names[0], "failed", reason))
+    w.run.end(names[0], Exited(1), "exit").add(f.JobSettled(names[0], "failed", Quoted(reason)))
     w.tick()
     w.close()  # the Screen refuses what it does not know
 

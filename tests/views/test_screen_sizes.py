@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from gpulaunch.core import facts as f
-from gpulaunch.core.model import AttemptId, Exited, Failure, MissingOutput, Outcome, Signaled
-from gpulaunch.core.retry import reason
+from gpulaunch.core.causes import Quoted
+from gpulaunch.core.model import AttemptId, Exited, Failure, Job, MissingOutput, Outcome, Signaled
+from gpulaunch.core.retry import over
 from gpulaunch.views.ending import print_summary
 from gpulaunch.views.groups import failures, reasons
 from gpulaunch.views.standing import Standing, print_status
@@ -26,7 +27,7 @@ def fails(run: History, name: str, outcome: Outcome, kind: str, evidence: str) -
     attempt = AttemptId(name, len(run.ledger.jobs[name].attempts))
     advice = "Make the batch smaller." if kind == "gpu_oom" else ""
     run.add(f.AttemptEnded(attempt, outcome, kind, True, 0, evidence=evidence, advice=advice))
-    run.add(f.JobSettled(name, "failed", reason(outcome, None, Failure(kind, evidence))))
+    run.add(f.JobSettled(name, "failed", over(outcome, Job(name, ""), Failure(kind, evidence))))
 
 
 def crowd(number: int) -> History:
@@ -79,13 +80,13 @@ def test_of_a_path_too_long_for_the_screen_its_end_is_seen(columns: int) -> None
 
 
 def status(run: History, state: str = "running") -> Callable[[Console], None]:
-    why = {name: f"waits for a card: GPU 0 is busy with {name}" for name in run.ledger.jobs}
+    why = {n: Quoted(f"waits for a card: GPU 0 is busy with {n}") for n in run.ledger.jobs}
     told = Standing(run.ledger, Paths(), state, why, run.now)  # type: ignore[arg-type]
     return lambda console: print_status(console, told)
 
 
 def ending(run: History) -> Callable[[Console], None]:
-    run.add(f.RunClosed("failed", "a third of the jobs did not succeed", 1))
+    run.add(f.RunClosed("failed", Quoted("a third of the jobs did not succeed"), 1))
     tail = ("Traceback (most recent call last):", *(f"  frame {n}" for n in range(5)))
     told = summarise(run.ledger, Paths(), run.now, tail_of=lambda _: tail, exists=lambda _: True)
     return lambda console: print_summary(console, told)
@@ -162,7 +163,7 @@ def test_reasons_that_differ_in_jobs_and_numbers_alone_are_one() -> None:
         "y": "retries in 30 s",
         "z": "waits for its turn",
     }
-    found = reasons(run.ledger.jobs.values(), lambda job: said[job.name], run.ledger)
+    found = reasons(run.ledger.jobs.values(), lambda job: Quoted(said[job.name]), run.ledger)
     assert [(group.text, group.names) for group in found] == [
         ("needs *, which is running", ("fold-1a", "fold-2a")),
         ("retries in 5 to 30 s", ("x", "y")),
@@ -183,7 +184,9 @@ def test_values_of_one_letter_make_no_kinds_of_failures() -> None:
 def test_a_reason_longer_than_the_line_hides_no_names(columns: int) -> None:
     run = History(1).open().jobs("fold-a", "fold-b")
     reason = "waits for a card: GPU 0 is held by " + "some" * 9
-    told = Standing(run.ledger, Paths(), "running", dict.fromkeys(run.ledger.jobs, reason), run.now)
+    told = Standing(
+        run.ledger, Paths(), "running", dict.fromkeys(run.ledger.jobs, Quoted(reason)), run.now
+    )
     lines = on_screen(lambda console: print_status(console, told), columns, 24)
     (at,) = (n for n, line in enumerate(lines) if "2 waiting  waits for" in line)
     if columns == 60:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.standing import Standing, print_status
@@ -18,15 +19,17 @@ def busy() -> History:
     run.start("a", 0).pass_(42.5).succeed("a").start("b", 0).pass_(5).end(
         "b", Signaled(9), "signal"
     )
-    run.add(f.JobSettled("b", "failed", "killed by SIGKILL")).skip("c", "needs b, which failed")
+    run.add(f.JobSettled("b", "failed", Quoted("killed by SIGKILL"))).skip(
+        "c", "needs b, which failed"
+    )
     run.start("d", 1).pass_(60).add(f.JobVanished("gone"))
-    run.add(f.GpuChanged("SIM-2", "aside", "its memory did not drain"))
+    run.add(f.GpuChanged("SIM-2", "aside", Quoted("its memory did not drain")))
     return run.add(f.GpuDrained("SIM-1", True))
 
 
 def test_json_has_the_documented_shape() -> None:
     run = busy()
-    found = status_json(run.ledger, Paths(), "running", {"e": "waits for a card"})
+    found = status_json(run.ledger, Paths(), "running", {"e": Quoted("waits for a card")})
     json.dumps(found)
     assert list(found) == ["run", "gpus", "jobs"]
     assert found["run"] == {
@@ -111,8 +114,14 @@ def test_out_is_named_where_it_was_used(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_attempt_is_told_from_a_failed_one() -> None:
-    run = History(1).open().jobs("a").start("a", 0).end("a", Interrupted("drain", Exited(143)))
-    run.add(f.JobDelayed("a", "GPU 0 was given back")).start("a", 0).fail("a")
+    run = (
+        History(1)
+        .open()
+        .jobs("a")
+        .start("a", 0)
+        .end("a", Interrupted(Quoted("drain"), Exited(143)))
+    )
+    run.add(f.JobDelayed("a", Quoted("GPU 0 was given back"))).start("a", 0).fail("a")
     (job,) = status_json(run.ledger, Paths(), "running", {})["jobs"]
     assert [(a["state"], a["failure"]) for a in job["attempts"]] == [
         ("interrupted", None),
@@ -124,7 +133,11 @@ def shown(run: History, everything: bool = False, columns: int | None = None) ->
     reasons = {"e": "waits for a card: simulated GPU 0 runs d"}
     return rendered(
         lambda console: print_status(
-            console, Standing(run.ledger, Paths(), "running", reasons, run.now), everything
+            console,
+            Standing(
+                run.ledger, Paths(), "running", {n: Quoted(t) for n, t in reasons.items()}, run.now
+            ),
+            everything,
         ),
         columns,
     )
@@ -169,7 +182,9 @@ def test_a_narrow_terminal_keeps_whole_lines() -> None:
 def test_what_ran_when_the_supervisor_died_is_interrupted_and_waits() -> None:
     run = History().open().jobs("a", "b").start("a", 0)
     run.ledger.cut_off()
-    found = status_json(run.ledger, Paths(), "interrupted", {"b": "not started: it was cut off"})
+    found = status_json(
+        run.ledger, Paths(), "interrupted", {"b": Quoted("not started: it was cut off")}
+    )
     assert found["run"]["counts"]["running"] == 0
     one, other = found["jobs"]
     assert (one["state"], one["reason"]) == ("waiting", "was running when the run was cut off")

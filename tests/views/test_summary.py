@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, RunState
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import AttemptUse, Measured
@@ -31,7 +32,7 @@ def summary_of(run: History, tail: Sequence[str] = ()) -> Summary:
 def mixed(simulated: bool = False) -> History:
     run = History(2, simulated).open().jobs("a", "b", "c", "d")
     run.start("a", 0).start("b", 1).pass_(1800).succeed("a")
-    run.pass_(1800).end("b", Exited(1), "exit").add(f.JobDelayed("b", "retry"))
+    run.pass_(1800).end("b", Exited(1), "exit").add(f.JobDelayed("b", Quoted("retry")))
     run.start("b", 0).pass_(60).fail("b", 3)
     run.skip("c", "needs b, which failed").skip("d", "needs b, which failed")
     return run.add(f.RunClosed("failed"))
@@ -62,7 +63,7 @@ def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> Non
         end = f.AttemptEnded(
             AttemptId(name, 1), Exited(ord(name)), "crash", True, advice="Do this.\nThen that."
         )
-        run.add(end).add(f.JobSettled(name, "failed", reason))
+        run.add(end).add(f.JobSettled(name, "failed", Quoted(reason)))
     shown = rendered(lambda console: print_summary(console, summary_of(run)))
     assert shown.count("    driver  Xid 31: a fault\n") == 2, "of each kind"
     assert shown.count("    advice  Do this.\n            Then that.\n") == 1
@@ -96,7 +97,7 @@ def test_the_next_command_can_be_pasted_whatever_the_directory_is_called() -> No
     class Spaced(Paths):
         root = Paths.root.parent / "my runs; rm"
 
-    run = History(1).open().jobs("a").add(f.RunClosed("stopped", "Ctrl-C"))
+    run = History(1).open().jobs("a").add(f.RunClosed("stopped", Quoted("Ctrl-C")))
     summary = summarise(run.ledger, Spaced(), run.now, tail_of=no_tail)
     assert summary.next_command == "gpulaunch resume 'gpulaunch-runs/my runs; rm'"
 
@@ -105,7 +106,7 @@ def test_ten_failures_are_shown_and_only_their_logs_are_read() -> None:
     run = History(1).open().jobs(*(f"j{n}" for n in range(25)))
     for n in range(25):
         run.start(f"j{n}", 0).end(f"j{n}", Exited(1), "exit")
-        run.add(f.JobSettled(f"j{n}", "failed", f"went wrong {'x' * n}"))
+        run.add(f.JobSettled(f"j{n}", "failed", Quoted(f"went wrong {'x' * n}")))
     read: list[str] = []
 
     def tail_of(log: str) -> Sequence[str]:
@@ -160,7 +161,9 @@ def test_a_card_that_a_resume_no_longer_has_is_still_named() -> None:
 
 def test_hostile_names_logs_and_reasons_stay_text() -> None:
     run = History(1).open().jobs("\x1b[2Jx").start("\x1b[2Jx", 0).end("\x1b[2Jx", Exited(1), "exit")
-    run.add(f.JobSettled("\x1b[2Jx", "failed", "[red]\x07")).add(f.RunClosed("failed", "\x1bq"))
+    run.add(f.JobSettled("\x1b[2Jx", "failed", Quoted("[red]\x07"))).add(
+        f.RunClosed("failed", Quoted("\x1bq"))
+    )
     shown = rendered(lambda c: print_summary(c, summary_of(run, ["\x1b[0m[/]"])))
     assert "\x1b" not in shown
     assert "\x07" not in shown
@@ -241,7 +244,7 @@ def test_where_no_pid_can_be_matched_the_cards_memory_stands_in() -> None:
 
 
 def test_a_run_for_which_no_card_came_in_time_is_nothing_to_go_on_with() -> None:
-    run = History(1).open().jobs("a").add(f.RunClosed("failed", "no card in 1 s", NO_CARDS))
+    run = History(1).open().jobs("a").add(f.RunClosed("failed", Quoted("no card in 1 s"), NO_CARDS))
     assert summary_of(run).next_command is None
-    run.open().start("a", 0).end("a", Exited(1), "exit").add(f.RunClosed("failed", "", NO_CARDS))
+    run.open().start("a", 0).end("a", Exited(1), "exit").add(f.RunClosed("failed", None, NO_CARDS))
     assert summary_of(run).next_command is not None, "an earlier start got cards"

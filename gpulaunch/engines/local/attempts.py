@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import Ended, EndWorker, Launch, Started, StopAttempt, WorkerEnded
 from gpulaunch.core.model import AttemptId, Interrupted, Lost, NotStarted, Outcome
 from gpulaunch.core.template import render
@@ -33,6 +34,7 @@ from gpulaunch.gpus.port import PortLease, reserve_port
 from gpulaunch.loop import Loop
 from gpulaunch.process import client
 from gpulaunch.process.client import Pair, Spawner
+from gpulaunch.process.ends import text_of
 
 RELAUNCH_DELAY = 0.05
 """Seconds until an attempt that a leaving pair had not begun is launched on another pair."""
@@ -51,7 +53,7 @@ class _Running:
     place: AttemptPlace
     ports: tuple[PortLease, ...]
     server: Spawner | None = None
-    stopped_by: str | None = None
+    stopped_by: EndCause | None = None
 
     @property
     def attempt(self) -> AttemptId:
@@ -111,9 +113,9 @@ class LocalAttempts:
         except LeaseAwayError:
             self._end_out(launch.attempt)
             self._postponed.wait_for(launch, "lease")
-        except LeaseLostError as error:
+        except LeaseLostError:
             self._end_out(launch.attempt)
-            self._refuse(launch, Interrupted(str(error)))
+            self._refuse(launch, Interrupted(Because("lease_lost")))
         except OSError as error:
             if error.errno in SCARCE:
                 self._postponed.retry_after(launch, SCARCITY_RETRY_DELAY, error.strerror or "")
@@ -184,7 +186,7 @@ class LocalAttempts:
     def stop(self, stop: StopAttempt) -> None:
         if running := self._running.get(stop.attempt):
             running.stopped_by = stop.by
-            running.pair.stop(stop.reason, stop.now, stop.by)
+            running.pair.stop(stop.reason, stop.now, text_of(stop.by))
         elif launch := self._postponed.cancel(stop.attempt):
             self._refuse(launch, Interrupted(stop.by))
 
@@ -302,8 +304,7 @@ class LocalAttempts:
             if running.stopped_by is not None:
                 self._refuse(launch, Interrupted(running.stopped_by))
             elif launch.worker:
-                why = "its worker was ended while this launcher was stopped"
-                self._refuse(launch, Interrupted(why))
+                self._refuse(launch, Interrupted(Because("worker_ended")))
             else:
                 again = launch.attempt in self._declined
                 self._declined.add(launch.attempt)
@@ -322,7 +323,7 @@ class LocalAttempts:
             for attempt in dict.fromkeys((running.attempt, running.worker)):
                 end_stragglers(self._context, attempt)
             self._over(running)
-            self._post(Ended(running.attempt, Lost("its keeper was killed")))
+            self._post(Ended(running.attempt, Lost(Because("keeper_killed"))))
 
     def _all_on(self, pair: Pair) -> list[_Running]:
         return [running for running in self._running.values() if running.pair is pair]

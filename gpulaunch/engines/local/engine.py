@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from gpulaunch.core.causes import Because
 from gpulaunch.core.events import Acquire, Ended, EndWorker, Event, Instruction, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Job, Lost
 from gpulaunch.engines.context import RunContext
@@ -133,7 +134,7 @@ class Local:
             if end is None:
                 # Only this attempt's processes: new attempts of the run may be alive by now.
                 end_stragglers(self._context, attempt)
-                self._post(Ended(attempt, Lost("nobody saw its end")))
+                self._post(Ended(attempt, Lost(Because("unseen"))))
             else:
                 ended = Ended(attempt, end.outcome, end.leftovers, end.started, end.ended)
                 self._diagnosis.diagnose(ended, Job(attempt.job, ()), (), self._post)

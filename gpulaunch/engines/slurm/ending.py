@@ -23,6 +23,7 @@ from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
 from gpulaunch.process.checked import record_bytes, record_of
+from gpulaunch.process.ends import text_of
 from gpulaunch.process.nodeside import Reason, Withdrawn, withdraw, write_stop
 
 HARD_END_DELAY = 30.0
@@ -194,7 +195,7 @@ def _why(held: SlurmAttempt) -> Withdrawn:
     """Return why the attempt is to end, as the claim and stop files spell it."""
     wish = held.wish
     reason: Reason = "cancelled" if wish and wish.reason == "cancelled" else "interrupted"
-    return Withdrawn(reason, wish.by if wish else "")
+    return Withdrawn(reason, text_of(wish.by) if wish else "")
 
 
 def _word_for(held: SlurmAttempt) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import (
     Asked,
     Ended,
@@ -75,7 +76,7 @@ from gpulaunch.engines.slurm.strays import Strays
 from gpulaunch.engines.slurm.withdrawals import Withdrawals
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
-from gpulaunch.process.ends import read_end
+from gpulaunch.process.ends import cause_of, read_end
 from gpulaunch.process.nodeside import NodeStart, Withdrawn, last_beat, read_start, withdraw
 
 CARD_NAMES_TIMEOUT = 15.0
@@ -292,7 +293,9 @@ class SlurmEngine:
             if held.wish is not None:
                 self._ending.ask(held)
         for attempt in sorted(left):
-            self._post(Ended(attempt, Interrupted("its launcher was gone before Slurm had it")))
+            self._post(
+                Ended(attempt, Interrupted(Quoted("its launcher was gone before Slurm had it")))
+            )
         self._plan()
 
     # ── What the outbox tells ───────────────────────────────────────────────────────────────────
@@ -359,7 +362,7 @@ class SlurmEngine:
     def _unfit(self, why: str) -> None:
         """Stop the run: the nodes do not see its directory."""
         self._context.warn(None, why)
-        self._post(Asked(Stop(why)))
+        self._post(Asked(Stop(Quoted(why))))
 
     # ── Looks ───────────────────────────────────────────────────────────────────────────────────
 
@@ -741,7 +744,9 @@ class SlurmEngine:
         why = held.withdrawn
         assert why is not None
         if held.attempt in self._held:
-            self._over(held, Cancelled() if why.reason == "cancelled" else Interrupted(why.by))
+            self._over(
+                held, Cancelled() if why.reason == "cancelled" else Interrupted(cause_of(why.by))
+            )
 
     # ── A controller that does not answer ───────────────────────────────────────────────────────
 
@@ -755,7 +760,7 @@ class SlurmEngine:
     def _leave(self) -> None:
         """Post `OutOfReach` if the run is to end at once and Slurm has been silent for too long."""
         if why := self._silence.gives_up(self._held.values(), self._killed_at or 0.0):
-            self._post(OutOfReach(why))
+            self._post(OutOfReach(Quoted(why)))
 
     def close(self) -> None:
         """Close descriptors and running calls. Attempts stay in Slurm's hands."""

@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -144,7 +145,7 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
     """
     row, outcome, status = sight.row, end.outcome, status_of(end.outcome)
     if isinstance(outcome, NotStarted) and end.no_space and not sight.wished:
-        return Over(Interrupted(outcome.error))
+        return Over(Interrupted(Quoted(outcome.error)))
     if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.wished:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in sight.success:
@@ -159,14 +160,14 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
         case "cancelled":
             return Over(Cancelled(status))
         case "preempted":
-            return Over(Interrupted("preempted by Slurm", status))
+            return Over(Interrupted(Quoted("preempted by Slurm"), status))
         case "node_fail" | "boot_fail" if row is not None:
-            return Over(Lost(f"its node failed ({row.node})"))
+            return Over(Lost(Quoted(f"its node failed ({row.node})")))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
         case "failed" if sight.preempted:  # ended at the warning (preempt_send_user_signal)
-            return Over(Interrupted("preempted by Slurm", status))
-        case "failed" if outcome == Interrupted(SLURM_ENDED_IT, status):
+            return Over(Interrupted(Quoted("preempted by Slurm"), status))
+        case "failed" if outcome == Interrupted(Quoted(SLURM_ENDED_IT), status):
             # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
     short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
@@ -206,7 +207,7 @@ def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -
     word = _ENDED.search(sight.said)
     aborted = outcome in _KILLED and not _requeued(sight) and memory is None
     if isinstance(outcome, Interrupted) or aborted or (word and memory is None):
-        return Over(Interrupted(_why_anew(sight), status))
+        return Over(Interrupted(Quoted(_why_anew(sight)), status))
     return Over(outcome, memory if outcome in _KILLED else None)
 
 
@@ -238,9 +239,9 @@ def to_recall(row: QueueRow, start: NodeStart | None) -> str:
 
 def _never_began(row: QueueRow, recalled: str) -> Verdict:
     if recalled:
-        return Over(Lost(recalled))
+        return Over(Lost(Quoted(recalled)))
     if row.kind == "dependency":
-        return Over(Interrupted("what it needs did not succeed"))
+        return Over(Interrupted(Quoted("what it needs did not succeed")))
     if row.kind == "cancelled":
         return Over(Cancelled())
     return Over(NotStarted(f"Slurm: {row.state}"))
@@ -250,24 +251,24 @@ def _unrecorded(sight: Observation) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
     row, where = sight.row, ""
     if row is None and sight.start is None:
-        return Over(Cancelled() if sight.wished else Interrupted(FORGOTTEN))
+        return Over(Cancelled() if sight.wished else Interrupted(Quoted(FORGOTTEN)))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:
-        return Over(Lost("Slurm knows it no longer, and it left no record of its end"))
+        return Over(Lost(Quoted("Slurm knows it no longer, and it left no record of its end")))
     if node := row.node or (sight.start.node if sight.start else ""):
         where = f" ({node})"
     match row.kind:
         case "cancelled":
             return Over(Cancelled())
         case "preempted":
-            return Over(Interrupted(f"preempted by Slurm{where}"))
+            return Over(Interrupted(Quoted(f"preempted by Slurm{where}")))
         case "dependency":
-            return Over(Interrupted("what it needs did not succeed"))
+            return Over(Interrupted(Quoted("what it needs did not succeed")))
         case "timeout" | "deadline" if sight.timeout is not None:
             return Over(TimedOut("timeout", sight.timeout))
         case "node_fail" | "boot_fail":
-            return Over(Lost(f"its node failed{where}"))
+            return Over(Lost(Quoted(f"its node failed{where}")))
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
@@ -281,14 +282,16 @@ def _unrecorded(sight: Observation) -> Over:
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
-        return Over(Lost(f"Slurm says {row.state}, and it left no record of its end{where}"))
+        return Over(
+            Lost(Quoted(f"Slurm says {row.state}, and it left no record of its end{where}"))
+        )
     return Over(status)
 
 
 def _no_room(row: QueueRow) -> Over:
     """Return the verdict on a full disk: interrupted, not failed, so that it is launched again."""
     why = os.strerror(errno.ENOSPC)
-    return Over(Interrupted(f"the run directory's disk is full: {why} ({row.node})"))
+    return Over(Interrupted(Quoted(f"the run directory's disk is full: {why} ({row.node})")))
 
 
 def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
@@ -299,8 +302,8 @@ def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
     """
     why = f"{_why_anew(sight)} ({start.node})"
     if _requeued(sight) and not _ENDED.search(sight.said):
-        return Over(Lost(f"{why}, as when a node fails, and it left no record of its end"))
-    return Over(Interrupted(why))
+        return Over(Lost(Quoted(f"{why}, as when a node fails, and it left no record of its end")))
+    return Over(Interrupted(Quoted(why)))
 
 
 def _out_of_time(

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, RunState
+from gpulaunch.core.reasons import RunReason
 from gpulaunch.views import words
+from gpulaunch.wording import pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,11 @@ def to_retry(job: JobRecord) -> Proposal | str:
     return Proposal(question, f"requeued {job.name}", (Retry((job.name,), as_filed=True),))
 
 
-def to_pause(paused: str | None) -> Proposal:
+def to_pause(paused: RunReason | None) -> Proposal:
     """Return the proposal to pause or go on. `paused`: why the run is paused; None if it is not."""
     if paused is None:
         question = "Start no new jobs?\nThose that run go on."
-        return Proposal(question, "paused", (Pause("asked for in gpulaunch top"),))
+        return Proposal(question, "paused", (Pause(Quoted("asked for in gpulaunch top")),))
     # One request ends a pause after many failures alike, the other a person's pause.
-    question = f"Start jobs again?\nPaused: {words.visible(paused)}"
-    return Proposal(question, "goes on", (GoOn(), Pause("", off=True)))
+    question = f"Start jobs again?\nPaused: {words.visible(pause(paused))}"
+    return Proposal(question, "goes on", (GoOn(), Pause(None)))

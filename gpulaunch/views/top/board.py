@@ -12,10 +12,12 @@ from datetime import tzinfo
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.core.reasons import NothingStarts, RunOver
 from gpulaunch.text import clock
 from gpulaunch.views import words
 from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.top.link import SampleStore, Why
+from gpulaunch.wording import job_reason
 
 
 class Board:
@@ -33,7 +35,7 @@ class Board:
         self.earlier = dict(earlier or {})
         self.ledger = Ledger()
         self.state: RunState = "interrupted"
-        self.reasons: Why = lambda _: ""
+        self.reasons: Why = lambda _: None
         self.samples: SampleStore | None = None
         self.now = Instant(0.0, 0.0)
         self.past = False
@@ -108,14 +110,13 @@ class Board:
         if job.gone:
             return words.gone(job)
         if job.state == "waiting":
-            if self.past:
-                return self.ledger.reason_of(job)
-            if self.state != "running" and not job.in_queue:
-                return f"not started: {self.ledger.reason or f'the run was {self.state}'}"
-            return self.reasons(job.name) or self.ledger.reason_of(job)
+            live = None if self.past else self.reasons(job.name)
+            if self.state != "running" and not job.in_queue and not self.past:
+                live = NothingStarts(self.ledger.reason or RunOver(self.state))
+            return job_reason(live or self.ledger.why_queued(job) or job.reason)
         if job.state == "failed" and not job.reason and job.attempts:
             return words.ending(job.attempts[-1])
-        return job.reason
+        return job_reason(job.reason)
 
     def elapsed(self, attempt: AttemptRecord) -> float:
         """Return the attempt's seconds until its end, its last sign of life, or now."""

@@ -11,6 +11,7 @@ from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar
 from gpulaunch.views.top.rows import Filter
+from gpulaunch.wording import pause, run_reason
 
 BAR = 40
 HINTS = (
@@ -73,11 +74,13 @@ def warnings(board: Board, root: str) -> list[Text]:
             f" gpulaunch resume {words.visible(root)} goes on"
         )
     elif ledger.closed:
-        said.append(words.visible(ledger.reason))
+        said.append(words.visible(run_reason(ledger.reason)))
     elif ledger.stopping is not None:
-        said.append(f"stopping ({words.visible(ledger.stopping)}): running jobs are being ended")
+        said.append(
+            f"stopping ({words.visible(run_reason(ledger.stopping))}): running jobs are being ended"
+        )
     elif ledger.paused is not None:
-        said.append(f"paused, no new starts: {words.visible(ledger.paused)}")
+        said.append(f"paused, no new starts: {words.visible(pause(ledger.paused))}")
     return [Text(f" ! {text}", "yellow", no_wrap=True) for text in said if text]
 
 

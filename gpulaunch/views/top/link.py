@@ -10,11 +10,12 @@ from gpulaunch.core.events import Request
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.core.reasons import WaitReason
 from gpulaunch.metrics.model import AttemptUse, CardSample
 
 Dated: TypeAlias = tuple[Fact, Instant]
-Why: TypeAlias = Callable[[str], str]
-"""Why the job of that name waits, in words; empty where the run did not say."""
+Why: TypeAlias = Callable[[str], WaitReason | None]
+"""Why the job of that name waits; None where the run did not say."""
 
 
 class SampleStore(Protocol):

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from rich.text import Text
 
-from gpulaunch.core.ledger import CUT_OFF, AttemptRecord, GpuRecord, JobRecord
+from gpulaunch.core.causes import Because
+from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.metrics.model import CardSample
@@ -17,6 +18,7 @@ from gpulaunch.views.events import unusable
 from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar, columns, fit, sparkline
+from gpulaunch.wording import job_reason
 
 RECENT = 600.0
 """Seconds that a sparkline looks back."""
@@ -261,7 +263,7 @@ class CardRows:
         number = f"attempt {attempt.number}" if attempt.number > 1 else ""
         doing = "" if record.started else "starts"
         if self._board.state == "interrupted" and not record.queued:
-            doing = CUT_OFF
+            doing = job_reason(Because("cut_off"))
         wide = cards.removeprefix("simulated ") if len(also) > 1 else ""
         if not also:
             wide = words.visible(record.node)

@@ -10,6 +10,7 @@ import re
 import sys
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited
 from gpulaunch.metrics.model import CardSample
 from tests.views.history import History
@@ -35,7 +36,7 @@ def night() -> History:
     """Sixty structures on four cards, two of which failed; one card is a colleague's."""
     run = History(4).open().jobs(*(f"fold-{n:02}" for n in range(60)))
     run.jobs("summary", group=1, cards=0)
-    run.add(f.GpuChanged("GPU-3", "occupied", "python (pid 4711) of ann, 40 GiB"))
+    run.add(f.GpuChanged("GPU-3", "occupied", Quoted("python (pid 4711) of ann, 40 GiB")))
     for n in range(30):
         name = f"fold-{n:02}"
         run.start(name, n % 3).pass_(47 + 11 * math.sin(n))
@@ -45,7 +46,7 @@ def night() -> History:
             run.add(
                 f.AttemptEnded(attempt, Exited(1), kind, True, evidence=evidence, advice=advice)
             )
-            run.add(f.JobSettled(name, "failed", "exited with status 1"))
+            run.add(f.JobSettled(name, "failed", Quoted("exited with status 1")))
         else:
             run.succeed(name)
     run.start("fold-30", 0).pass_(9).start("fold-31", 1).pass_(13).start("fold-32", 2)

@@ -12,6 +12,7 @@ from rich.console import Console
 from textual.app import App
 from textual.pilot import Pilot
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Request
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, RunState
@@ -94,7 +95,7 @@ class FakeLink:
         return self.times
 
     def reasons(self) -> Why:
-        return lambda name: self.why.get(name, "")
+        return lambda name: Quoted(self.why[name]) if name in self.why else None
 
     def ask(self, request: Request) -> None:
         if self.refusal:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
 from gpulaunch.views.top import log as logs
 from gpulaunch.views.top.board import Board
@@ -48,9 +49,9 @@ def test_cut_text_is_exactly_as_wide_as_asked(text: str, width: int) -> None:
 def told() -> History:
     run = History(2).open().pass_(0.1).jobs("a", "b").pass_(0.1).jobs("c").pass_(1)
     run.start("a", 0).start("b", 1).pass_(10).succeed("a").pass_(30)
-    run.end("b", Exited(1), "exit").add(f.JobSettled("b", "failed", "exited with status 1"))
+    run.end("b", Exited(1), "exit").add(f.JobSettled("b", "failed", Quoted("exited with status 1")))
     run.pass_(60).start("c", 0).pass_(100).succeed("c")
-    return run.add(f.RunClosed("failed", "b did not succeed", 1))
+    return run.add(f.RunClosed("failed", Quoted("b did not succeed"), 1))
 
 
 def test_every_moment_is_the_state_that_was() -> None:
@@ -103,7 +104,7 @@ def test_a_job_that_waits_again_is_back_at_its_place_in_the_queue() -> None:
         board.see(fact, at)
     assert board.queue() == ["b", "c"]
     assert list(board.failed) == ["a"]
-    board.see(f.JobRequeued("a", "retried by a person"), run.now)
+    board.see(f.JobRequeued("a", Quoted("retried by a person")), run.now)
     assert board.queue() == ["a", "b", "c"]
     assert not board.failed
     assert not board.ended

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core import facts as f
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Retry
 from gpulaunch.core.model import AttemptId, Exited, Instant, Interrupted
 from gpulaunch.errors import GpulaunchError
@@ -29,8 +30,8 @@ def night() -> History:
             advice="Ask for a card with more memory free (gpu_memory: 40GB).",
         )
     )
-    run.add(f.JobSettled("fold-4", "failed", "exited with status 1")).start("fold-5", 1)
-    run.add(f.GpuChanged("GPU-2", "occupied", "python (pid 7) of ann, 40 GiB"))
+    run.add(f.JobSettled("fold-4", "failed", Quoted("exited with status 1"))).start("fold-5", 1)
+    run.add(f.GpuChanged("GPU-2", "occupied", Quoted("python (pid 7) of ann, 40 GiB")))
     return run.pass_(20)
 
 
@@ -181,7 +182,7 @@ def test_a_failed_jobs_log_begins_with_why_and_what_to_do(tmp_path: Path) -> Non
     link.measured = FakeSamples()
     use = AttemptUse(AttemptId("fold-4", 1), peak_gpu_memory=70 << 30, mean_gpu_utilization=83.2)
     link.measured.used[use.attempt] = use
-    link.run.add(f.JobRequeued("fold-4", "retried by a person")).start("fold-4", 2)
+    link.run.add(f.JobRequeued("fold-4", Quoted("retried by a person"))).start("fold-4", 2)
     (tmp_path / "fold-4.1.log").write_text("loading\n")
 
     async def act(seat: Seat) -> None:
@@ -235,7 +236,7 @@ def test_all_that_ended_can_be_listed_newest_first() -> None:
 
 def test_a_failure_leaves_the_list_once_the_job_has_succeeded() -> None:
     run = History(1).open().jobs("a", "b").start("a", 0).pass_(1)
-    run.end("a", Exited(1), "exit").add(f.JobDelayed("a", "attempt 1 failed", 30.0))
+    run.end("a", Exited(1), "exit").add(f.JobDelayed("a", Quoted("attempt 1 failed"), 30.0))
     link = FakeLink(run)
 
     async def act(seat: Seat) -> None:
@@ -344,14 +345,14 @@ def test_admission_is_paused_and_goes_on() -> None:
         await seat.press("p")
         assert "Start no new jobs?" in seat.text
         await seat.press("y")
-        assert link.asked == [Pause("asked for in gpulaunch top")]
-        link.run.add(f.AdmissionPaused("asked for in gpulaunch top"))
+        assert link.asked == [Pause(Quoted("asked for in gpulaunch top"))]
+        link.run.add(f.AdmissionPaused(Quoted("asked for in gpulaunch top")))
         lines = await seat.look()
         assert lines[2] == " ! paused, no new starts: asked for in gpulaunch top"
         await seat.press("p")
         assert "Start jobs again?" in seat.text
         await seat.press("y")
-        assert link.asked[1:] == [GoOn(), Pause("", off=True)]
+        assert link.asked[1:] == [GoOn(), Pause(None)]
 
     watch(link, act)
 
@@ -431,7 +432,7 @@ def finished() -> History:
         run.succeed(name)
     for name in ("fold-6", "fold-7", "fold-8", "fold-9"):
         run.start(name, 0).pass_(30).succeed(name)
-    return run.add(f.RunClosed("failed", "fold-4 did not succeed", 1))
+    return run.add(f.RunClosed("failed", Quoted("fold-4 did not succeed"), 1))
 
 
 def test_a_finished_run_shows_how_it_ended() -> None:
@@ -629,8 +630,8 @@ def test_the_times_of_another_machine_or_boot_do_not_matter() -> None:
 
 def test_interrupted_attempts_of_an_earlier_supervisor_are_no_longer_shown() -> None:
     run = night().open()
-    run.end("fold-3", Interrupted("its supervisor was gone"), None)
-    run.add(f.JobDelayed("fold-3", "interrupted"))
+    run.end("fold-3", Interrupted(Quoted("its supervisor was gone")), None)
+    run.add(f.JobDelayed("fold-3", Quoted("interrupted")))
 
     async def act(seat: Seat) -> None:
         assert "fold-3  interrupted" in seat.lines

@@ -1,0 +1,114 @@
+"""Causes: what ends an attempt or a run from outside, as values; `gpulaunch.wording` words them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Cause: TypeAlias = Literal[
+    "cancelled",  # by a person
+    "retried",  # by a person
+    "gave_back",  # a person drained its card
+    "cut_off",  # it was running when the run was cut off
+    "unrecorded",  # its end is not on record
+    "cut_short",  # its attempt was cut short, and nothing settled the job
+    "taken_up",  # a later supervisor goes on with it
+    "needed_again",
+    "never_needed",  # nothing that needs this service came to run
+    "unneeded",  # nothing needs this service any more
+    "others_ended",  # all other jobs have ended
+    "no_more_starts",  # the run starts nothing any more
+    "gives_way",  # to a launcher that waits for its card
+    "handed_over",  # the card, to a launcher that waited for it
+    "wait_over",  # no card came free in the time that --wait gave
+    "executor",  # the GpuExecutor that it belongs to
+    "executor_failed",
+    "supervisor_gone",
+    "keeper_killed",
+    "unseen",  # nobody saw the attempt's end
+    "lease_lost",  # a card's, while this launcher was stopped
+    "worker_ended",  # its worker, while this launcher was stopped
+    "no_items",  # the GpuExecutor has none yet
+    "unplaceable",  # it does not fit on the run's cards
+    "unplaceable_beside",  # likewise, beside its services
+    "unqueueable",  # a service, where an engine queues: it would have to run beside other jobs
+    "not_in_file",  # the job file has the job no more
+    "left_out",  # this supervisor was told to leave the job as it is
+    "unasked",  # a service that starts when a job that needs it is ready to go
+    "room",  # it waits for room for itself and a job that needs it
+    "turn",  # it waits for its turn
+]
+"""What needs no data to be said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """A cause that is said by its name alone."""
+
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """Text from elsewhere: a person's, the driver's, the kernel's, a cluster's."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalCaught:
+    """The supervisor was sent this signal (`SIGINT`)."""
+
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFailed:
+    """The journal could not be written; `error` is the system's. `over`: that was given up."""
+
+    error: str
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CardFailed:
+    """The driver reported something of a card (by its index) after which it is not used."""
+
+    gpu: int
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeedEnded:
+    """A job that this attempt was queued behind did not succeed."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoomFor:
+    """This service makes room for another job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEnded:
+    """A service that the attempt needs has ended: by this status or signal, or otherwise."""
+
+    service: str
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+EndCause: TypeAlias = (
+    Because
+    | Quoted
+    | SignalCaught
+    | RecordingFailed
+    | CardFailed
+    | NeedEnded
+    | RoomFor
+    | ServiceEnded
+)
+"""Why an attempt was ended from outside, or its end is not known."""

@@ -1,0 +1,407 @@
+"""Makes sentences of reasons and outcomes, for people. The one place where those are worded.
+
+Pure: values in, text out. Nothing may branch on what is returned here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+from gpulaunch.core import causes as c
+from gpulaunch.core import reasons as r
+from gpulaunch.core.model import (
+    Cancelled,
+    Exited,
+    Interrupted,
+    Lost,
+    MissingOutput,
+    NotStarted,
+    Outcome,
+    Signaled,
+    Stopped,
+    TimedOut,
+)
+from gpulaunch.text import clock, listing, several, size, span
+
+MAX_EVIDENCE_CHARACTERS = 200
+"""Characters of the evidence that a reason shows at most."""
+
+# Linux's numbers, the same on every architecture that has CUDA.
+_SIGNALS = {
+    1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
+    10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 16: "STKFLT",
+    17: "CHLD", 18: "CONT", 19: "STOP", 20: "TSTP", 21: "TTIN", 22: "TTOU", 23: "URG",
+    24: "XCPU", 25: "XFSZ", 26: "VTALRM", 27: "PROF", 28: "WINCH", 29: "IO", 30: "PWR", 31: "SYS",
+}  # fmt: skip
+
+_CAUSES: dict[c.Cause, str] = {
+    "cancelled": "cancelled",
+    "retried": "retried by a person",
+    "gave_back": "its card was given back",
+    "cut_off": "was running when the run was cut off",
+    "unrecorded": "its end is not on record",
+    "cut_short": "its attempt was cut short",
+    "taken_up": "taken up again",
+    "needed_again": "it is needed again",
+    "never_needed": "nothing that needs it came to run",
+    "unneeded": "nothing needs it any more",
+    "others_ended": "all other jobs have ended",
+    "no_more_starts": "nothing more is started",
+    "gives_way": "gives way to a launcher that waits for its card",
+    "handed_over": "one that waited for it",
+    "wait_over": "no card came free in the time that --wait gave",
+    "executor": "its executor",
+    "executor_failed": "its executor has failed",
+    "supervisor_gone": "the supervisor is gone",
+    "keeper_killed": "its keeper was killed",
+    "unseen": "nobody saw its end",
+    "lease_lost": "its card was given back while this launcher was stopped",
+    "worker_ended": "its worker was ended while this launcher was stopped",
+    "no_items": "no items yet",
+    "unplaceable": "never started: it does not fit on the run's cards",
+    "unplaceable_beside": "never started: it does not fit on the run's cards beside its services",
+    "unqueueable": ("never started: a service cannot wait in a queue: it runs beside other jobs"),
+    "not_in_file": "no longer in the job file",
+    "left_out": "left as it is this time",
+    "unasked": "starts when a job that needs it is ready to go",
+    "room": "waits for room for itself and a job that needs it",
+    "turn": "waits for its turn",
+}
+_SIGNAL_SENT = {"SIGINT": "Ctrl-C", "SIGHUP": "SIGHUP (the terminal closed)"}
+_POINTLESS = {
+    "same": "it would end in the same way",
+    "no_other_kind": "the run has no other kind of card",
+    "no_larger": "no card of the run has more memory",
+}
+_CHANGES: dict[r.PlacementChange, str] = {
+    "other_card": "on another card",
+    "other_kind": "on another kind of card",
+    "more_memory": "on a card with more memory",
+    "alone": "alone on its card",
+}
+_UNMET = {
+    "failed": "which failed",
+    "cancelled": "which was cancelled",
+    "skipped": "which was skipped",
+    "unknown": "which is not in the job file",
+    "excluded": "which is left as it is this time",
+}
+_NEARNESS = {"running": "is running", "queued": "is in the queue", "waiting": "waits itself"}
+_CARD_IS = {
+    "given_back": ("was", "given back by a person (drain)"),
+    "draining": ("is", "giving back memory"),
+    "asking": ("is", "being looked at"),
+    "avoided": ("is", "avoided after an earlier attempt"),
+    "free": ("is", "free"),
+}
+_PLURALS = {"is": "are", "was": "were", "has": "have", "still has": "still have"}
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGSEGV` for 11; `signal 40` where there is no name."""
+    return f"SIG{_SIGNALS[number]}" if number in _SIGNALS else f"signal {number}"
+
+
+def cards(count: int) -> str:
+    """Return `a card` or `2 cards`."""
+    return "a card" if count == 1 else f"{count} cards"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as people write many of them: `0, 2-7`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(
+        f"{first}-{last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
+        for first, last in runs
+    )
+
+
+# ── Ends of attempts ────────────────────────────────────────────────────────────────────────────
+
+
+def ending(outcome: Outcome) -> str:
+    """Return how an attempt ended, to follow its name: `was killed by SIGSEGV`."""
+    match outcome:
+        case Exited(code):
+            return f"exited with status {code}"
+        case Signaled(signal):
+            return f"killed by {signal_name(signal)}"
+        case TimedOut("timeout", 0):
+            return "was ended at a time limit"
+        case TimedOut("timeout", seconds):
+            return f"ran longer than its timeout of {span(seconds)}"
+        case TimedOut(_, seconds):
+            return f"wrote nothing for its idle_timeout of {span(seconds)}"
+        case MissingOutput(paths):
+            return f"left no good output: {listing(paths)}"
+        case NotStarted(error):
+            return f"could not be started: {error}"
+        case Cancelled():
+            return "cancelled"
+        case Interrupted(by):
+            return f"interrupted: {cause(by)}"
+        case Stopped():
+            return "stopped: nothing needs it any more"
+        case Lost(why):
+            return f"lost: {cause(why)}"
+    never: NoReturn = outcome
+    raise AssertionError(never)
+
+
+def cause(why: c.EndCause) -> str:
+    """Return what ended an attempt or a run from outside: `Ctrl-C`, `its card was given back`."""
+    match why:
+        case c.Because(name):
+            return _CAUSES[name]
+        case c.Quoted(text):
+            return text
+        case c.SignalCaught(signal):
+            return _SIGNAL_SENT.get(signal, signal)
+        case c.RecordingFailed(error, over):
+            return f"the run {'could not' if over else 'cannot'} be recorded: {error}"
+        case c.CardFailed(gpu, report):
+            return f"GPU {gpu}: {report}"
+        case c.NeedEnded(job):
+            return f"it needs {job}, which did not succeed"
+        case c.RoomFor(job):
+            return f"makes room for {job}"
+        case c.ServiceEnded(service, exit_code, signal_number):
+            if exit_code is not None:
+                return f"its service {service} exited with status {exit_code}"
+            by = f" by {signal_name(signal_number)}" if signal_number is not None else ""
+            return f"its service {service} was ended{by}"
+    never: NoReturn = why
+    raise AssertionError(never)
+
+
+def attempt_end(end: r.AttemptEnd) -> str:
+    """Return how an attempt ended, with the line that shows it: `exited with status 1: killed`."""
+    text = ending(end.outcome)
+    if end.service and isinstance(end.outcome, Exited | Signaled):
+        text = f"ended early: {text}"
+    if not end.evidence:
+        return text
+    shown = end.evidence
+    if len(shown) > MAX_EVIDENCE_CHARACTERS:
+        shown = shown[: MAX_EVIDENCE_CHARACTERS - 1] + "…"
+    # What gpulaunch itself ended, it ended for what the evidence says.
+    return shown if isinstance(end.outcome, Interrupted) else f"{text}: {shown}"
+
+
+# ── Jobs ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def job_reason(reason: r.JobReason | r.WaitReason | None) -> str:
+    """Return why a job is over, or waits; empty for no reason."""
+    match reason:
+        case None:
+            return ""
+        case c.Quoted(text):
+            return text
+        case c.Because(cause):
+            return _CAUSES[cause]
+        case r.AttemptEnd():
+            return attempt_end(reason)
+        case r.RetryGranted(end, retry, of):
+            return f"{attempt_end(end)}; retry {retry} of {of}"
+        case r.RetryPointless(end, why):
+            return f"{attempt_end(end)}; not tried again: {_POINTLESS[why]}"
+        case r.LostRepeatedly(end, times):
+            return f"{attempt_end(end)}, {times} times in a row"
+        case r.ServiceOver(service, state, end, own):
+            before = f"{attempt_end(own)}; " if own else ""
+            how = f": {attempt_end(end)}" if end else ""
+            return f"{before}its service {service} {state}{how}"
+        case r.NeedUnmet(job, state):
+            return f"needs {job}, {_UNMET[state]}"
+        case r.NeededBy(job):
+            return f"{job} needs it"
+        case r.TokensShort() | r.CardsShort() | r.CardsCapped():
+            return f"never started: {_impossible(reason)}"
+        case r.FailedOnCard(gpu, jobs):
+            if not jobs:
+                return f"failed on GPU {gpu}, which was set aside"
+            return f"failed on GPU {gpu}, as {jobs} jobs in a row did; tried elsewhere"
+        case r.NeverStarts(why):
+            return f"can never start: {job_reason(why)}"
+    return _waiting(reason)
+
+
+def needs_of(jobs: Iterable[str]) -> str:
+    """Return `needs a, b and 3 more`: jobs under way that must succeed first; empty for none."""
+    names = tuple(jobs)
+    return f"needs {listing(names)}" if names else ""
+
+
+def change(what: r.PlacementChange | None) -> str:
+    """Return where the next attempt runs: `on another card`; empty where nothing changes."""
+    return _CHANGES[what] if what else ""
+
+
+def _impossible(reason: r.Impossible) -> str:
+    match reason:
+        case r.TokensShort(token, wanted, limit):
+            return f"needs {wanted} of {token}, of which there are {limit}"
+        case r.CardsCapped(wanted, limit):
+            return f"needs {wanted} cards at once, the run may take {limit}"
+        case r.CardsShort(wanted, available, memory) if memory:
+            return (
+                f"needs {cards(wanted)} with {size(memory)} each, the run has {available} so large"
+            )
+        case r.CardsShort(wanted, available, _, aside):
+            have = f"needs {wanted} cards at once, the run has {available}"
+            gone = [f"GPU {one.gpu} was set aside: {card_reason(one.why)}" for one in aside]
+            return "; ".join([have if wanted > 1 else "needs a card, none is left", *gone])
+    never: NoReturn = reason
+    raise AssertionError(never)
+
+
+def _waiting(reason: r.WaitReason) -> str:
+    match reason:
+        case c.Because(cause):
+            return _CAUSES[cause]
+        case c.Quoted(text):
+            return text
+        case r.InQueue(id, needs):
+            place = f"in the queue ({id})" if id else "in the queue"
+            return f"{needs_of(needs)}; {place}" if needs else place
+        case r.NothingStarts(why, paused):
+            return nothing_starts(why, paused)
+        case r.RetryIn(seconds):
+            return f"retries in {span(max(1, round(seconds)))}"
+        case r.NeedsReady(services):
+            return f"waits for its service {', '.join(services)} to be ready"
+        case r.NeedsEnd(job, state, more, after):
+            others = f" (and {more} more)" if more else ""
+            verb = "comes after" if after else "needs"
+            return f"{verb} {job}, which {_NEARNESS[state]}{others}"
+        case r.NeedsStart(job):
+            return f"waits until {job} has started"
+        case r.NeedsOthers(jobs):
+            return f"waits behind {jobs:,} others"
+        case r.NeedsToken(token, used, limit, jobs):
+            return f"waits for a token of {token} ({used} of {limit} in use by {listing(jobs)})"
+        case r.NeedsCpus(cpus, used, limit):
+            return f"waits for {several(cpus, 'CPU')}; {used} of {limit} are in use"
+        case r.NeedsTurn(attempts):
+            return f"waits for its turn: {attempts:,} attempts at once are in the queue or running"
+        case r.NeedsShare(count, limit, taken):
+            return (
+                f"waits for {cards(count)}: the run may take {limit} at once,"
+                f" {taken} are taken or queued for"
+            )
+        case r.NeedsCards():
+            return _needs_cards(reason)
+    never: NoReturn = reason
+    raise AssertionError(never)
+
+
+def _needs_cards(reason: r.NeedsCards) -> str:
+    wanted = cards(reason.wanted)
+    if reason.memory:
+        each = " each" if reason.wanted > 1 else ""
+        wanted = f"{wanted} with {size(reason.memory)} free{each}"
+    limited = f"the run may hold {reason.limit} at once; " if reason.limit else ""
+    single = all(len(some.gpus) == 1 for some in reason.cards)
+    states = (", " if single else "; ").join(map(_cards_are, reason.cards))
+    return f"waits for {wanted}: {limited}{states}"
+
+
+def _cards_are(some: r.CardsAre) -> str:
+    verb, rest = _card_state(some.state)
+    if len(some.gpus) == 1:
+        return f"GPU {some.gpus[0]} {verb} {rest}"
+    return f"GPUs {ranges(some.gpus)} {_PLURALS[verb]} {rest}"
+
+
+def _card_state(state: r.CardNow) -> tuple[str, str]:
+    """Return the card's state as a verb and the rest."""
+    match state:
+        case r.CardBusy(jobs, least, most):
+            low, high = clock(least), clock(most)
+            spanned = high if low == high else f"{low} to {high}"
+            return "is", f"busy with {listing(jobs)} ({spanned})"
+        case r.CardIs(name):
+            return _CARD_IS[name]
+        case r.CardKept(job, worker):
+            return ("still has", f"the worker of {job}") if worker else ("is", f"kept for {job}")
+        case r.CardAway("aside", why):
+            return "was", f"set aside ({card_reason(why)})"
+        case r.CardAway("elsewhere", why):
+            return "is", f"held by {card_reason(why)}"
+        case r.CardAway(_, why):
+            return "is", f"in use: {card_reason(why)}"
+        case r.CardFree(memory):
+            return "has", f"{size(memory)} free"
+    never: NoReturn = state
+    raise AssertionError(never)
+
+
+# ── Cards and the run ───────────────────────────────────────────────────────────────────────────
+
+
+def card_reason(reason: r.CardReason | None) -> str:
+    """Return why a card is as it is; empty for no reason."""
+    match reason:
+        case None:
+            return ""
+        case c.Quoted(text):
+            return text
+        case c.Because(cause):
+            return _CAUSES[cause]
+        case r.LostByJobs(jobs):
+            return f"{len(jobs)} different jobs lost it ({listing(jobs)})"
+        case r.JobsFailedThere(jobs, cleared):
+            return (
+                f"{len(jobs)} different jobs failed there in a row,"
+                f" and {cleared} of them succeeded elsewhere ({listing(jobs)})"
+            )
+    never: NoReturn = reason
+    raise AssertionError(never)
+
+
+def run_reason(reason: r.RunReason | None) -> str:
+    """Return why a run was stopped, paused or failed; empty for no reason."""
+    match reason:
+        case None:
+            return ""
+        case r.FailedAlike(jobs, seconds, end):
+            return (
+                f"{jobs} jobs in a row failed within {span(seconds)}"
+                f" of their start, all in the same way: {attempt_end(end)}"
+            )
+        case r.TooManyFailed(job, None):
+            return f"--fail-fast after {job} failed"
+        case r.TooManyFailed(job, limit):
+            return f"--max-failures {limit} reached when {job} failed"
+        case r.SomeFailed(job, more):
+            return f"{job}{f' and {more} more' if more else ''} did not succeed"
+        case r.LeftWaiting(jobs):
+            return f"{jobs} waiting jobs were left as they are"
+        case r.RunOver(state):
+            return f"the run was {state}"
+    return cause(reason)
+
+
+def pause(reason: r.RunReason) -> str:
+    """Return why a run is paused, with what a person can do where it waits for one."""
+    if not isinstance(reason, r.FailedAlike):
+        return run_reason(reason)
+    return (
+        f"{run_reason(reason)}; go on from another terminal with what failed (gpulaunch retry) or"
+        " without (gpulaunch resume), or end the run (Ctrl-C)"
+    )
+
+
+def nothing_starts(reason: r.RunReason, paused: bool) -> str:
+    """Return why no job starts in a run that is paused, or ends."""
+    if paused:
+        return f"paused: {pause(reason)}"
+    by = "stopped by " if isinstance(reason, c.SignalCaught) else ""
+    return f"not started: {by}{run_reason(reason)}"
