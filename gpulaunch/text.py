@@ -19,6 +19,7 @@ MAX_SPAN = 100 * 365 * 86400.0
 MAX_SIZE = 1 << 60
 """Bytes, no longer a size that a card can have."""
 
+_ESCAPED = re.compile(r"\[([*?[])\]")
 _PLAIN = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPAN = re.compile(rf"(?:{SPAN}\s*)+")
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(min|ms|[smhdw])")
@@ -115,6 +116,11 @@ def listing(names: Iterable[str], shown: int = 3) -> str:
     text = ", ".join(all_names[:shown])
     more = len(all_names) - shown
     return f"{text} and {more:,} more" if more > 0 else text
+
+
+def unescaped(pattern: str) -> str:
+    """Return a glob pattern as people read it: what `glob.escape` did is undone."""
+    return _ESCAPED.sub(r"\1", pattern)
 
 
 def shortened(value: object) -> str:

@@ -27,7 +27,6 @@ from gpulaunch.core.model import (
     signal_of,
     status_of,
 )
-from gpulaunch.core.words import signal_name
 from gpulaunch.executor import transfer
 from gpulaunch.executor.channel import ITEM, READY, RESULT, UNREADY, ChannelMessage, WorkerChannel
 from gpulaunch.executor.errors import (
@@ -38,6 +37,7 @@ from gpulaunch.executor.errors import (
 )
 from gpulaunch.executor.future import GpuFuture
 from gpulaunch.executor.work import Claim, Work, WorkItem
+from gpulaunch.wording import signal_name
 
 TAIL = 4096
 """Bytes of a worker's standard error that are kept."""

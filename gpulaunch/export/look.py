@@ -10,10 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 from gpulaunch.core.model import Job
 from gpulaunch.core.template import Slot, Template, Text, slots
-from gpulaunch.core.words import cards, unescaped
 from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.plan import Plan
+from gpulaunch.text import unescaped
+from gpulaunch.wording import cards
 
 Target: TypeAlias = Literal["hyperqueue", "slurm", "shell"]
 RESOURCE = re.compile(r"[A-Za-z_][\w/-]*", re.ASCII)

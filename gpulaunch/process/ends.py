@@ -29,9 +29,9 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.words import unescaped
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
 from gpulaunch.shapes import coder_of
+from gpulaunch.text import unescaped
 
 NO_SPACE = "no_space"
 """The kind of an error, as `keeper.py` and `node.py` write it, where the disk is full."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, Started, StopAttempt
 from gpulaunch.core.model import (
     Cancelled,
@@ -101,9 +102,9 @@ def test_every_kind_of_failure_is_an_outcome(bench: Bench, job: Job, outcome: ty
 def test_a_stop_decides_the_kind_of_end(bench: Bench, reason: str, outcome: type) -> None:
     attempt = bench.launch(sh("exec sleep 100", grace=5))
     bench.expect(Started)
-    bench.engine.carry_out(StopAttempt(attempt, reason, "a test"))  # type: ignore[arg-type]
+    bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("a test")))  # type: ignore[arg-type]
     assert type(bench.expect(Ended).outcome) is outcome
-    bench.engine.carry_out(StopAttempt(attempt, reason, "again"))  # type: ignore[arg-type]
+    bench.engine.carry_out(StopAttempt(attempt, reason, Quoted("again")))  # type: ignore[arg-type]
 
 
 def test_what_a_job_leaves_behind_is_gone_at_its_end(bench: Bench) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from gpulaunch.core.model import FastaRecord, Job
 from gpulaunch.core.template import render
-from gpulaunch.core.words import unescaped
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, materialise
 from gpulaunch.jobfile import load_text
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.text import unescaped
 
 
 def jobs_of(text: str, base: Path) -> tuple[Job, ...]:

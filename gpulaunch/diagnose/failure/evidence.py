@@ -24,11 +24,12 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.core.words import signal_name
+from gpulaunch.wording import signal_name
 from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH, advice_for
 from gpulaunch.diagnose.failure.kernel import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
 from gpulaunch.text import size
+from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
     from gpulaunch.diagnose.failure.judge import FailureEvidence, Verdict
