@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 
+from gpulaunch import __version__
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.facts import (
     AttemptEnded,
@@ -28,7 +29,7 @@ from gpulaunch.journal import codec
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.lines import Damage, Fault, Foreign
-from gpulaunch.journal.read import DamagedJournalError, Follower, read, replay
+from gpulaunch.journal.read import DamagedJournalError, Follower, OtherFormatError, read, replay
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
 from tests.helpers import wait_until
@@ -52,6 +53,19 @@ HISTORY: list[Fact] = [
     JobSettled("b", "cancelled", Quoted("asked")),
     RunClosed("failed", Quoted("1 of 2 jobs did not succeed")),
 ]
+
+
+def test_a_journal_of_another_form_is_refused_with_one_line(rundir: RunDir) -> None:
+    old = json.loads(codec.encode(1, opened(version="0.0.1"), Instant(1.5, 1.5)))
+    del old["c"], old["format"]
+    raw = codec.to_json(old)
+    rundir.events.write_bytes(raw[:-1] + b',"c":"%08x"}\n' % crc32(raw))
+    with pytest.raises(OtherFormatError) as refused:
+        replay(rundir.events)
+    assert str(refused.value) == (
+        f"{rundir.events} was written by gpulaunch 0.0.1, in a form that gpulaunch"
+        f" {__version__} does not read: use that version for this run"
+    )
 
 
 def test_the_replayed_state_equals_the_live_one(rundir: RunDir) -> None:

@@ -1,0 +1,99 @@
+"""Every reason has words, and nothing that happens depends on them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gpulaunch import wording
+from gpulaunch.core.causes import Because, Cause, EndCause
+from gpulaunch.core.reasons import (
+    CardReason,
+    JobReason,
+    RunReason,
+    WaitReason,
+)
+from tests.cli.launcher import Launcher
+
+LIST = """\
+    jobs:
+      - name: fine
+        run: "true"
+      - name: bad
+        run: "echo RuntimeError: no such model >&2; exit 3"
+        retries: 1
+      - name: lost
+        run: "true"
+        needs: [bad]
+      - name: late
+        run: sleep 100
+        timeout: 0.2
+      - name: nowhere
+        run: no-such-program
+"""
+WORDLESS = """\
+import inspect, sys
+from gpulaunch import wording
+for name, function in inspect.getmembers(wording, inspect.isfunction):
+    if function.__module__ == "gpulaunch.wording":
+        setattr(wording, name, lambda *given: "x")
+from gpulaunch.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+def test_every_cause_has_words(cause: Cause) -> None:
+    assert wording.cause(Because(cause))
+
+
+@pytest.mark.parametrize(
+    ("union", "said"),
+    [
+        (JobReason, wording.job_reason),
+        (WaitReason, wording.job_reason),
+        (RunReason, wording.run_reason),
+        (RunReason, wording.pause),
+        (EndCause, wording.cause),
+        (CardReason, wording.card_reason),
+    ],
+)
+def test_every_reason_has_words(union: object, said: object) -> None:
+    for kind in get_args(union):
+
+        @given(st.from_type(kind))
+        def check(reason: object) -> None:
+            assume(not re.search("inf|nan", repr(reason)))  # no span is endless
+            text = said(reason)  # type: ignore[operator]
+            assert isinstance(text, str)
+            assert type(reason).__name__ not in text, "a value that was not worded"
+
+        check()
+
+
+def states(result_dir: Path) -> list[tuple[str, str, list[str]]]:
+    """Each fact's kind, with the job and the states in it, in an order that chance does not set."""
+    found = []
+    for line in (result_dir / "events.jsonl").read_text().splitlines():
+        fact = json.loads(line)
+        kinds = [fact[key]["kind"] for key in ("reason", "why", "outcome") if fact.get(key)]
+        found.append((fact.get("job", ""), fact["e"], [fact.get("state", ""), *kinds]))
+    return sorted(found)
+
+
+def test_a_run_without_words_comes_to_the_same_states_and_status(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", LIST)
+    wordless = Launcher(launcher.path, command=[sys.executable, "-c", WORDLESS])
+    argv = ("run", "jobs.yaml", "--simulate", "2", "--run-dir")
+    said, silent = launcher(*argv, "said"), wordless(*argv, "silent")
+    assert said.status == silent.status == 1
+    assert states(launcher.path / "said") == states(launcher.path / "silent")
+    assert "needs bad, which failed" in said.err
+    assert "needs bad" not in silent.err
