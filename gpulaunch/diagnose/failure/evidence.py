@@ -24,7 +24,6 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.wording import signal_name
 from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH, advice_for
 from gpulaunch.diagnose.failure.kernel import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
