@@ -59,6 +59,7 @@ def test_a_busy_card_is_named_and_taken_when_it_comes_free(
         # Before its first start a run is not `latest`; while it lives it is found all the same.
         run = wait_until(lambda: next((launcher.path / "gpulaunch-runs").glob("jobs-*"), None))
         wait_until(lambda: launcher.events(run=run))
+        wait_until(lambda: launcher.jobs(run))
         wait_until(lambda: "30" in launcher.jobs(run)["a"]["reason"])
         assert f"pid {os.getpid()}" in launcher.jobs(run)["a"]["reason"]
         assert "waiting" in launcher("status").out

@@ -290,8 +290,8 @@ def test_a_run_that_waits_is_told_when_the_holder_is_stopped_and_when_it_goes_on
         state = other.launcher.status(other.dir)
         said = [each["reason"] for kind in ("gpus", "jobs") for each in state[kind]]
         goes_on = f", stopped: kill -CONT {one.process.pid} goes on with it)"
-        assert len(said) == 3
-        return all(
+        # A run is opened before it has its job.
+        return len(said) == 3 and all(
             f"(pid {one.process.pid}, run " in words and (goes_on in words) == stopped
             for words in said
         )
