@@ -147,14 +147,14 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _other_option(option: str, context: click.Context) -> str:
-    from gpulaunch.cli.option_habits import before_a_command
+    from gpulaunch.cli.habits import instead_before_a_command
 
     if isinstance(context.command, click.Group):
-        return before_a_command(option)
+        return instead_before_a_command(option)
     return instead_of_option(option, context)
 
 
 def _instead_of(word: str) -> str:
-    from gpulaunch.cli.habits import instead_of
+    from gpulaunch.cli.habits import instead_of_command
 
-    return instead_of(word, list(COMMANDS))
+    return instead_of_command(word, list(COMMANDS))

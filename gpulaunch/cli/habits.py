@@ -1,70 +1,86 @@
-"""Words that people bring along from other tools, and what is meant by them here.
+"""Words and options that people bring along from other tools, and what is meant by them here.
 
-Read only for a word that is no command: nothing here may stand in the way of one.
+Read, with the list in `habits.txt`, only for what is no command and no option: nothing here may
+stand in the way of one. Where nothing is known of a word, a spelling that is very near is named, or
+nothing: a wrong guess costs more than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
-_STARTS = "gpulaunch run JOBS starts a list, gpulaunch exec -- CMD one command"
-_STOPS = "gpulaunch cancel JOB stops jobs, gpulaunch cancel --all the run; in its terminal, Ctrl-C"
-_LISTS = "gpulaunch status lists a run's jobs, gpulaunch ps the live runs"
-_AGAIN = (
-    "gpulaunch retry runs again what failed, gpulaunch resume all that has not succeeded,"
-    " gpulaunch run --new everything"
-)
-_PAUSES = (
-    "gpulaunch drain starts no more jobs and lets the running ones finish (--now interrupts them,"
-    " --off goes on)"
-)
-_UNPAUSES = "gpulaunch drain --off uses drained cards again, gpulaunch resume goes on with a run"
-_REMOVES = (
-    "a run is its directory under gpulaunch-runs, gone with rm -r once it has ended; a job of a"
-    " live run goes with gpulaunch cancel JOB"
-)
-_ADDS = "add jobs to the job file, and gpulaunch resume runs what is new in it"
-_CARDS = "gpulaunch gpus shows the cards, who uses them and who leases them"
-_READS = "gpulaunch logs shows a job's output, and follows it with -f"
-_WATCHES = "gpulaunch top shows a run on the whole screen, gpulaunch logs -f follows its output"
-_CHECKS = "gpulaunch check JOBS validates a job file and prints its plan"
-_ITEMS = "gpulaunch map CMD ::: ITEM ... runs one job an item"
+NEAR_COMMAND, NEAR_OPTION = 0.72, 0.8
+"""How alike (0 to 1) a spelling must be to be named."""
+ALL = "*"
 
-_MEANT = {
-    _STARTS: "start submit launch srun go up new spawn qsub batch sub train predict python"
-    " bash reserve lease lock",
-    _STOPS: "kill stop abort terminate interrupt scancel qdel quit end down killall del",
-    _LISTS: "list ls queue squeue qstat jobs runs show info history stat tasks",
-    _AGAIN: "rerun restart requeue redo again repeat continue",
-    _PAUSES: "pause suspend hold freeze",
-    _UNPAUSES: "unpause release unhold thaw undrain",
-    _REMOVES: "rm remove delete prune clean clear purge flush gc forget",
-    _ADDS: "add append enqueue push put",
-    _CARDS: "sinfo nvidia-smi smi cards devices nodes gpu workers free",
-    _READS: "log tail cat output stdout stderr less print",
-    _WATCHES: "watch attach follow monitor dashboard htop nvtop ui view",
-    _CHECKS: "validate lint plan dry-run dryrun verify test",
-    _ITEMS: "parallel xargs foreach each array sweep",
-    "gpulaunch run --engine slurm JOBS hands the list to Slurm": "sbatch slurm",
-    "gpulaunch init SCRIPT makes a job file of a shell script": "import convert translate create",
-    "gpulaunch wait returns when a run has ended, with its status": "join block sync",
-    "gpulaunch -h lists the commands, gpulaunch COMMAND -h explains one": "help man usage",
-    "gpulaunch --version": "version",
-    "there is none: gpulaunch run works without a daemon, and --detach leaves the terminal": (
-        "daemon server serve worker service"
-    ),
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """Return the list's sections, each with what is meant by words that stand together."""
+    phrases: dict[str, str] = {}
+    sections = {"phrases": phrases}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            words, _, text = line.partition(" : ")
+            section[words] = re.sub(r"@(\w+)", lambda name: phrases[name[1]], text)
+    return sections
+
+
+MEANT = _read(Path(__file__).with_name("habits.txt"))
+"""Options and what is meant by them, by the names of the commands that do not have them."""
+del MEANT["phrases"]
+HABITS: Mapping[str, str] = {
+    word: text for words, text in MEANT.pop("commands").items() for word in words.split()
 }
-NEAR = 0.72
-"""How alike (0 to 1) a spelling must be to be named: a wrong guess costs more than none."""
-HABITS: Mapping[str, str] = {word: text for text, words in _MEANT.items() for word in words.split()}
+"""What is meant by words that are no command."""
 
 
-def instead_of(word: str, commands: Sequence[str]) -> str:
+def instead_of_command(word: str, commands: Sequence[str]) -> str:
     """Return the end of a line about an unknown command: our name for it, or a near spelling."""
     if ours := HABITS.get(word.lower()):
         return f": {ours}"
     # In a short word, swapped letters lower the likeness much: rnu is run.
     turned = [command for command in commands if sorted(command) == sorted(word.lower())]
-    near = turned or get_close_matches(word, commands, 1, NEAR)
+    near = turned or get_close_matches(word, commands, 1, NEAR_COMMAND)
     return f"; did you mean {near[0]!r}?" if near else "; `gpulaunch -h` lists them"
+
+
+def instead_of_option(
+    option: str, command: str, known: Collection[str], fields: Collection[str]
+) -> str:
+    """Return the end of a line about an unknown option of `command`.
+
+    It names our option, a near spelling, or where the options are listed.
+
+    `known`: the options that it has; `fields`: those of a job, where it takes jobs.
+    """
+    word = option.lower() if option.startswith("--") else option
+    if ours := _ours(word, command):
+        return f": {ours}"
+    if not word.startswith("--"):
+        return f"; gpulaunch {command} -h lists its options"
+    if (field := word[2:].replace("-", "_")) in fields:
+        return f": {field}: is a field of a job, in the job file"
+    begun = [one for one in known if len(word) > 4 and one.startswith(word)]
+    near = begun if len(begun) == 1 else get_close_matches(word, known, 1, NEAR_OPTION)
+    return f"; did you mean {near[0]}?" if near else f"; gpulaunch {command} -h lists its options"
+
+
+def _ours(word: str, command: str) -> str:
+    for commands, meant in MEANT.items():
+        if commands == ALL or command in commands.split():
+            for words, ours in meant.items():
+                if word in words.split():
+                    return ours
+    return ""
+
+
+def instead_before_a_command(option: str) -> str:
+    """Return the end of a line about an option that stands where a command is expected."""
+    if option in ("-v", "-V"):
+        return ": gpulaunch --version"
+    return ": options stand behind a command, as in gpulaunch run jobs.yaml --gpus 2"

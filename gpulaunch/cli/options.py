@@ -113,12 +113,12 @@ def refuse_option_as_command(words: Sequence[str]) -> None:
 
 def instead_of_option(option: str, context: click.Context) -> str:
     """Return the end of a line about an unknown option of a command."""
-    from gpulaunch.cli.option_habits import instead_of
+    from gpulaunch.cli import habits
 
     command = context.command
     known = [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
     fields = _fields() if command.name in ("run", "map", "resume", "retry", "check") else ()
-    return instead_of(option, command.name or "", known, fields)
+    return habits.instead_of_option(option, command.name or "", known, fields)
 
 
 def _fields() -> Collection[str]:

@@ -8,8 +8,8 @@ from importlib import import_module
 import click
 import pytest
 
-from gpulaunch.cli import COMMANDS
-from gpulaunch.cli.option_habits import ALL, MEANT, before_a_command, instead_of
+from gpulaunch.cli import COMMANDS, habits
+from gpulaunch.cli.habits import ALL, MEANT, instead_before_a_command
 from gpulaunch.cli.options import instead_of_option
 from tests.cli.launcher import Launcher
 
@@ -80,7 +80,7 @@ def test_a_slip_of_the_fingers_is_known(command: str) -> None:
         if option.startswith("--") and len(option) > 6:
             slip = option[:-2] + option[-1] + option[-2]
             if slip != option:
-                said = instead_of(slip, command, options(command), ())
+                said = habits.instead_of_option(slip, command, options(command), ())
                 assert f"did you mean {option}" in said, slip
 
 
@@ -90,7 +90,7 @@ def test_the_beginning_of_one_option_alone_is_known() -> None:
 
 
 def test_every_text_names_options_that_there_are() -> None:
-    for commands, meant in MEANT:
+    for commands, meant in MEANT.items():
         for command in COMMANDS if commands == ALL else commands.split():
             own = options(command)
             for text in meant.values():
@@ -100,14 +100,14 @@ def test_every_text_names_options_that_there_are() -> None:
 
 
 def test_no_text_stands_for_an_option_that_all_its_commands_have() -> None:
-    for commands, meant in MEANT:
+    for commands, meant in MEANT.items():
         names = list(COMMANDS) if commands == ALL else commands.split()
         shared = set[str].intersection(*(options(name) for name in names))
         assert not shared & {word for words in meant for word in words.split()}
 
 
 def test_an_option_before_the_command_is_told_where_it_stands(launcher: Launcher) -> None:
-    assert "gpulaunch --version" in before_a_command("-V")
+    assert "gpulaunch --version" in instead_before_a_command("-V")
     result = launcher("--gpus", "2", "run", "jobs.yaml")
     assert result.status == 2
     assert "there is no option --gpus: options stand behind a command" in result.err

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpulaunch.cli import COMMANDS, cli
-from gpulaunch.cli.habits import HABITS, instead_of
+from gpulaunch.cli.habits import HABITS, instead_of_command
 from gpulaunch.journal.rundir import RunDir
 from tests.cli.launcher import COMMAND, Launcher
 from tests.helpers import wait_until
@@ -361,7 +361,7 @@ def test_a_word_of_another_tool_is_answered_with_ours(word: str, ours: str) -> N
 
 @pytest.mark.parametrize("word", ["close", "login", "timeit", "sweepstakes"])
 def test_of_a_word_that_is_near_to_no_command_nothing_is_guessed(word: str) -> None:
-    assert instead_of(word, list(COMMANDS)) == "; `gpulaunch -h` lists them"
+    assert instead_of_command(word, list(COMMANDS)) == "; `gpulaunch -h` lists them"
 
 
 def test_every_habit_leads_to_commands_that_there_are() -> None:
