@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import launchers, order, shown, startup
+from tests.benchmarks import launchers, order, shortcuts, shown, startup
 from tests.benchmarks.stamps import Stamps, build
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "memory_gb": 8, "kernel": "6.1", "python": "3.11"}
@@ -63,6 +63,11 @@ def test_gaps_are_from_an_end_to_the_start_that_took_its_slot() -> None:
 
 def test_start_up_is_measured() -> None:
     assert startup.measure(quick=True).keys() == {"python_ms", "version_ms", "exec_ms", "run_ms"}
+
+
+def test_small_savings_are_measured_beside_the_plain_way() -> None:
+    found = shortcuts.measure(quick=True) | {"machine": MACHINE}
+    assert "the plain way" in shown.table({"shortcuts": found})
 
 
 def test_the_table_goes_between_its_markers(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from typing import Any
 from tests.benchmarks import machine, shown
 
 RESULTS = Path(__file__).with_name("results.json")
-SECTIONS = ("overhead", "scale", "startup", "order", "preload", "worker", "executor", "igfold")
+SECTIONS = (
+    "overhead", "scale", "startup", "order", "shortcuts", "preload", "worker", "executor", "igfold",
+)  # fmt: skip
 
 
 def main() -> int:
