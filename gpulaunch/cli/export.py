@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from gpulaunch.export import ExportSelection, Note, Target
     from gpulaunch.jobfile import Plan
 
-NEXT = {
-    "hyperqueue": "hq job submit-file {}",
-    "slurm": "bash {}/submit.sh",
-    "shell": "bash {}",
-}
+NEXT = {"hyperqueue": "hq job submit-file {}", "slurm": "bash {}/submit.sh"}
 
 
 @click.command("export")
@@ -32,15 +28,14 @@ NEXT = {
     "target",
     required=True,
     type=click.Choice(list(NEXT)),
-    help="hyperqueue: its job file; slurm: sbatch scripts; shell: lines for a terminal per card.",
+    help="hyperqueue: its job file; slurm: sbatch scripts.",
 )
 @click.option(
     "-o", "--output", metavar="PATH", help="The file (-: standard output), or Slurm's directory."
 )
-@click.option("--gpus", type=click.IntRange(1, 64), help="shell: for how many cards (2).")
 @click.option("--force", is_flag=True, help="Write over what is there.")
-def command(jobs: Path, target: Target, output: str | None, gpus: int | None, force: bool) -> None:
-    """Write a job list as what HyperQueue, Slurm or a plain shell runs.
+def command(jobs: Path, target: Target, output: str | None, force: bool) -> None:
+    """Write a job list as what HyperQueue or Slurm runs.
 
     What that cannot do is named, line by line, here and in what is written.
 
@@ -50,13 +45,11 @@ def command(jobs: Path, target: Target, output: str | None, gpus: int | None, fo
     from gpulaunch.cli.output import say
     from gpulaunch.jobfile import load
 
-    if gpus is not None and target != "shell":
-        raise UsageError(f"--gpus goes with --to shell; {target} has cards of its own")
     if target == "slurm" and output in (None, "-"):
         raise UsageError("--to slurm writes a directory: name it with -o")
     plan = load(jobs, environ=os.environ)
-    chosen = _chosen(plan, jobs, target, output, gpus or 2)
-    files, more = _files(chosen, gpus or 2)
+    chosen = _chosen(plan, jobs, target, output)
+    files, more = _files(chosen)
     for note in (*chosen.notes, *more):
         say(str(note))
     if output in (None, "-"):
@@ -69,9 +62,7 @@ def command(jobs: Path, target: Target, output: str | None, gpus: int | None, fo
     say(f"wrote {output} ({what}); next: {NEXT[target].format(output)}")
 
 
-def _chosen(
-    plan: Plan, jobs: Path, target: Target, output: str | None, gpus: int
-) -> ExportSelection:
+def _chosen(plan: Plan, jobs: Path, target: Target, output: str | None) -> ExportSelection:
     from dataclasses import replace
 
     from gpulaunch.app.checks import runs_before
@@ -84,17 +75,16 @@ def _chosen(
         directory = Path(os.path.abspath(output))
     digests = {job.name: job.digest for job in plan.jobs}
     plan = replace(plan, jobs=expect(plan.jobs, durations_of(runs_before(jobs), digests)))
-    return choose(plan, target, str(directory), gpus)
+    return choose(plan, target, str(directory))
 
 
-def _files(chosen: ExportSelection, gpus: int) -> tuple[Mapping[str, str], tuple[Note, ...]]:
+def _files(chosen: ExportSelection) -> tuple[Mapping[str, str], tuple[Note, ...]]:
     """Return the texts by file name ("" for a single file), and notes on differences to a run."""
-    from gpulaunch.export import to_hyperqueue, to_shell, to_slurm
+    from gpulaunch.export import to_hyperqueue, to_slurm
 
     if chosen.target == "slurm":
         return to_slurm(chosen)
-    text = to_shell(chosen, gpus) if chosen.target == "shell" else to_hyperqueue(chosen)
-    return {"": text}, ()
+    return {"": to_hyperqueue(chosen)}, ()
 
 
 def _bytes(text: str) -> bytes:

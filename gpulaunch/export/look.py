@@ -14,9 +14,8 @@ from gpulaunch.errors import UsageError
 from gpulaunch.jobfile.mistakes import Mistakes
 from gpulaunch.jobfile.plan import Plan
 from gpulaunch.text import unescaped
-from gpulaunch.wording import cards
 
-Target: TypeAlias = Literal["hyperqueue", "slurm", "shell"]
+Target: TypeAlias = Literal["hyperqueue", "slurm"]
 RESOURCE = re.compile(r"[A-Za-z_][\w/-]*", re.ASCII)
 """What HyperQueue takes for a resource's name."""
 
@@ -67,13 +66,12 @@ def typed(plan: Plan, group: int) -> dict[str, Any]:
     return merged
 
 
-def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> ExportSelection:
+def choose(plan: Plan, target: Target, directory: str) -> ExportSelection:
     """The jobs that the target runs, in the file's order.
 
-    `gpus` is how many cards a shell script is for. Raises JobFileError where a job has no meaning
-    there, UsageError where none is left.
+    Raises JobFileError where a job has no meaning there, UsageError where none is left.
     """
-    _refuse(plan, target, gpus)
+    _refuse(plan, target)
     looking = _ExportScan(plan, target)
     left_out = looking.left_out()
     jobs = tuple(job for job in plan.jobs if job.name not in left_out)
@@ -95,27 +93,25 @@ def choose(plan: Plan, target: Target, directory: str, gpus: int = 0) -> ExportS
 # ── Mistakes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _refuse(plan: Plan, target: Target, gpus: int) -> None:
+def _refuse(plan: Plan, target: Target) -> None:
     mistakes = Mistakes(plan.source, plan.root)
     seen: set[tuple[int, str]] = set()
     for job in plan.jobs:
         if job.service is not None or job.worker is not None:
             continue
-        for name, reason in _mistakes(plan, job, target, gpus):
+        for name, reason in _mistakes(plan, job, target):
             if (job.group, name) not in seen:
                 seen.add((job.group, name))
                 mistakes.add(("jobs", job.group, name), f"{reason} (job {job.name})")
     mistakes.raise_if_any()
 
 
-def _mistakes(plan: Plan, job: Job, target: Target, gpus: int) -> Iterator[tuple[str, str]]:
+def _mistakes(plan: Plan, job: Job, target: Target) -> Iterator[tuple[str, str]]:
     for name, texts in texts_of(job).items():
         if any(slot.name == "gpu_uuid" for text in texts for slot in slots(text)):
             yield name, f"{{{{gpu_uuid}}}} is not known to {target}: use {{{{gpu_index}}}}"
         if target == "hyperqueue" and not all(_is_utf8(text) for text in texts):
             yield name, "not UTF-8: a TOML file cannot hold it"
-    if target == "shell" and job.demand.gpus > gpus:
-        yield "gpus", f"needs {cards(job.demand.gpus)}, the script is for {gpus} (--gpus)"
     for token, count in Counter(job.demand.uses).items():
         if count > plan.limits.get(token, count):
             yield "uses", f"needs {count} of {token}, its limit is {plan.limits[token]}"
@@ -207,9 +203,7 @@ def levels_of(jobs: tuple[Job, ...]) -> dict[str, int]:
 def _differences(job: Job, target: Target) -> Iterator[tuple[str, str]]:
     """(field, what is different) of one job."""
     yield from _everywhere(job)
-    if target == "shell":
-        yield from _in_shell(job)
-    elif target == "slurm":
+    if target == "slurm":
         yield from _in_slurm(job)
     else:
         yield from _in_hyperqueue(job)
@@ -236,17 +230,6 @@ def _everywhere(job: Job) -> Iterator[tuple[str, str]]:
         yield "outputs", "patterns are only checked to match a file"
     if any(not _is_own(text) for text in job.outputs):
         yield "outputs", "files that are older than the job count as its own"
-
-
-def _in_shell(job: Job) -> Iterator[tuple[str, str]]:
-    if job.demand.gpu_memory:
-        yield "gpu_memory", "the card's memory is not looked at"
-    if job.demand.gpus and job.demand.per_gpu > 1:
-        yield "per_gpu", "one job at a time on a card"
-    if job.demand.cpus is not None and job.demand.cpus > 1:
-        yield "cpus", "not reserved; OMP_NUM_THREADS and the like say so"
-    if job.priority:
-        yield "priority", "only the order within a terminal"
 
 
 def _in_slurm(job: Job) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""What `gpulaunch export` wrote for a shell or for Slurm, back as the jobs that it was made of.
+"""What `gpulaunch export` wrote for Slurm, back as the jobs that it was made of.
 
-    while begin NAME NEED ...; do #:            fold.tasks:  GPULAUNCH_JOB=fold-a item_path=...
-    CUDA_VISIBLE_DEVICES=0 fold a >>log         submit.sh:   id_x=$(submit --dependency=... x.sh)
+    fold.tasks:  GPULAUNCH_JOB=fold-a item_path=...
+    submit.sh:   id_x=$(submit --dependency=... x.sh)
 
 An entry for each job, under its own name: which pattern the names came from is in no export.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.starter.emit import escaped
 from gpulaunch.starter.entry import StarterEntry
 from gpulaunch.starter.loops import Untranslatable
-from gpulaunch.starter.mask import MASK, OWNED, cards
+from gpulaunch.starter.mask import OWNED
 from gpulaunch.starter.shell import Script, walk, words_of
 from gpulaunch.starter.unfold.pieces import Piece, inner
 from gpulaunch.starter.unfold.strings import Read
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MADE = "by `gpulaunch export`"
-_BEGIN = re.compile(r"while begin (.*); do #:")
-_AFTER = re.compile(r": after (.*) #:")
-_ENDED = re.compile(r"(.*?)\bended (.*); done #:")
-_DIRECTORY = re.compile(r"run=(.*) gpus=\d+ #:")
 _SUBMITTED = re.compile(
     r'(\w+)=\$\(submit (?:--dependency="([^"]*)" )?(?:--array=(\S+) )?(\S+)\.sh\)'
 )
@@ -57,17 +53,13 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r"}
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What a job's line is read with: paths that were known then, and values of variables."""
+    """What a job's line is read with: values of variables."""
 
-    paths: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, known: str) -> str:
         """A text of the script for a field in which placeholders work."""
-        out = escaped(known)
-        for path, placeholder in self.paths.items():
-            out = re.sub(rf"{re.escape(path)}(?![\w.-])", f"{{{{{placeholder}}}}}", out)
-        return _VARIABLE.sub(self._variable, out)
+        return _VARIABLE.sub(self._variable, escaped(known))
 
     def _variable(self, match: re.Match[str]) -> str:
         name = match.group(1)
@@ -98,64 +90,13 @@ def is_export(script: str) -> bool:
 
 def entries_of(script: str, read: Read) -> list[StarterEntry]:
     """The jobs of an export, in its order. Raises Untranslatable."""
-    found = list(_of_slurm(script, read) if "\nsubmit() {" in script else _of_shell(script))
+    found = list(_submitted(script, read))
     if not found:
         raise Untranslatable("an export without a job")
     return found
 
 
-# ── Shell ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _of_shell(script: str) -> Iterator[StarterEntry]:
-    lines = script.split("\n")
-    place = next((match for line in lines if (match := _DIRECTORY.fullmatch(line))), None)
-    directory = shlex.split(place.group(1))[0] if place else ""
-    base = next((_cd(line) for line in lines if line.startswith("cd -- ")), None)
-    names: list[str] = []
-    after: tuple[str, ...] = ()
-    line_of_job = ""
-    for line in lines:
-        if match := _AFTER.fullmatch(line):
-            after = tuple(_names(match.group(1)))
-        elif match := _BEGIN.fullmatch(line):
-            names = _names(match.group(1))
-        elif names and (match := _ENDED.fullmatch(line)):
-            given = _Given(_paths(directory, names[0]))
-            entry = _entry(names[0], line_of_job, given, base)
-            terms = dict(term.split("=", 1) for term in shlex.split(match.group(1)))
-            extra = _extra(terms, _outputs_of(match.group(2), given))
-            yield replace(entry, needs=tuple(names[1:]), after=after, extra=entry.extra + extra)
-            names, after = [], ()
-        elif names and not line.endswith(" #:"):
-            line_of_job = line
-        elif names and f"{directory}/inputs/{names[0]}" in line:
-            raise Untranslatable(_INPUTS)
-
-
-def _names(text: str) -> list[str]:
-    script = Script(f"x {text}")
-    command = script.root.children[0]
-    return [_Given().plain(_read(script, word)) for word in words_of(command)[1:]]
-
-
-def _cd(line: str) -> str:
-    return shlex.split(line.removesuffix(" || exit #:").removesuffix(" || exit"))[2]
-
-
-def _paths(directory: str, name: str) -> dict[str, str]:
-    return {
-        f"{directory}/out/{name}.1": "out",
-        f"{directory}/logs/{name}.1.log": "log",
-        directory: "run_dir",
-    }
-
-
-def _outputs_of(text: str, given: _Given) -> list[str]:
-    script = Script(f"x {text}")
-    words = words_of(script.root.children[0])[2:]
-    texts = [given.plain(_read(script, word)) for word in words]
-    return [text for text in texts if text != "-G"]
+# ── What was submitted ──────────────────────────────────────────────────────────────────────────
 
 
 def _extra(terms: Mapping[str, str], outputs: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -173,18 +114,9 @@ def _extra(terms: Mapping[str, str], outputs: Sequence[str]) -> tuple[tuple[str,
     return tuple(found)
 
 
-# ── Slurm ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    """`names` of the jobs by task, of those that were submitted in it."""
-
-    names: Mapping[int, str]
-
-
-def _of_slurm(script: str, read: Read) -> Iterator[StarterEntry]:
-    made: dict[str, _Submission] = {}
+def _submitted(script: str, read: Read) -> Iterator[StarterEntry]:
+    made: dict[str, Mapping[int, str]] = {}
+    """By the variable of a submission: the names of its jobs, by task."""
     for line in script.split("\n"):
         match = _SUBMITTED.fullmatch(line)
         if match is None:
@@ -195,10 +127,14 @@ def _of_slurm(script: str, read: Read) -> Iterator[StarterEntry]:
             raise Untranslatable(f"submits {unit}.sh, which cannot be read here")
         entries = dict(enumerate(_of_unit(unit, text, read)))
         chosen = sorted(_numbers(array)) if array else sorted(entries)
-        made[variable] = _Submission({task: entries[task].name for task in chosen})
+        made[variable] = {task: entries[task].name for task in chosen}
         for task in chosen:
             needs, after = _waited(waits or "", made, task)
             yield replace(entries[task], needs=needs, after=after)
+
+
+def _cd(line: str) -> str:
+    return shlex.split(line.removesuffix(" || exit"))[2]
 
 
 def _numbers(array: str) -> Iterator[int]:
@@ -208,7 +144,7 @@ def _numbers(array: str) -> Iterator[int]:
 
 
 def _waited(
-    waits: str, made: Mapping[str, _Submission], task: int
+    waits: str, made: Mapping[str, Mapping[int, str]], task: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     needs: list[str] = []
     after: list[str] = []
@@ -218,7 +154,7 @@ def _waited(
             match = re.fullmatch(r"\$\{?(\w+)\}(?:_(\d+))?|\$(\w+)", job)
             if match is None:
                 continue
-            names = made[match.group(1) or match.group(3)].names
+            names = made[match.group(1) or match.group(3)]
             chosen = [int(match.group(2))] if match.group(2) else list(names)
             chosen = [task] if kind == "aftercorr" else chosen
             (after if kind == "afterany" else needs).extend(names[one] for one in chosen)
@@ -301,8 +237,6 @@ def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntr
     command = commands[-1]
     cwd = _cd(script.text(commands[0])) if script.text(commands[0])[:6] == "cd -- " else base
     assigned = _assigned(script, command)
-    mask = re.search(rf"{MASK}=(\S*)", line)
-    gpus = cards(mask.group(1))[0] if mask else 1
     texts = {
         key: given.plain(_read(script, value))
         for key, value in assigned.items()
@@ -326,7 +260,6 @@ def _entry(name: str, line: str, given: _Given, base: str | None) -> StarterEntr
     return StarterEntry(
         name=escaped(name),
         run=given.text(run.rstrip("\n")),
-        gpus=gpus,
         cwd=None if cwd is None else escaped(posixpath.normpath(cwd)),
         env=texts,
         venv=interpreter["venv"],

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.cli.launcher import Launcher
 
-TARGETS = ["hyperqueue", "slurm", "shell"]
+TARGETS = ["hyperqueue", "slurm"]
 
 
-@pytest.mark.parametrize("target", ["hyperqueue", "shell"])
-def test_a_single_file_goes_to_standard_output_unless_named(
-    launcher: Launcher, target: str
-) -> None:
+def test_a_single_file_goes_to_standard_output_unless_named(launcher: Launcher) -> None:
     launcher.file("jobs.yaml", "jobs: [{run: echo hello}]")
-    printed = launcher("export", "jobs.yaml", "--to", target)
+    printed = launcher("export", "jobs.yaml", "--to", "hyperqueue")
     assert (printed.status, printed.err) == (0, "")
-    assert launcher("export", "jobs.yaml", "--to", target, "-o", "-").out == printed.out
-    written = launcher("export", "jobs.yaml", "--to", target, "-o", "there")
+    assert launcher("export", "jobs.yaml", "--to", "hyperqueue", "-o", "-").out == printed.out
+    written = launcher("export", "jobs.yaml", "--to", "hyperqueue", "-o", "there")
     assert "wrote there (a job); next: " in written.err
     assert (written.status, written.out) == (0, "")
     assert (launcher.path / "there").read_text() == printed.out
@@ -89,7 +88,7 @@ def test_what_a_target_cannot_do_is_named_in_a_line_each_and_in_what_is_written(
             said = [one for one in lines if f": {field}: {words}" in one]
             assert len(said) == 1, f"{field} in {lines}"
             assert said[0].startswith(f"jobs.yaml:{place}:")
-        assert target == "shell" or any("jobs[4].uses: server: " in line for line in lines)
+        assert any("jobs[4].uses: server: " in line for line in lines)
         at = launcher.path / f"to-{target}"
         written = (at / "submit.sh" if target == "slurm" else at).read_text()
         assert all(f"#   {line}" in written for line in lines)
@@ -113,9 +112,22 @@ def test_every_mistake_is_said_at_once_with_its_place(launcher: Launcher, target
     assert "jobs.yaml:4:20: jobs[0].run: {{gpu_uuid}} is not known" in done.err
     assert "jobs[1].env: " in done.err
     assert "jobs[2].uses: needs 2 of server, its limit is 1" in done.err
-    needs = "jobs[1].gpus: needs 4 cards, the script is for 2 (--gpus)"
-    assert (needs in done.err) == (target == "shell")
     assert not (launcher.path / "there").exists()
+
+
+def test_a_file_whose_name_is_not_utf8_is_refused_for_toml(launcher: Launcher) -> None:
+    (launcher.path / os.fsdecode(b"\xff a.txt")).write_text("inside")
+    launcher.file("jobs.yaml", 'jobs: [{name: a, foreach: "*.txt", run: "cat {{path}}"}]')
+    toml = launcher("export", "jobs.yaml", "--to", "hyperqueue")
+    assert (toml.status, toml.out) == (2, "")
+    assert "not UTF-8" in toml.err
+
+
+def test_what_is_only_half_checked_of_outputs_is_named(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'true', outputs: ['{{out}}/*', old]}]")
+    said = launcher("export", "jobs.yaml", "--to", "hyperqueue", "-o", "jobs.toml").err
+    assert "jobs[0].outputs: patterns are only checked to match a file" in said
+    assert "jobs[0].outputs: files that are older than the job count as its own" in said
 
 
 def test_bad_calls_are_one_clear_line(launcher: Launcher) -> None:
@@ -123,18 +135,17 @@ def test_bad_calls_are_one_clear_line(launcher: Launcher) -> None:
     for argv, words in (
         (("--to", "slurm"), "--to slurm writes a directory: name it with -o"),
         (("--to", "slurm", "-o", "-"), "--to slurm writes a directory"),
-        (("--to", "hyperqueue", "--gpus", "2"), "--gpus goes with --to shell"),
         (("--to", "make"), "'make' is not one of"),
-        ((), "gpulaunch: Missing option '--to'. Choose from: hyperqueue, slurm, shell (see:"),
-        (("--to", "shell"), "no job of it can be exported to shell"),
+        ((), "gpulaunch: Missing option '--to'. Choose from: hyperqueue, slurm (see:"),
+        (("--to", "hyperqueue"), "no job of it can be exported to hyperqueue"),
     ):
         done = launcher("export", "jobs.yaml", *argv)
         assert done.status == 2
         assert words in done.err
-        assert done.err.count("\n") == 1 or argv == ("--to", "shell")  # what it cannot do, too
+        assert done.err.count("\n") == 1 or argv == ("--to", "hyperqueue")  # what it cannot do, too
         assert done.out == ""
     launcher.file("jobs.yaml", "jobs: [{run: a}]")
-    done = launcher("export", "jobs.yaml", "--to", "shell", "-o", "no/such/place")
+    done = launcher("export", "jobs.yaml", "--to", "hyperqueue", "-o", "no/such/place")
     assert (done.status, done.err) == (
         2,
         "gpulaunch: no/such/place cannot be written: No such file or directory\n",

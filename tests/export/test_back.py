@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Job
-from gpulaunch.export import Target, choose, to_shell, to_slurm
+from gpulaunch.export import choose, to_slurm
 from gpulaunch.jobfile import load, load_text
 from gpulaunch.starter import translate
 from tests.cli.launcher import Launcher
@@ -16,16 +16,11 @@ from tests.export.helpers import as_run, hostile
 
 __all__ = ["beside_inputs"]  # a fixture
 
-TARGETS: list[Target] = ["shell", "slurm"]
 
-
-def read_back(launcher: Launcher, target: Target) -> Path:
-    exported = launcher("export", "jobs.yaml", "--to", target, "-o", "exported")
+def read_back(launcher: Launcher) -> Path:
+    exported = launcher("export", "jobs.yaml", "--to", "slurm", "-o", "exported")
     assert exported.status == 0, exported.err
-    script = launcher.path / "exported"
-    made = launcher(
-        "init", script / "submit.sh" if target == "slurm" else script, "-o", "back.yaml"
-    )
+    made = launcher("init", launcher.path / "exported" / "submit.sh", "-o", "back.yaml")
     assert made.status == 0, made.err
     return launcher.path / "back.yaml"
 
@@ -34,10 +29,7 @@ def jobs_of(path: Path) -> dict[str, Job]:
     return {job.name: job for job in load(path, environ={}).jobs}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_names_order_cards_and_terms_are_those_of_the_job_file(
-    launcher: Launcher, target: Target
-) -> None:
+def test_names_order_cards_and_terms_are_those_of_the_job_file(launcher: Launcher) -> None:
     launcher.file("in/a.fasta", "")
     launcher.file("in/b c.fasta", "")
     launcher.file(
@@ -55,7 +47,7 @@ def test_names_order_cards_and_terms_are_those_of_the_job_file(
           - {name: table, gpus: 0, after: ["score *", wide], run: table, cwd: in, env: {A: "x y"}}
         """,
     )
-    old, new = jobs_of(launcher.path / "jobs.yaml"), jobs_of(read_back(launcher, target))
+    old, new = jobs_of(launcher.path / "jobs.yaml"), jobs_of(read_back(launcher))
     assert sorted(new) == sorted(old)
     for name, job in old.items():
         back = new[name]
@@ -68,26 +60,20 @@ def test_names_order_cards_and_terms_are_those_of_the_job_file(
     assert new["table"].env["A"] == "x y"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_hostile_names_and_values_come_back_as_they_were(
-    launcher: Launcher, target: Target
-) -> None:
+def test_hostile_names_and_values_come_back_as_they_were(launcher: Launcher) -> None:
     jobs = hostile(launcher)
-    back = read_back(launcher, target)
+    back = read_back(launcher)
     assert as_run(launcher, back) == as_run(launcher, jobs)
 
 
-@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_comes_back_under_its_names(
-    recipe: Path, target: Target, beside_inputs: Path
-) -> None:
+def test_a_recipe_comes_back_under_its_names(recipe: Path, beside_inputs: Path) -> None:
     plan = load(copied(recipe, beside_inputs), environ={})
     if recipe.stem == "privategpt":
         pytest.skip("has a service, which no export takes")
-    chosen = choose(plan, target, "/there", 2)
-    files, _ = ({"": to_shell(chosen, 2)}, ()) if target == "shell" else to_slurm(chosen)
-    made = translate(files["" if target == "shell" else "submit.sh"], "x", files.get)
+    chosen = choose(plan, "slurm", "/there")
+    files, _ = to_slurm(chosen)
+    made = translate(files["submit.sh"], "x", files.get)
     if any(job.fasta or job.batch for job in plan.jobs):
         assert made.yaml_text == ""
         assert "keep the job file" in made.untranslated[0].why

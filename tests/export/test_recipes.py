@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.errors import UsageError
-from gpulaunch.export import Target, choose, to_hyperqueue, to_shell, to_slurm
+from gpulaunch.export import Target, choose, to_hyperqueue, to_slurm
 from gpulaunch.jobfile import load, load_text
 from tests.examples.test_configs import RECIPES, beside_inputs, copied
 
@@ -19,20 +19,20 @@ def reads(text: str) -> None:
     subprocess.run(["bash", "-n"], input=text.encode(), check=True, timeout=60)
 
 
-@pytest.mark.parametrize("target", ["hyperqueue", "slurm", "shell"])
+@pytest.mark.parametrize("target", ["hyperqueue", "slurm"])
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_can_be_exported(recipe: Path, target: Target, beside_inputs: Path) -> None:
     plan = load(copied(recipe, beside_inputs), environ={})
     if recipe.stem == "privategpt":
         with pytest.raises(UsageError, match="left out: it needs privategpt"):
-            choose(plan, target, "/there", 2)
+            choose(plan, target, "/there")
         return
-    chosen = choose(plan, target, "/there", 2)
+    chosen = choose(plan, target, "/there")
     assert chosen.jobs == plan.jobs
     if target == "hyperqueue":
         assert to_hyperqueue(chosen).count("[[task]]") == len(plan.jobs)
         return
-    files, _ = ({"": to_shell(chosen, 2)}, ()) if target == "shell" else to_slurm(chosen)
+    files, _ = to_slurm(chosen)
     for name, text in files.items():
         if not name.endswith(".tasks"):
             reads(text)
@@ -55,4 +55,3 @@ jobs:
     assert '"aftercorr:$id_a" b.sh' in files["submit.sh"]
     assert [note.text.partition(":")[0] for note in notes] == ["an array of 5,000"] * 2
     assert to_hyperqueue(choose(plan, "hyperqueue", "/there")).count("[[task]]") == 10_000
-    assert to_shell(choose(plan, "shell", "/there", 4), 4).count("while begin") == 10_000
