@@ -27,10 +27,10 @@ from gpulaunch.control.protocol import (
 )
 from gpulaunch.core.model import RunState
 from gpulaunch.core.reasons import WaitReason
+from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.names import RUN_ID, listening, user_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
-from gpulaunch.peers import peer
 from gpulaunch.shapes import Coder, coder_of
 
 _ASKED_AT_ONCE = 32

@@ -24,11 +24,11 @@ from gpulaunch.control.protocol import (
     decode_request,
     not_admitted,
 )
+from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.names import NameHeldError, bind_name
 from gpulaunch.journal.codec import to_json
 from gpulaunch.journal.liveness import control_name
 from gpulaunch.loop import Loop
-from gpulaunch.peers import peer
 
 CONNECTIONS = 256
 """Clients of a run at once."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.model import Gpu, Job, address_variable
 from gpulaunch.diagnose import explain
+from gpulaunch.farside.wire import own_environment
 from gpulaunch.gpus.visible import Style, visible
 
 if TYPE_CHECKING:
@@ -248,7 +248,6 @@ def placeholders(place: AttemptPlace, log: str, inputs: Mapping[str, str]) -> di
 def as_given(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what Python itself adds to it in a C locale (PEP 538)."""
     given = dict(environ)
-    with suppress(OSError), open("/proc/self/environ", "rb") as file:
-        if not any(entry.startswith(b"LC_CTYPE=") for entry in file.read().split(b"\0")):
-            given.pop("LC_CTYPE", None)
+    if b"LC_CTYPE" not in own_environment():
+        given.pop("LC_CTYPE", None)
     return given

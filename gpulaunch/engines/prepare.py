@@ -29,10 +29,10 @@ from gpulaunch.engines.environment import (
     shims,
 )
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.client import PROGRAM, command
 from gpulaunch.jobfile.fasta import digest_of
 from gpulaunch.jobfile.paths import read_env_file
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.client import SERVE
 from gpulaunch.process.command import Command, Task
 
 
@@ -124,14 +124,14 @@ def argv_of(job: Job, values: Mapping[str, str]) -> tuple[str, ...]:
 def _worker(job: Job, changes: Delta, base: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line of a worker's process.
 
-    A function runs in the job's Python; a program is started by `serve.py lines` in this Python.
+    A function runs in the job's Python; a program is started by `serve lines` in this Python.
     """
     assert job.worker is not None
     if job.worker.run:
-        return (sys.executable, "-I", "-S", str(SERVE), "lines", *job.worker.run)
+        return (*command(sys.executable, "serve"), "lines", *job.worker.run)
     path = changes.set.get("PATH") or base.get("PATH", os.defpath)
     python = "python" if shutil.which("python", path=path) else "python3"
-    return (python, str(SERVE), "call", job.worker.function, job.worker.load)
+    return (python, PROGRAM, "serve", "call", job.worker.function, job.worker.load)
 
 
 def _task(job: Job, values: Mapping[str, str], changes: Delta) -> Task | None:

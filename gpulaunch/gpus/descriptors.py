@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from gpulaunch.farside.wire import peer
 from gpulaunch.gpus.names import BACKLOG, PREFIX, connect_name
-from gpulaunch.peers import peer
 
 
 def listening_socket(fd: int, name: str) -> socket.socket:

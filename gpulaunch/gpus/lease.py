@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
+from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.descriptors import listening_socket, timer
 from gpulaunch.gpus.lockfile import UnfitLockError
@@ -45,7 +46,6 @@ from gpulaunch.gpus.names import (
     is_stopped,
     listening,
 )
-from gpulaunch.peers import peer, receive
 
 __all__ = [
     "Holder",
@@ -366,7 +366,7 @@ class Waiter:
         if self._link is None:
             return "perhaps"
         try:
-            said, fds = receive(self._link)
+            said, fds = receive(self._link, 1, 4)
         except BlockingIOError:
             return "still"
         except OSError:

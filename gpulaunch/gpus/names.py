@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.peers import peer
+from gpulaunch.farside.wire import peer
 
 PREFIX = "gpulaunch/1/"
 BACKLOG = 4096

@@ -15,13 +15,13 @@ from pathlib import Path
 from gpulaunch.core.facts import Fact, RunClosed, RunOpened
 from gpulaunch.core.model import RunState
 from gpulaunch.errors import UsageError
+from gpulaunch.farside.wire import peer
 from gpulaunch.files import regular
 from gpulaunch.journal import codec
 from gpulaunch.journal.append import require_unwritten
 from gpulaunch.journal.manifest import boot_id, hostname
 from gpulaunch.journal.read import read, replay
 from gpulaunch.journal.rundir import RunDir, new_run_id
-from gpulaunch.peers import peer
 from gpulaunch.shapes import UnknownKindError
 
 _TAIL_BYTES = 1 << 16

@@ -7,7 +7,7 @@
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
-        slurm/{cached.py,node.py,keeper.py,batch.sh,held}  slurm/compiled/
+        slurm/{farside.zip,batch.sh,held}
         slurm/batches/BATCH.json  slurm/said/
         slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
 
@@ -171,6 +171,11 @@ class RunDir:
     def slurm(self) -> Path:
         """The files by which the launcher and a cluster's nodes exchange data."""
         return self.path / "slurm"
+
+    @property
+    def node_program(self) -> Path:
+        """What a node runs: `farside/node` and the keepers, in one file."""
+        return self.slurm / "farside.zip"
 
     @property
     def batch_script(self) -> Path:

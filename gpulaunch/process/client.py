@@ -6,33 +6,23 @@ It owns the spawner's process and each pair's socket. It never waits for a job, 
 
 from __future__ import annotations
 
-import array
 import contextlib
-import fcntl
-import json
 import os
 import select
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from gpulaunch.core.events import StopReason
 from gpulaunch.core.model import Instant, Outcome
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.peers import receive
+from gpulaunch.farside.client import PairLink, new_pair, spawn
+from gpulaunch.farside.wire import coded, coded_all, coded_dict, memory_file, own_environment
 from gpulaunch.process.command import Command, Main, Task
 from gpulaunch.process.ends import End, end_from, read_end
-
-KEEPER = Path(__file__).with_name("keeper.py")
-SERVE = Path(__file__).with_name("serve.py")
-"""A worker's own side: the program of a command with a task."""
-
-_MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
 
 
 class SpawnerGoneError(GpulaunchError):
@@ -127,29 +117,15 @@ class Spawner:
     def __init__(
         self, python: str = sys.executable, environ: Mapping[str, str] | None = None
     ) -> None:
-        self._said: IO[bytes] = _memory_file("keepers")
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            # If our own standard streams are closed, the socket has the number of one of them.
-            control = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        self._said: IO[bytes] = memory_file("keepers")
+        base = own_environment() if environ is None else environ
         try:
-            self._process = subprocess.Popen(
-                [python, "-I", "-S", str(KEEPER), str(control)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                env=_inherited() if environ is None else environ,
-                pass_fds=[control],
-                start_new_session=True,
-            )
+            self._process, self._socket = spawn(python, "keeper", base, stderr=self._said)
         except OSError as problem:
-            self._socket.close()
             self._said.close()
             raise GpulaunchError(
                 f"expected a Python to run keepers with, found {python}: {problem.strerror}"
             ) from problem
-        finally:
-            os.close(control)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable only when the spawner is gone."""
@@ -178,25 +154,12 @@ class Spawner:
 
         Raises SpawnerGoneError. A pair that could not be forked reports Gone.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
-        passed += [] if link is None else [link]
-        message = {
-            "alive": alive is not None,
-            "fds": len(passed),
-            "link": link is not None,
-            "gives_back": gives_back,
-        }
-        with theirs:
-            try:
-                _send(self._socket, message, passed)
-            except OSError as problem:
-                ours.close()
-                raise SpawnerGoneError(
-                    f"the process that forks keepers (pid {self.pid}) is gone: {self.said()}"
-                ) from problem
-        return Pair(ours)
+        try:
+            return Pair(new_pair(self._socket, leases, alive, link, gives_back))
+        except OSError as problem:
+            raise SpawnerGoneError(
+                f"the process that forks keepers (pid {self.pid}) is gone: {self.said()}"
+            ) from problem
 
     def close(self) -> None:
         """Close the socket, and wait a second at most; the spawner exits once its pairs have."""
@@ -230,10 +193,9 @@ class Pair:
     """One pair of keepers with one set of leases; attempts run on it one after the other."""
 
     def __init__(self, ours: socket.socket) -> None:
-        self._socket = ours
+        self._link = PairLink(ours)
         self._attempt: str | None = None
         self._end_file = ""
-        self._gone = False
 
     @property
     def attempt(self) -> str | None:
@@ -241,17 +203,14 @@ class Pair:
         return self._attempt
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        return self._link.socket.fileno()
 
     def launch(self, command: Command) -> None:
         """Start the attempt; reported by ProgramStarted, then AttemptOver or Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here, {command.attempt} cannot")
         self._attempt, self._end_file = command.attempt, command.end
-        with _memory_file("launch") as file:
-            file.write(json.dumps(for_the_child(command)).encode())
-            file.flush()
-            self._tell(for_the_keeper(command), [file.fileno()])
+        self._link.launch(for_the_keeper(command), for_the_child(command))
 
     def stop(self, reason: StopReason, now: bool = False, by: str = "") -> None:
         """Stop the attempt, if one runs: TERM, the command's grace, KILL; `now`: KILL at once.
@@ -259,45 +218,35 @@ class Pair:
         The first reason decides the outcome's kind, unless the main process has ended by itself.
         """
         if self._attempt is not None:
-            message = {"do": "stop", "attempt": self._attempt, "reason": reason, "by": by}
-            self._tell({**message, "now": now})
+            self._link.stop(self._attempt, reason, by, now)
 
     def retire(self, now: bool = False) -> None:
         """End the idle worker: close its input, TERM, KILL; reported by WorkerReaped."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: its worker cannot retire")
-        self._tell({"do": "retire", "now": now})
+        self._link.tell({"do": "retire", "now": now})
 
     def lend(self) -> None:
         """Ask for copies of the pair's leases; reported by Lent, or by PairLeft or Gone."""
-        self._tell({"do": "lend"})
+        self._link.tell({"do": "lend"})
 
     def end(self) -> None:
         """End an idle pair, which gives its leases back; reported by Gone."""
         if self._attempt is not None:
             raise RuntimeError(f"{self._attempt} runs here: it cannot be ended as idle")
-        self._tell({"do": "end"})
+        self._link.tell({"do": "end"})
 
     def on_readable(self) -> list[Report]:
         """Return the reports that have come, without waiting. Gone is the last, and comes once."""
         return [
-            report for message, fds in self._messages() for report in self._reports(message, fds)
+            report
+            for message, fds in self._link.messages()
+            for report in self._reports(message, fds)
         ]
 
     def close(self) -> None:
         """Close the socket. Keepers take that for the supervisor's death and stop the attempt."""
-        self._socket.close()
-
-    def _messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
-        while not self._gone:
-            try:
-                data, fds = receive(self._socket, 65536, _MAX_DESCRIPTORS)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:
-                continue  # the pair left a message of ours unread; its last ones still come
-            self._gone = not data
-            yield (json.loads(data) if data else None), fds
+        self._link.socket.close()
 
     def _reports(self, message: dict[str, Any] | None, fds: Sequence[int]) -> Iterator[Report]:
         if message is None:
@@ -343,23 +292,13 @@ class Pair:
         attempt, self._attempt = self._attempt, None
         yield Gone(attempt)
 
-    def _tell(self, message: dict[str, object], fds: Sequence[int] = ()) -> None:
-        # A pair that is gone shows by its end of file; a full queue holds a stop already.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
-            _send(self._socket, message, fds)
-
-
-def _send(to: socket.socket, message: Mapping[str, object], fds: Sequence[int]) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    to.sendmsg([json.dumps(message).encode()], rights, socket.MSG_NOSIGNAL)
-
 
 def for_the_keeper(command: Command) -> dict[str, object]:
     """Return the keeper's part of a command; short, however long the command is."""
     return {
         "do": "launch",
         "attempt": command.attempt,
-        "end": code(command.end),
+        "end": coded(command.end),
         "outputs": bool(command.outputs),
         "timeout": command.timeout,
         "idle_timeout": command.idle_timeout,
@@ -373,20 +312,20 @@ def for_the_child(command: Command) -> dict[str, object]:
     """Return the rest of a command, which the process reads that becomes the job."""
     return {
         "attempt": command.attempt,
-        "argv": _coded(command.argv),
-        "env_set": {code(name): code(value) for name, value in command.env_set.items()},
-        "env_unset": _coded(command.env_unset),
-        "cwd": code(command.cwd),
-        "log": code(command.log),
-        "outputs": _coded(command.outputs),
-        "hidden": None if command.hidden is None else _coded(command.hidden),
+        "argv": coded_all(command.argv),
+        "env_set": coded_dict(command.env_set),
+        "env_unset": coded_all(command.env_unset),
+        "cwd": coded(command.cwd),
+        "log": coded(command.log),
+        "outputs": coded_all(command.outputs),
+        "hidden": None if command.hidden is None else coded_all(command.hidden),
         "worker": None if command.task is None else _task(command, command.task),
         "main": None if command.main is None else _main(command.main),
     }
 
 
 def _task(command: Command, task: Task) -> dict[str, object]:
-    """Return a worker's item as `serve.py` reads it, which decodes names of files as we do."""
+    """Return a worker's item as `farside/serve` reads it, which decodes names of files as we do."""
     return {
         "key": task.key,
         "values": dict(task.values),
@@ -401,39 +340,11 @@ def _task(command: Command, task: Task) -> dict[str, object]:
 
 def _main(main: Main) -> dict[str, object]:
     return {
-        "argv": _coded(main.argv),
-        "args": _coded(main.args),
-        "name": code(main.name),
-        "env": {code(name): code(value) for name, value in main.env.items()},
+        "argv": coded_all(main.argv),
+        "args": coded_all(main.args),
+        "name": coded(main.name),
+        "env": coded_dict(main.env),
     }
-
-
-def code(text: str) -> str:
-    """Return the text's bytes for the kernel, a character each, so that any name survives JSON."""
-    return text if text.isascii() else os.fsencode(text).decode("latin-1")
-
-
-def _coded(texts: Sequence[str]) -> list[str]:
-    return [code(text) for text in texts]
-
-
-def _inherited() -> dict[str, str]:
-    """Return our environment without what the interpreter added in a C locale (PEP 538)."""
-    environment = dict(os.environ)
-    try:
-        given = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return environment
-    if not any(entry.startswith(b"LC_CTYPE=") for entry in given):
-        environment.pop("LC_CTYPE", None)
-    return environment
-
-
-def _memory_file(name: str) -> IO[bytes]:
-    """Open a file without a name that is never on a disk."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create(f"gpulaunch-{name}"), "w+b")
-    return tempfile.TemporaryFile(dir="/dev/shm")  # built for an old glibc
 
 
 def _wait_readable(what: socket.socket, seconds: float) -> None:

@@ -14,7 +14,7 @@ class Task:
     """An item for a worker.
 
     A worker that stayed after an item of the same `key` takes it; else the command's program is
-    started, which is a worker's own side (`serve.py`).
+    started, which is a worker's own side (`farside/serve`).
 
     `env` and `values` differ from item to item: its variables, and the item itself. The worker is
     replaced after `items` items, or when it holds more than `memory` bytes. `load_timeout`: seconds

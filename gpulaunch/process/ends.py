@@ -1,13 +1,10 @@
-"""Reads the record of an attempt's end, which `keeper.py` alone writes.
-
-    <crc32, 8 hex digits> <one JSON object>\\n<NULs up to the size allocated at launch>
+"""Reads the record of an attempt's end, which keepers write (and a node where there were none).
 
 The file's blocks are allocated before the job starts, so that a full disk cannot lose an end.
 """
 
 from __future__ import annotations
 
-import binascii
 import json
 import os
 import signal
@@ -29,13 +26,10 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.farside.wire import NO_SPACE, line_of_end
 from gpulaunch.process.checked import count, instant, record_bytes, record_of, seconds, text
 from gpulaunch.shapes import coder_of
 from gpulaunch.text import unescaped
-
-NO_SPACE = "no_space"
-"""The kind of an error, as `keeper.py` and `node.py` write it, where the disk is full."""
-
 
 _CAUSES = coder_of(EndCause)
 
@@ -78,12 +72,9 @@ def read_end(path: str | os.PathLike[str]) -> End | None:
 
     Raises FileNotFoundError and other OSErrors of the file itself.
     """
-    line, newline, _ = record_bytes(path).partition(b"\n")
-    checksum, _, record = line.partition(b" ")
-    if not newline or checksum != b"%08x" % binascii.crc32(record):
-        return None
+    line = line_of_end(record_bytes(path))
     try:
-        return end_from(record_of(record))
+        return None if line is None else end_from(record_of(line))
     except (ValueError, LookupError):  # not the keeper's: a job may have written the file
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from gpulaunch.process.client import KEEPER
+from gpulaunch.farside.client import command
 
 ISOLATION_CHECK_TIMEOUT = 20.0
 """Seconds that the trial may take."""
@@ -19,7 +19,7 @@ def why_no_isolation(python: str = sys.executable) -> str | None:
     """Return what forbids strict isolation to this process's jobs, in one line; else None."""
     try:
         tried = subprocess.run(
-            [python, "-I", "-S", str(KEEPER), "try-isolation"],
+            command(python, "keeper", "try-isolation"),
             timeout=ISOLATION_CHECK_TIMEOUT,
             check=False,
             stdin=subprocess.DEVNULL,

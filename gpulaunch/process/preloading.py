@@ -7,22 +7,27 @@ which jobs go where.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from gpulaunch.process.client import Spawner, _coded, _inherited, _memory_file, code
+from gpulaunch.farside.client import PROGRAM, spawn
+from gpulaunch.farside.wire import (
+    coded,
+    coded_all,
+    coded_dict,
+    decoded,
+    memory_file,
+    own_environment,
+)
+from gpulaunch.process.client import Spawner
 
-FOLDER = Path(__file__).with_name("preload")
-SERVER = FOLDER / "server.py"
-HOOK = str(FOLDER / "hook")
+HOOK = str(Path(PROGRAM).with_name("preload") / "hook")
+"""What comes first on PYTHONPATH, so that an interpreter becomes a server."""
 IMPORT_TIMEOUT = 600.0
 """Seconds that importing may take."""
 AT_FORK = 20.0
@@ -90,30 +95,18 @@ class PreloadServer(Spawner):
     def __init__(
         self, preload: Preload, log: str, environ: Mapping[str, str] | None = None
     ) -> None:
-        self._said = _memory_file("preload")
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        base = _inherited() if environ is None else environ
-        with theirs, _memory_file("imports") as spec:
+        self._said = memory_file("preload")
+        base = own_environment() if environ is None else environ
+        with memory_file("imports") as spec:
             spec.write(_spec(preload, log, base))
             spec.flush()
-            fds = [fcntl.fcntl(f.fileno(), fcntl.F_DUPFD_CLOEXEC, 3) for f in (theirs, spec)]
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SERVER), *map(str, fds)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._said,
-                env=base,
-                pass_fds=fds,
-                start_new_session=True,
-            )
-        except OSError:
-            self._socket.close()
-            self._said.close()
-            raise
-        finally:
-            for fd in fds:
-                os.close(fd)
+            try:
+                self._process, self._socket = spawn(
+                    sys.executable, "preload", base, [spec], stderr=self._said
+                )
+            except OSError:
+                self._said.close()
+                raise
 
     def on_readable(self) -> News:
         """Return what became of the server, once its descriptor is readable.
@@ -129,32 +122,28 @@ class PreloadServer(Spawner):
         message = json.loads(data)
         if message["is"] == "refused":
             return PreloadUnavailable(message["why"])
-        reads = frozenset(os.fsdecode(name.encode("latin-1")) for name in message["reads"])
+        reads = frozenset(map(decoded, message["reads"]))
         modules = tuple(message["modules"])
         return PreloadReady(modules, message["left_out"], reads, message["seconds"])
 
 
-def _spec(preload: Preload, log: str, base: Mapping[str, str]) -> bytes:
+def _spec(preload: Preload, log: str, base: Mapping[str, str] | Mapping[bytes, bytes]) -> bytes:
     theirs = preload.env.get("PYTHONPATH")
     env = {**preload.env, "PYTHONPATH": os.pathsep.join([HOOK, theirs] if theirs else [HOOK])}
     spec = {
-        "python": code(preload.python),
-        "start": _coded(preload.start),
-        "target": _coded(preload.target),
-        "cwd": code(preload.cwd),
-        "env": _codes(env),
-        "python_path": None if theirs is None else code(theirs),
-        "base": _codes(base),
+        "python": coded(preload.python),
+        "start": coded_all(preload.start),
+        "target": coded_all(preload.target),
+        "cwd": coded(preload.cwd),
+        "env": coded_dict(env),
+        "python_path": None if theirs is None else coded(theirs),
+        "base": coded_dict(base),
         "modules": preload.modules,
         "early": preload.early,
         "own": preload.own,
         "limit": preload.limit,
         "at_fork": preload.at_fork,
         "cards": preload.cards,
-        "log": code(log),
+        "log": coded(log),
     }
     return json.dumps(spec).encode()
-
-
-def _codes(environ: Mapping[str, str]) -> dict[str, str]:
-    return {code(name): code(value) for name, value in environ.items()}

@@ -170,4 +170,4 @@ def test_explain_works_in_a_worker(launcher: Launcher) -> None:
     assert launcher("run", "jobs.yaml", "--simulate", "1").status == 1
     log = launcher.log("a")
     assert "RuntimeError: Expected all tensors" in log
-    assert "serve.py" not in log
+    assert "farside" not in log

@@ -17,7 +17,8 @@ from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
 from gpulaunch.jobfile import load_text
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.nodeside import PROGRAMS, withdraw, write_stop
+from gpulaunch.process.archive import archived
+from gpulaunch.process.nodeside import withdraw, write_stop
 from tests.process.onnode import Node, driver, listing
 
 MACHINE = MachineLimits(cpus=64, pool=2, cache="/cache")
@@ -186,16 +187,13 @@ def test_a_forgotten_stop_is_not_for_the_attempt_that_comes_now(bench: Bench) ->
     assert bench.serve(bench.job("run: echo ran"), mask="0") == "ran\n"
 
 
-def test_the_programs_are_laid_out_once_and_renewed_when_they_differ(tmp_path: Path) -> None:
+def test_the_program_is_laid_out_once_and_renewed_when_it_differs(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     launch_files.lay_out(run)
-    copies = [run.slurm / program.name for program in PROGRAMS]
-    assert [copy.name for copy in copies] == ["cached.py", "keeper.py", "node.py"]
-    inodes = [copy.stat().st_ino for copy in copies]
+    inode = run.node_program.stat().st_ino
     launch_files.lay_out(run)
-    assert [copy.stat().st_ino for copy in copies] == inodes
-    (run.slurm / "node.py").write_text("of an earlier version")
+    assert run.node_program.stat().st_ino == inode
+    run.node_program.write_text("of an earlier version")
     launch_files.lay_out(run)
-    for program, copy in zip(PROGRAMS, copies, strict=True):
-        assert copy.read_bytes() == program.read_bytes()
+    assert run.node_program.read_bytes() == archived(run.node_program.read_bytes())
     assert run.slurm.stat().st_mode & 0o777 == 0o700

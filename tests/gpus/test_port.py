@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.gpus.port import is_unused, port_range, reserve_port
+from gpulaunch.farside.ports import is_unused, port_range
+from gpulaunch.gpus.port import reserve_port
 
 
 def test_two_reservations_never_name_one_port() -> None:

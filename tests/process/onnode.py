@@ -1,4 +1,4 @@
-"""node.py as Slurm would start it, without Slurm: the variables set by hand."""
+"""A node's program as Slurm would start it, without Slurm: the variables set by hand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from gpulaunch.core.model import AttemptId, Outcome
 from gpulaunch.engines.slurm import batches
 from gpulaunch.engines.slurm.batches import Batch, Terms
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.archive import FOLDER, archived
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import End, read_end
-from gpulaunch.process.nodeside import PROGRAMS, NodeStart, read_start, write_ticket
+from gpulaunch.process.nodeside import NodeStart, read_start, write_ticket
 from tests.helpers import goes_along
 
 PATIENCE = 60.0
@@ -33,8 +34,7 @@ class Node:
         run = self.run
         for each in (run.logs, run.ends, run.batch_lists, run.tickets, run.starts, run.stops):
             each.mkdir(parents=True, exist_ok=True)
-        for program in PROGRAMS:
-            shutil.copy(program, run.slurm)
+        run.node_program.write_bytes(archived())
 
     def ticket(self, *argv: str, job: str = "job", gpus: int = 0, **limits: Any) -> AttemptId:
         """An attempt that is to be run; the next index of the batch."""
@@ -70,10 +70,9 @@ class Node:
             "SLURM_JOB_GPUS": mask,
             **(environ or {}),
         }
-        cached = str(self.run.slurm / "cached.py")
         return subprocess.Popen(
             [
-                *(self.python, "-I", "-S", cached, "node.py"),
+                *(self.python, "-I", "-S", str(self.run.node_program), "node"),
                 *(str(self.run.path), BATCH, str(patience)),
             ],
             env={name: value for name, value in own.items() if value is not None},
@@ -82,6 +81,18 @@ class Node:
             stderr=subprocess.STDOUT,
             preexec_fn=goes_along(),
         )
+
+    def change_program(self, name: str, *changes: tuple[str, str]) -> None:
+        """Replace text in a module of its program; without changes, leave the module out."""
+        folder = self.run.path / "farside"
+        shutil.copytree(FOLDER, folder)
+        text = (folder / name).read_text()
+        (folder / name).unlink()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+            (folder / name).write_text(text)
+        self.run.node_program.write_bytes(archived(folder=folder))
 
     def serve(self, index: int = 0, **how: Any) -> tuple[int, str]:
         """Its exit status, and what it said."""

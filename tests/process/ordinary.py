@@ -16,7 +16,7 @@ import os
 import struct
 from pathlib import Path
 
-from gpulaunch.process import keeper
+from gpulaunch.farside.keeper import isolation
 
 INSIDE = 1000
 UNSHARE = {"x86_64": 272, "aarch64": 97}  # the system call's number
@@ -49,16 +49,18 @@ def become(inside: int) -> None:
     def name(number: int) -> int:
         return number if number and inside else inside
 
-    keeper.unshare(keeper.CLONE_NEWUSER | keeper.CLONE_NEWNS)
+    isolation.unshare(isolation.CLONE_NEWUSER | isolation.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{name(uid)} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{name(gid)} {gid} 1")
 
 
 def make_nodes(names: list[str]) -> None:
-    keeper.mount(None, b"/", None, keeper.MS_SLAVE | keeper.MS_REC)
-    keeper.remake_dev(frozenset())
-    keeper.mount(None, b"/dev", None, keeper.MS_REMOUNT | keeper.MS_BIND | keeper.MS_NOSUID)
+    isolation.mount(None, b"/", None, isolation.MS_SLAVE | isolation.MS_REC)
+    isolation.remake_dev(frozenset())
+    isolation.mount(
+        None, b"/dev", None, isolation.MS_REMOUNT | isolation.MS_BIND | isolation.MS_NOSUID
+    )
     for name in names:
         node = Path("/dev", name)
         node.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,7 @@ def refuse_unshare() -> None:
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = struct.pack("HP", len(steps), ctypes.addressof(code))
     for call in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)):
-        if keeper.libc.prctl(*call, 0, 0):
+        if isolation.libc.prctl(*call, 0, 0):
             raise OSError(ctypes.get_errno(), f"prctl {call[0]}")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import time
 import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from gpulaunch.farside.client import PROGRAM
 from gpulaunch.process.client import AttemptOver, Gone, Pair, Report, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import End, read_end
@@ -17,6 +19,23 @@ from tests.helpers import wait_until
 
 R = TypeVar("R")
 PATIENCE = 60.0
+
+
+AS_KEEPER = f"""
+sys.argv = [{PROGRAM!r}, "keeper", sys.argv[-1]]
+names = {{"__name__": "__main__", "__file__": sys.argv[0]}}
+exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"), names)
+"""
+"""The rest of a script that becomes keepers, in an interpreter that it has changed."""
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of the keepers' programs that every user can read."""
+    copy = folder / "farside"
+    shutil.copytree(Path(PROGRAM).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (copy, *copy.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return copy
 
 
 def token() -> str:

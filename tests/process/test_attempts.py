@@ -33,12 +33,12 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.errors import UsageError
-from gpulaunch.process import keeper
-from gpulaunch.process.client import KEEPER, AttemptOver, ProgramStarted, Spawner
+from gpulaunch.farside.keeper.phases import begun
+from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.ends import end_from, read_end
 from tests.helpers import wait_until
-from tests.process.support import Slot, children_of, marked, token
+from tests.process.support import AS_KEEPER, Slot, children_of, marked, token
 
 PYTHON = sys.executable
 FAN_OPEN_PERM, FAN_OPEN_EXEC_PERM, FAN_ONDIR = 0x10000, 0x40000, 0x40000000
@@ -496,15 +496,13 @@ def fork():
         raise OSError(errno.EAGAIN, "no more processes")
     return real()
 os.fork = fork
-sys.argv = [KEEPER, sys.argv[-1]]
-exec(compile(open(KEEPER).read(), KEEPER, "exec"))
 """
 
 
 def test_a_fork_that_fails_is_tried_again_and_is_not_the_jobs_failure(tmp_path: Path) -> None:
     script, python = tmp_path / "scarce.py", tmp_path / "python"
-    script.write_text(f"KEEPER = {str(KEEPER)!r}\n{SCARCE}")
-    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$4"\n')
+    script.write_text(SCARCE + AS_KEEPER)
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} -I -S {script} "$5"\n')
     python.chmod(0o755)
     with Spawner(str(python)) as spawner, Slot(spawner, tmp_path) as slot:
         assert slot.run("true", timeout=20.0).outcome == Exited(0)
@@ -568,7 +566,7 @@ def test_that_a_disk_is_full_is_told_as_a_kind_whatever_the_words(
     monitor: Any = SimpleNamespace(worker=None, channel=SimpleNamespace(send=told.append))
     limits = dict.fromkeys(("timeout", "idle_timeout", "grace"))
     spec = {"attempt": "a.1", "end": str(tmp_path / "e"), "worker": False} | limits
-    keeper.KeeperAttempt(monitor, spec, os.memfd_create("spec"))
+    begun(monitor, spec, os.memfd_create("spec"))
     (message,) = told
     assert message["end"]["error"] == f"cannot lay out {tmp_path}/e: Kein Platz mehr"
     assert message["end"]["kind"] == kind
@@ -583,6 +581,7 @@ def test_a_pair_is_used_a_hundred_times_without_growth(spawner: Spawner, tmp_pat
     def size() -> tuple[int, int]:
         (guardian,) = children_of(spawner.pid)
         (monitor,) = children_of(guardian)
+        wait_until(lambda: children_of(monitor))  # the child that is forked ahead
         rss = int(Path(f"/proc/{monitor}/statm").read_text().split()[1]) * 4096
         return len(os.listdir(f"/proc/{monitor}/fd")), rss
 

@@ -18,12 +18,12 @@ import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, NotStarted, Signaled, TimedOut
 from gpulaunch.errors import UsageError
-from gpulaunch.process.client import KEEPER, AttemptOver, Gone, ProgramStarted, Spawner
+from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner
 from gpulaunch.process.command import Command
 from gpulaunch.process.isolation import why_no_isolation
 from tests.helpers import wait_until
 from tests.process.ordinary import UNSHARE
-from tests.process.support import Slot, keepers_of, marked, token
+from tests.process.support import Slot, copied, keepers_of, marked, token
 from tests.process.test_pythons import VERSIONS, python
 
 OTHER = "/dev/full"
@@ -57,9 +57,7 @@ def interpreter(
         else:
             if os.geteuid() or not shutil.which("setpriv") or not Path("/usr/bin/python3").exists():
                 pytest.skip("another user is to be had by root alone, with setpriv and a Python")
-            copy = folder / "keeper.py"
-            shutil.copy(KEEPER, copy)
-            copy.chmod(0o644)
+            copy = copied(folder) / "__main__.py"
             line = f"{as_who} sh -c 'shift 3; exec /usr/bin/python3 -I -S {copy} \"$@\"' sh"
         script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         script.chmod(0o755)
@@ -387,7 +385,8 @@ def test_no_node_can_be_made_in_its_dev(strict: Slot) -> None:
 def test_a_job_of_a_job_hides_more_and_never_less(ordinary: Slot) -> None:
     """A launcher inside a strict job has strict jobs of its own."""
     code = (
-        "import os, sys; from gpulaunch.process import keeper; keeper.isolate([b'/dev/zero']);"
+        "import os, sys; from gpulaunch.farside.keeper.isolation import isolate;"
+        "isolate([b'/dev/zero']);"
         "print(*(os.path.exists('/dev/' + n) for n in ('full', 'zero', 'null', 'shm', 'ptmx')))"
     )
     assert said(ordinary, sys.executable, "-c", code).split() == [

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, Signaled, TimedOut
-from gpulaunch.process.client import SERVE, AttemptOver, Spawner, WorkerReaped
+from gpulaunch.farside.client import PROGRAM
+from gpulaunch.process.client import AttemptOver, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from tests.process.support import WorkerSlot
 
@@ -40,7 +41,7 @@ class Bench(WorkerSlot):
         self.program = (sys.executable, "loop.py")
 
     def do(self, what: str = "answers.write('0\\n')", **limits: float) -> AttemptOver:
-        argv = (sys.executable, "-I", "-S", str(SERVE), "lines", *self.program)
+        argv = (sys.executable, "-I", "-S", PROGRAM, "serve", "lines", *self.program)
         env = {"MARK": self.mark}
         task = Task("k", {"what": what})
         self.launch(*argv, env_set=env, task=task, cwd=str(self.folder), **limits)

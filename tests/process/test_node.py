@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,12 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
+from gpulaunch.farside.keeper.end import kills_counted
+from gpulaunch.farside.node import grant, run, status
+from gpulaunch.farside.node.attempt import NodeAttempt
+from gpulaunch.farside.node.signals import StopSignals
+from gpulaunch.farside.shared import claim
 from gpulaunch.gpus.names import NameHeldError, bind_name
-from gpulaunch.process import keeper
-from gpulaunch.process import node as shim
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import (
@@ -99,7 +101,7 @@ def test_what_cannot_be_started_has_an_end_that_says_why(node: Node) -> None:
 
 def test_without_its_keeper_nothing_is_started(node: Node) -> None:
     attempt = node.ticket("true")
-    (node.run.slurm / "keeper.py").unlink()
+    node.change_program("keeper/__init__.py")
     assert node.serve()[0] == 78
     assert node.outcome(attempt) == NotStarted("its keepers did not start on node n1")
 
@@ -153,7 +155,7 @@ def test_the_claim_says_who_runs_it_and_where(node: Node) -> None:
     start = node.began(attempt)
     assert (start.attempt, start.job, start.node) == ("job.1", "12_0", "n1")
     assert (start.pid, start.restart, start.mask) == (process.pid, 2, "3")
-    assert (start.host, start.boot) == (os.uname().nodename, shim.boot())
+    assert (start.host, start.boot) == (os.uname().nodename, grant.boot())
     assert start.started.mono < node.end(attempt).ended.mono
     assert start.started.utc < node.end(attempt).ended.utc
     assert node.run.start(attempt).stat().st_mode & 0o777 == 0o600
@@ -196,15 +198,15 @@ def test_of_twenty_who_claim_an_attempt_together_one_runs_it(node: Node) -> None
 def test_a_link_that_was_made_though_its_answer_was_lost_is_a_claim(tmp_path: Path) -> None:
     """As NFS does it: the repeated request finds the name taken, by ourselves."""
     place = os.fsencode(tmp_path / "job.1")
-    assert shim.claim(place, {"a": 1})
-    assert not shim.claim(place, {"a": 2})
+    assert claim([place], {"a": 1}) == [True]
+    assert claim([place], {"a": 2}) == [False]
     assert json.loads(Path(os.fsdecode(place)).read_text()) == {"a": 1}
 
     def repeated(draft: bytes, name: bytes) -> None:
         os.link(draft, name)
         os.link(draft, name)
 
-    assert shim.claim(os.fsencode(tmp_path / "job.2"), {"a": 3}, repeated)
+    assert claim([os.fsencode(tmp_path / "job.2")], {"a": 3}, repeated) == [True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.1", "job.2"]
 
 
@@ -369,18 +371,18 @@ def test_kills_for_want_of_memory_are_counted_in_the_cgroup_of_the_job_alone(
     file = tmp_path / counter
     file.parent.mkdir(parents=True)
     file.write_text("oom_kill_disable 0\nunder_oom 0\noom 9\noom_kill 3\noom_group_kill 1\n")
-    told = shim.memory_counter(
+    told = grant.memory_counter(
         {b"SLURM_JOB_ID": b"12"}, os.fsencode(tmp_path / "own"), os.fsencode(tmp_path)
     )
     assert told == (os.fsencode(file) if found else None)
-    assert keeper.kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
+    assert kills_counted(told and told.decode("latin-1")) == (3 if found else 0)
 
 
 @pytest.mark.parametrize("text", ["", "oom 1\n", "oom_kill x\n", None])
 def test_a_count_that_cannot_be_read_is_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "counter").write_text(text)
-    assert keeper.kills_counted(str(tmp_path / "counter")) == 0
+    assert kills_counted(str(tmp_path / "counter")) == 0
 
 
 def test_a_driver_that_does_not_answer_holds_nobody_up_for_long(node: Node, tmp_path: Path) -> None:
@@ -444,7 +446,7 @@ def test_a_claim_stands_whatever_became_of_what_follows_it(node: Node, more: byt
     [("0", [0]), ("2,0", [2, 0]), ("0-2,5", [0, 1, 2, 5]), ("", []), ("a", []), ("0,GPU-1", [])],
 )
 def test_the_nodes_numbers_are_read(text: str, numbers: list[int]) -> None:
-    assert shim.spread(text) == numbers
+    assert grant.spread(text) == numbers
 
 
 def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
@@ -456,7 +458,7 @@ def test_the_drivers_listing_is_read_with_and_without_instances() -> None:
     )
     first, last = ("GPU-5f3c", "NVIDIA A100-SXM4-80GB"), ("GPU-77", "NVIDIA H100 (PCIe)")
     expected = {"0": first, "GPU-5f3c": first, "10": last, "GPU-77": last}
-    assert shim.parsed_listing(text) == expected
+    assert grant.parsed_listing(text) == expected
 
 
 # ── What only the node knows ────────────────────────────────────────────────────────────────────
@@ -558,11 +560,9 @@ def test_a_stop_is_found_without_any_signal(node: Node) -> None:
 
 def test_while_it_is_at_work_it_gives_signs_of_life(node: Node) -> None:
     """By which a client knows that it lives, whatever Slurm says of it."""
-    program = node.run.slurm / "node.py"
-    often = (
-        program.read_text().replace("BEAT = 15.0", "BEAT = 0.2").replace("LOOK = 5.0", "LOOK = 0.1")
+    node.change_program(
+        "node/limits.py", ("BEAT = 15.0", "BEAT = 0.2"), ("LOOK = 5.0", "LOOK = 0.1")
     )
-    program.write_text(often)
     go = node.run.path / "go"
     attempt = node.ticket("sh", "-c", f"echo up; until [ -e '{go}' ]; do sleep 0.01; done")
     process = node.start()
@@ -866,14 +866,6 @@ def test_a_hostile_host_cannot_break_out_of_what_is_filled_in(node: Node) -> Non
     assert node.log(attempt) == "n____x___/0\n"
 
 
-def test_the_shim_imports_nothing_but_the_standard_library() -> None:
-    source = Path(shim.__file__).read_text()
-    names = {
-        line.split()[1] for line in source.splitlines() if line.startswith(("import ", "from "))
-    }
-    assert names <= set(sys.stdlib_module_names)
-
-
 # ── A full disk ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -885,10 +877,10 @@ def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = node.ticket("true")
-    monkeypatch.setattr(shim, "claim", full_disk)
-    ours = shim.NodeAttempt(os.fsencode(node.run.path), os.fsencode(str(attempt)))
-    asked = shim.StopSignals.__new__(shim.StopSignals)  # no signals are heard in this process
-    assert shim.serve(ours, {}, asked, PATIENCE) == shim.NO_ROOM
+    monkeypatch.setattr(run, "claim", full_disk)
+    ours = NodeAttempt(os.fsencode(node.run.path), os.fsencode(str(attempt)))
+    asked = StopSignals.__new__(StopSignals)  # no signals are heard in this process
+    assert run.serve(ours, {}, asked, PATIENCE) == status.NO_ROOM
     assert not node.run.log(attempt).exists()
     end = read_end(node.run.end(attempt))
     assert end is not None
@@ -896,15 +888,15 @@ def test_where_there_is_no_room_for_the_claim_slurm_is_told_so(
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "status"),
+    ("error", "kind", "code"),
     [
-        ("cannot lay out ends/a.1: Kein Platz mehr", "no_space", shim.NO_ROOM),
-        ("cannot lay out ends/a.1: Disk quota exceeded", None, shim.UNFIT),
-        ("there is no program No space left on device", None, shim.UNFIT),
+        ("cannot lay out ends/a.1: Kein Platz mehr", "no_space", status.NO_ROOM),
+        ("cannot lay out ends/a.1: Disk quota exceeded", None, status.UNFIT),
+        ("there is no program No space left on device", None, status.UNFIT),
     ],
 )
 def test_a_keeper_without_room_for_an_end_is_told_from_a_job_that_cannot_start(
-    error: str, kind: str | None, status: int
+    error: str, kind: str | None, code: int
 ) -> None:
     end = {"status": None, "cause": None, "error": error, "kind": kind, "missing": []}
-    assert shim.exit_status(end, [0]) == status
+    assert status.exit_status(end, [0]) == code

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Exited, NotStarted, Signaled, TimedOut
-from gpulaunch.process.client import SERVE, AttemptOver, ProgramStarted, Spawner
+from gpulaunch.farside.client import PROGRAM
+from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner
 from gpulaunch.process.command import Task
 from tests.process.support import Slot, marked, token
 
@@ -53,8 +54,15 @@ def test_workers_run_on(version: str, tmp_path: Path) -> None:
     )
     (tmp_path / "loop.sh").write_text('while read -r line; do echo "$line"; echo 0 >&3; done\n')
     interpreter = python(version)
-    call = (interpreter, str(SERVE), "call", f"{tmp_path}/made.py:act", f"{tmp_path}/made.py:load")
-    lines = (interpreter, "-I", "-S", str(SERVE), "lines", "sh", "loop.sh")
+    call = (
+        interpreter,
+        PROGRAM,
+        "serve",
+        "call",
+        f"{tmp_path}/made.py:act",
+        f"{tmp_path}/made.py:load",
+    )
+    lines = (interpreter, "-I", "-S", PROGRAM, "serve", "lines", "sh", "loop.sh")
     with Spawner(interpreter) as spawner, Slot(spawner, tmp_path) as slot:
         for argv in (call, lines):
             codes = []

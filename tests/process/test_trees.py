@@ -16,9 +16,18 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, TimedOut
-from gpulaunch.process.client import KEEPER, AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
+from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, Unkillable
 from tests.helpers import wait_until
-from tests.process.support import Slot, children_of, keepers_of, marked, token, until
+from tests.process.support import (
+    AS_KEEPER,
+    Slot,
+    children_of,
+    copied,
+    keepers_of,
+    marked,
+    token,
+    until,
+)
 
 MODES = [
     "daemons",
@@ -248,8 +257,6 @@ def kill(pid, number):
             file.write(f"{pid} {number} {open('/proc/self/comm').read()}")
     real(pid, number)
 os.kill = kill
-sys.argv = [KEEPER, sys.argv[-1]]
-exec(compile(open(KEEPER).read(), KEEPER, "exec"))
 """
 
 
@@ -257,8 +264,8 @@ exec(compile(open(KEEPER).read(), KEEPER, "exec"))
 def test_only_direct_children_are_ever_signalled(tmp_path: Path, nasty: str, victims: str) -> None:
     """Their numbers cannot be recycled while we have not reaped them; any other's can."""
     spy, record, python = tmp_path / "spy.py", tmp_path / "record", tmp_path / "python"
-    spy.write_text(f"RECORD, KEEPER = {str(record)!r}, {str(KEEPER)!r}\n{SPY}")
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$4"\n')
+    spy.write_text(f"RECORD = {str(record)!r}\n{SPY}{AS_KEEPER}")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {spy} "$5"\n')
     python.chmod(0o755)
     with Spawner(str(python)) as spawner:
         for mode in ("daemons", "hopper", "tree", "daemons-exit", "ignore-term"):
@@ -291,13 +298,12 @@ def open_folder() -> Iterator[Path]:
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv")
 def test_an_unkillable_process_is_told_and_keeps_the_pair(open_folder: Path, nasty: str) -> None:
     """Keepers of `nobody`, and a program that is root's by its setuid bit."""
-    program, keeper, python = (open_folder / name for name in ("setuid", "keeper.py", "python"))
+    program, python = open_folder / "setuid", open_folder / "python"
     shutil.copy(nasty, program)
     program.chmod(0o4755)
-    shutil.copy(KEEPER, keeper)
-    keeper.chmod(0o644)
+    keeper = copied(open_folder) / "__main__.py"
     as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups /usr/bin/python3"
-    python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} "$4"\n')
+    python.write_text(f'#!/bin/sh\nexec {as_nobody} -I -S {keeper} keeper "$5"\n')
     python.chmod(0o755)
     mark = token()
     with Spawner(str(python)) as spawner, Slot(spawner, open_folder) as slot:

@@ -21,12 +21,13 @@ from gpulaunch.core.model import (
     Signaled,
     TimedOut,
 )
-from gpulaunch.process.client import SERVE, AttemptOver, Gone, ProgramStarted, Spawner, WorkerReaped
+from gpulaunch.farside.client import PROGRAM
+from gpulaunch.process.client import AttemptOver, Gone, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from tests.helpers import wait_until
 from tests.process.support import WorkerSlot, keepers_of
 
-PROGRAM = """
+FUNCTIONS = """
     import atexit, ctypes, os, signal, subprocess, sys, time
 
     def load():
@@ -54,13 +55,13 @@ class Bench(WorkerSlot):
     def __init__(self, spawner: Spawner, folder: Path, leases: tuple[int, ...] = ()) -> None:
         super().__init__(spawner, folder, leases)
         self.file = folder / "made.py"
-        self.file.write_text(textwrap.dedent(PROGRAM))
+        self.file.write_text(textwrap.dedent(FUNCTIONS))
         self.load = f"{self.file}:load"
 
     def item(self, what: str = "pass", **more: Any) -> None:
         limits = {k: more.pop(k) for k in ("items", "memory", "load_timeout", "key") if k in more}
         task = Task(limits.pop("key", "k"), {"what": what}, {"WHAT": str(self.number)}, **limits)
-        argv = (sys.executable, str(SERVE), "call", f"{self.file}:act", self.load)
+        argv = (sys.executable, PROGRAM, "serve", "call", f"{self.file}:act", self.load)
         env = {"WHAT": str(self.number), "MARK": self.mark}
         more.setdefault("cwd", str(self.folder))
         unset = ("PYTHONUNBUFFERED",)
@@ -106,6 +107,13 @@ def test_a_worker_that_is_to_retire_leaves_in_good_order(bench: Bench) -> None:
     assert bench.text(2).startswith("loading\n1 ")
 
 
+def test_an_item_can_be_handed_to_a_process_that_multiprocessing_spawns(bench: Bench) -> None:
+    pool = "import multiprocessing as m; pool = m.get_context('spawn').Pool(1)"
+    ended = bench.do(f"{pool}; print(pool.apply(repr, (item,)) == repr(item)); pool.terminate()")
+    assert ended.outcome == Exited(0)
+    assert bench.text(1).endswith("True\n")
+
+
 def test_where_no_worker_is_left_it_is_gone_at_once(bench: Bench) -> None:
     bench.pair.retire()
     bench.expect(WorkerReaped)
@@ -140,7 +148,7 @@ def test_an_exception_is_the_items_and_the_worker_goes_on(bench: Bench) -> None:
     log = bench.text(1)
     assert log.endswith("ValueError: no such chain\n")
     assert 'made.py", line' in log
-    assert "serve.py" not in log
+    assert "farside" not in log
     assert bench.do().outcome == Exited(0)
     assert bench.text(2).startswith("2 ")
 
@@ -329,7 +337,7 @@ def test_what_an_item_leaves_behind_lives_until_its_worker_ends(bench: Bench) ->
 
 def test_a_worker_that_dies_between_items_is_nobodys_failure(bench: Bench) -> None:
     bench.do("subprocess.Popen(['sleep', '600'], start_new_session=True)")
-    (worker,) = [p for p in bench.alive if b"serve.py" in Path(f"/proc/{p}/cmdline").read_bytes()]
+    (worker,) = [p for p in bench.alive if b"farside" in Path(f"/proc/{p}/cmdline").read_bytes()]
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not bench.alive)
     ended = bench.do()

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from psutil import STATUS_ZOMBIE, NoSuchProcess, Process
 
-from gpulaunch.process.client import SERVE, AttemptOver, ProgramStarted, Spawner, WorkerReaped
+from gpulaunch.farside.client import PROGRAM
+from gpulaunch.process.client import AttemptOver, ProgramStarted, Spawner, WorkerReaped
 from gpulaunch.process.command import Task
 from gpulaunch.sampler.keeper import Keeper, keeper_of, spent_by_all, spent_since
 from gpulaunch.sampler.tree import EVERY_THREAD, Trees
@@ -171,7 +172,7 @@ def test_of_a_worker_only_what_an_item_itself_spent_is_counted(
         "    end = time.process_time() + float(item.seconds)\n"
         "    while time.process_time() < end: pass\n"
     )
-    argv = (sys.executable, str(SERVE), "call", f"{tmp_path}/made.py:act", "")
+    argv = (sys.executable, PROGRAM, "serve", "call", f"{tmp_path}/made.py:act", "")
 
     def item(seconds: str) -> Keeper:
         task = Task("k", {"seconds": seconds})

@@ -5,7 +5,6 @@ What a person's own `#!/bin/bash` script finds when it is handed to sbatch, a jo
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.engines.slurm import script
-from gpulaunch.process.nodeside import CACHED
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
@@ -92,8 +90,7 @@ def test_without_modules_the_advice_is_one_that_helps(on_slurm: Launcher, tmp_pa
 def test_the_script_is_one_for_any_shell(tmp_path: Path, shell: str) -> None:
     """Where there is no bash to hand variables on, or `sh` is one."""
     (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm/node.py").write_text("import os; print('FOO' in os.environ)")
-    shutil.copy(CACHED, tmp_path / "slurm")
+    (tmp_path / "slurm/farside.zip").write_text("import os; print('FOO' in os.environ)")
     sh = tmp_path / "sh"
     sh.symlink_to(f"/bin/{shell}")
     path = tmp_path / "batch.sh"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,11 +17,10 @@ from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.nodeside import CACHED
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
-NODE = "import sys, os; print(sys.argv[1:], sys.flags.isolated, sys.flags.no_site, flush=True)"
+NODE = "import sys, os; print(sys.argv[2:], sys.flags.isolated, sys.flags.no_site, flush=True)"
 AWKWARD = "a 'b' $(exit 3) \"c\" %a\né"
 
 
@@ -104,11 +102,10 @@ def run(
 
 @pytest.fixture
 def laid(tmp_path: Path) -> Path:
-    """A run directory of an awkward name, with a node.py that tells how it was called."""
+    """A run directory of an awkward name, with a program that tells how it was called."""
     at = tmp_path / AWKWARD
     (at / "slurm").mkdir(parents=True)
-    (at / "slurm/node.py").write_text(NODE)
-    shutil.copy(CACHED, at / "slurm")
+    (at / "slurm/farside.zip").write_text(NODE)
     return at
 
 
@@ -147,7 +144,7 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> N
     done = run(at, [sys.executable])
     assert done.returncode == 78
     assert re.fullmatch(
-        rf"gpulaunch: {at}/slurm/node\.py cannot be read on \S+: the run directory must be on a"
+        rf"gpulaunch: {at}/slurm/farside\.zip cannot be read on \S+: the run directory must be on a"
         r" file system that the nodes share\n",
         done.stderr,
     )
@@ -204,8 +201,7 @@ def submit(cluster: Cluster) -> Submit:
 def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path, name: str) -> None:
     run = RunDir(tmp_path / name)
     run.said.mkdir(parents=True)
-    (run.slurm / "node.py").write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
-    shutil.copy(CACHED, run.slurm)
+    run.node_program.write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
     script.lay_out(run)
     lone = submit(run, Job("a", "true", timeout=60.0))
     array = submit(run, Job("a", "true", demand=Demand(gpus=0)), "--array=0-1")

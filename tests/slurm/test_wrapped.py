@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.process.nodeside import PROGRAMS
+from gpulaunch.process.archive import FOLDER
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 from tests.slurm import wrapper
@@ -42,11 +42,12 @@ WRAPPED = ("sbatch", "squeue", "scontrol", "scancel", "sinfo")
 HASTY = """
 from pathlib import Path
 from gpulaunch.engines.slurm import commands, engine, launch_files, outbox, probe
+from gpulaunch.process.archive import archived
 engine.NFS_VISIBILITY_TIMEOUT = 8.0
 outbox.OUTAGE_RETRY_DELAY = probe.FIRST_RESUBMIT_DELAY = 0.3
 outbox.RAREST = probe.MAX_RESUBMIT_DELAY = 4.0
 commands.Slurm.__init__.__defaults__ = (4.0,)
-launch_files.PROGRAMS = tuple(map(Path, {programs!r}))
+launch_files.archived = lambda before: archived(before, Path({programs!r}))
 from gpulaunch.cli import main
 raise SystemExit(main())
 """
@@ -92,7 +93,7 @@ def job_file(wanted: dict[str, Wanted]) -> str:
 def wrapped(cluster: Cluster, at: Path, seed: int, rate: float) -> Launcher:
     """gpulaunch beside the cluster, whose programs fail at that rate."""
     here, programs = at / "trouble", at / "programs"
-    for folder in (here / "bin", programs, at / "locks"):
+    for folder in (here / "bin", at / "locks"):
         folder.mkdir(parents=True)
     real = {name: shutil.which(name, path=cluster.environ["PATH"]) for name in WRAPPED}
     trouble = {"seed": seed, "rate": rate, "until": time.time() + TROUBLED, "programs": real}
@@ -101,10 +102,11 @@ def wrapped(cluster: Cluster, at: Path, seed: int, rate: float) -> Launcher:
         call = f'exec {sys.executable} -I -S {wrapper.__file__} {here} {name} "$@"'
         (here / "bin" / name).write_text(f"#!/bin/sh\n{call}\n")
         (here / "bin" / name).chmod(0o755)
-    for program in PROGRAMS:
-        text = program.read_text().replace("BEAT = 15.0", "BEAT = 1.0")
-        (programs / program.name).write_text(text.replace("LOOK = 5.0", "LOOK = 0.5"))
-    hasty = HASTY.format(programs=[str(programs / program.name) for program in PROGRAMS])
+    shutil.copytree(FOLDER, programs)
+    limits = programs / "node/limits.py"
+    text = limits.read_text().replace("BEAT = 15.0", "BEAT = 1.0")
+    limits.write_text(text.replace("LOOK = 5.0", "LOOK = 0.5"))
+    hasty = HASTY.format(programs=str(programs))
     launcher = launcher_on(cluster, at, [sys.executable, "-c", hasty])
     launcher.environ["PATH"] = f"{here / 'bin'}:{launcher.environ['PATH']}"
     return launcher

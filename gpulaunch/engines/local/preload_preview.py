@@ -15,7 +15,7 @@ from gpulaunch.core.template import Text
 from gpulaunch.engines.environment import AttemptPlace, MachineLimits, delta
 from gpulaunch.engines.local.forkable import Cold, Forkable, forkable
 from gpulaunch.engines.local.preloads import AUTO
-from gpulaunch.process.preloading import FOLDER
+from gpulaunch.farside.client import PROGRAM
 
 PREVIEW_TIMEOUT = 20.0
 """Seconds within which the jobs' interpreter has to answer."""
@@ -70,7 +70,7 @@ def _plain(text: Text) -> str:
 
 
 def _found(found: Forkable, cwd: str, environ: Mapping[str, str]) -> str:
-    argv = [found.python, str(FOLDER / "finding.py"), *found.target]
+    argv = [found.python, PROGRAM, "preload.finding", *found.target]
     try:
         done = subprocess.run(
             argv, cwd=cwd, env=environ, capture_output=True, timeout=PREVIEW_TIMEOUT, check=True

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
+from gpulaunch.farside.wire import coded, decoded
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
-from gpulaunch.process.client import code
 from gpulaunch.process.nodeside import put
 
 
@@ -119,14 +119,14 @@ class Batch:
 
 
 def write(batch: Batch, run: RunDir) -> None:
-    """Write the intent durably, where `process/node.py` finds its attempt. Raises OSError."""
+    """Write the intent durably, where `farside/node` finds its attempt. Raises OSError."""
     listed = [""] * (batch.places[-1] + 1)
     for place, attempt in batch.members:
-        listed[place] = code(str(attempt))
+        listed[place] = coded(str(attempt))
     intent = {
         "title": batch.title,
         "attempts": listed,
-        "options": [code(option) for option in batch.terms.options],
+        "options": [coded(option) for option in batch.terms.options],
         "after": batch.terms.after,
         "share": batch.terms.share,
         "each": batch.terms.each,
@@ -155,9 +155,9 @@ def read_all(run: RunDir) -> list[Batch]:
 def _read(path: Path, run: RunDir) -> Batch:
     intent = json.loads(read_bytes(path))
     listed = {place: text for place, text in enumerate(intent["attempts"]) if text}
-    attempts = tuple(_attempt(_decoded(text)) for text in listed.values())
+    attempts = tuple(_attempt(decoded(text)) for text in listed.values())
     share = tuple(intent["share"]) if intent["share"] else None
-    options, after = tuple(map(_decoded, intent["options"])), tuple(intent["after"])
+    options, after = tuple(map(decoded, intent["options"])), tuple(intent["after"])
     terms = Terms(options, after, share, intent["each"])
     batch = Batch(path.stem, intent["title"], attempts, terms, tuple(listed))
     with suppress(FileNotFoundError):
@@ -168,10 +168,6 @@ def _read(path: Path, run: RunDir) -> Batch:
 def _attempt(text: str) -> AttemptId:
     job, _, number = text.rpartition(".")
     return AttemptId(job, int(number))
-
-
-def _decoded(text: str) -> str:
-    return os.fsdecode(text.encode("latin-1"))
 
 
 def names(attempts: Sequence[AttemptId]) -> str:

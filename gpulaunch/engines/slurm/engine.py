@@ -1,6 +1,6 @@
 """The engine of a Slurm cluster: Slurm decides when and where; records on the shared disk tell how.
 
-    Launch ─▶ ticket ─▶ Outbox ─▶ sbatch ┄┄▶ (a node: process/node.py) ─▶ starts/ ends/
+    Launch ─▶ ticket ─▶ Outbox ─▶ sbatch ┄┄▶ (a node: farside/node) ─▶ starts/ ends/
                                                squeue, once a cycle ─▶ judge ◀┘
                                                                          └─▶ Queued Started Ended
     StopAttempt ─▶ Ending ─▶ starts/ (withdrawn before it began ─▶ Withdrawals), or stops/, scancel

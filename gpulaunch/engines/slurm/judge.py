@@ -40,15 +40,12 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.diagnose.failure.classes import advice_for
 from gpulaunch.engines.slurm.reading import QueueRow
+from gpulaunch.farside.node.status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNFIT
 from gpulaunch.process.ends import End
-from gpulaunch.process.node import SLURM_ENDED_IT
 from gpulaunch.process.nodeside import NodeStart
 
 NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
-LOST, NO_ROOM, STARTED_BEFORE, UNFIT = 70, 73, 75, 78
-"""Exit statuses of the node's side: nobody saw how the attempt ended; the run's disk was full
-before it began; another start holds its claim; it could not be started."""
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
 MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."

@@ -1,6 +1,6 @@
-"""The files that nodes read: the programs that run there, and a ticket for each attempt.
+"""The files that nodes read: the program that runs there, and a ticket for each attempt.
 
-Job ─prepare─▶ Command, with slots for what only the node knows ─▶ ticket ─▶ node.py
+Job ─prepare─▶ Command, with slots for what only the node knows ─▶ ticket ─▶ node
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from gpulaunch.engines.environment import AttemptPlace, MachineLimits
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
-from gpulaunch.process.nodeside import PROGRAMS, NodeStart, put, read_start, write_ticket
+from gpulaunch.process.nodeside import NodeStart, put, read_start, write_ticket
 
 
 def lay_out(run: RunDir) -> None:
-    """Make the directories and copy the nodes' programs. May be repeated. Raises OSError."""
+    """Make the directories and write the nodes' program. May be repeated. Raises OSError."""
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
         folder.mkdir(mode=0o700, exist_ok=True)
-    for program in PROGRAMS:
-        data = program.read_bytes()
-        place = run.slurm / program.name
-        if not (place.exists() and read_bytes(place) == data):
-            put(place, data)
+    before = read_bytes(run.node_program) if run.node_program.exists() else b""
+    if (program := archived(before)) != before:
+        put(run.node_program, program)
 
 
 def write(

@@ -18,10 +18,10 @@ from typing import TypeAlias
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.attempt import MAX_NUMBERS_PER_CALL, SlurmAttempt, ranges
 from gpulaunch.engines.slurm.reasons import HELD
+from gpulaunch.farside.wire import coded
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
-from gpulaunch.process.client import code
 from gpulaunch.process.nodeside import put
 
 _Call: TypeAlias = Callable[[Sequence[str], Callable[[commands.CancelAnswer], object]], None]
@@ -144,7 +144,7 @@ def _is_held(held: SlurmAttempt) -> bool:
 
 
 def _name(held: SlurmAttempt) -> str:
-    return code(str(held.attempt))
+    return coded(str(held.attempt))
 
 
 def _read(run: RunDir) -> set[str]:

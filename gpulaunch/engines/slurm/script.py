@@ -1,7 +1,7 @@
 """What is submitted: a job's options of sbatch, and the batch script.
 
-One script serves the whole run. It finds a Python on the node and becomes `node.py`, with the batch
-as its argument; all that differs from attempt to attempt is in files of the run directory.
+One script serves the whole run. It finds a Python on the node and becomes the node's program, with
+the batch as its argument; what differs from attempt to attempt is in files of the run directory.
 """
 
 from __future__ import annotations
@@ -88,14 +88,15 @@ TEXT = """\
 #!{shell}
 # Becomes gpulaunch's program on a node of the cluster, which runs its task of the batch $1.
 run={run}
+program=$run/slurm/farside.zip
 
 # A shared file system may show late what was written elsewhere; looking makes it look.
 looks=0
 patience={patience}
 [ "$1" != {probe} ] || patience={brief}
-until [ -r "$run/slurm/node.py" ]; do
+until [ -r "$program" ]; do
     if [ "$looks" -ge "$patience" ]; then
-        echo "gpulaunch: $run/slurm/node.py cannot be read on $(uname -n):" \\
+        echo "gpulaunch: $program cannot be read on $(uname -n):" \\
             "the run directory must be on a file system that the nodes share" >&2
         exit 78
     fi
@@ -110,7 +111,7 @@ for python in {pythons}; do
             : >"$run/slurm/seen"
             exit
         fi
-        exec "$python" -I -S "$run/slurm/cached.py" node.py "$run" "$1"
+        exec "$python" -I -S "$program" node "$run" "$1"
     fi
 done
 echo "gpulaunch: no Python 3.8 or newer on $(uname -n): tried" {pythons} >&2

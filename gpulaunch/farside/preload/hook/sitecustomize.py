@@ -17,7 +17,7 @@ if False:  # For the type checker: typing is not imported here.
     from typing import Any  # noqa: F401
 
 FOLDER = os.path.dirname(__file__)
-SERVER = os.path.join(os.path.dirname(FOLDER), "server.py")
+MAIN = os.path.join(os.path.dirname(os.path.dirname(FOLDER)), "__main__.py")
 
 
 def step_aside():
@@ -44,11 +44,13 @@ def begin():
         words = '{"refused": "it is no CPython of version 3.8 or newer"}'
         os.write(int(asked.split(":")[1]), words.encode())
         os._exit(0)
-    names = {"__name__": "gpulaunch_preload", "__file__": SERVER}  # type: dict[str, Any]
-    with open(SERVER, "rb") as file:
-        # Outside sys.modules, and without a .pyc beside a file that is not the program's.
-        exec(compile(file.read(), SERVER, "exec", 0, True), names)
-    names["enter"](asked, import_own)
+    names = {"__name__": "gpulaunch_preload", "__file__": MAIN}  # type: dict[str, Any]
+    with open(MAIN, "rb") as file:
+        exec(compile(file.read(), MAIN, "exec", 0, True), names)
+    early = frozenset(sys.modules)
+    enter = names["load"]("preload.server").enter
+    names["forget"]()
+    enter(asked, early, import_own)
 
 
 begin()

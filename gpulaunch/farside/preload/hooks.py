@@ -6,19 +6,15 @@
 No hook runs in a server that serves, or in keepers, so that none can hold them up. For the hooks
 the server forks once, for all jobs, and does not return from that fork, so `after_in_parent` is for
 the job's own forks alone.
-
-Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
-if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any, Callable, Dict
-
-    Kept = Dict[str, Callable[[], object]]
+from ..wire import Any
 
 
 class Hooks:
@@ -26,7 +22,7 @@ class Hooks:
 
     def __init__(self) -> None:
         self.real: Any = os.register_at_fork
-        self.kept: list[Kept] = []
+        self.kept: list[dict[str, Callable[[], object]]] = []
         self.taken = False
 
     def take(self) -> None:

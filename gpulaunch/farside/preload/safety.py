@@ -1,16 +1,15 @@
 """Checks that a fork of this interpreter equals a cold start: threads, cards, descriptors, tools.
 
-Looks, and changes nothing. Runs in the jobs' interpreter, loaded by path: standard library only,
-Python 3.8 and newer.
+Looks, and changes nothing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
-if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any, Callable
+from ..wire import Any
 
 CUDA_ERROR_NOT_INITIALIZED = 3
 

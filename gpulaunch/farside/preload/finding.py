@@ -3,8 +3,8 @@
     script ─▶ imports of its top level ─▶ third-party: to be preloaded
                                      └──▶ files beside it: read likewise
 
-Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer. Reads
-files and imports none of them. Leaves imports inside functions to the script.
+Runs in the jobs' interpreter. Reads files and imports none of them. Leaves imports inside functions
+to the script.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import os
 import sys
 import sysconfig
 import tokenize
-
-if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Iterator
+from collections.abc import Iterator
 
 MOST_FILES = 100
 BEGIN_CUDA = dict.fromkeys(
@@ -235,9 +233,7 @@ def environment_names(statement: ast.stmt) -> Iterator[str]:
                 yield from texts([key])
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = node.func.attr
-            if name == "putenv":
-                yield from texts(node.args[:1])
-            elif is_environ(node.func.value) and name in ("setdefault", "pop"):
+            if name == "putenv" or (is_environ(node.func.value) and name in ("setdefault", "pop")):
                 yield from texts(node.args[:1])
             elif is_environ(node.func.value) and name == "update":
                 yield from (word.arg for word in node.keywords if word.arg)
@@ -262,11 +258,7 @@ def main() -> None:
     import json
 
     target = sys.argv[1:]
-    sys.path[:1] = beside_script(target)
+    sys.path[:0] = beside_script(target)
     found = find(target)
     said = {"where": found.where, "modules": found.modules, "left_out": found.left_out}
     print(json.dumps(said))
-
-
-if __name__ == "__main__":
-    main()

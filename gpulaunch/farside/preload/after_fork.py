@@ -1,27 +1,23 @@
-"""A forked child's last steps: changes what a job has of its own beside its script.
-
-Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
-"""
+"""A forked child's last steps: changes what a job has of its own beside its script."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
-if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any
+from ..keeper.kernel import PR_SET_NAME, libc, stat_fields
+from ..wire import Any
 
-PR_SET_NAME, PR_SET_MM, PR_SET_MM_MAP = 15, 35, 14
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
 
 
-def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
+def show_anew(line: bytes, environment: bytes) -> bool:
     """Make /proc show this command line and environment; return False if the kernel cannot.
 
     PR_SET_MM_MAP (prctl(2)) wants every bound of the address space at once, and no privilege.
     """
-    import ctypes
-
-    fields = [int(number) for number in keeper.stat_fields("self")[23:49]]
+    fields = [int(number) for number in stat_fields("self")[23:49]]
     memory = ctypes.create_string_buffer(line + environment, len(line) + len(environment))
     at = ctypes.addressof(memory)
     sbrk = ctypes.CDLL(None).sbrk
@@ -32,21 +28,19 @@ def show_anew(keeper: Any, line: bytes, environment: bytes) -> bool:
         at, at + len(line), at + len(line), at + len(memory), 0, 0xFFFFFFFF << 32,
     )  # fmt: skip
     size = ctypes.c_ulong(ctypes.sizeof(bounds))
-    if keeper.libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(bounds), size, 0):
+    if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(bounds), size, 0):
         return False
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # the kernel reads it as long as we live
     return True
 
 
-def overwrite(keeper: Any, room: bytes, line: bytes, environment: dict[bytes, bytes]) -> None:
+def overwrite(room: bytes, line: bytes, environment: dict[bytes, bytes]) -> None:
     """Write what fits of command line and environment into the space reserved at the start.
 
     For kernels that cannot show other memory. `room` is the variable that reserves the space. Of
     the environment only GPULAUNCH_ variables are written, which tell whose process this is.
     """
-    import ctypes
-
-    start, end, env_start, env_end = (int(number) for number in keeper.stat_fields("self")[45:49])
+    start, end, env_start, env_end = (int(number) for number in stat_fields("self")[45:49])
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, line, min(len(line), end - start - 1))
@@ -59,17 +53,13 @@ def overwrite(keeper: Any, room: bytes, line: bytes, environment: dict[bytes, by
             ctypes.memmove(env_start + at, text, len(text))
 
 
-def show(
-    keeper: Any, room: bytes, name: bytes, argv: list[bytes], environment: dict[bytes, bytes]
-) -> None:
+def show(room: bytes, name: bytes, argv: list[bytes], environment: dict[bytes, bytes]) -> None:
     """Make /proc show the job's name, command line and environment for this process."""
-    import ctypes
-
-    keeper.libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
+    libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
     line = b"\0".join(argv) + b"\0"
     shown = b"".join(name + b"=" + value + b"\0" for name, value in environment.items())
-    if not show_anew(keeper, line, shown):
-        overwrite(keeper, room, line, environment)
+    if not show_anew(line, shown):
+        overwrite(room, line, environment)
 
 
 def seeds() -> Any:

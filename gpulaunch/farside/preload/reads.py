@@ -1,14 +1,11 @@
-"""Records which variables of the environment imports read, and which they set.
-
-Runs in the jobs' interpreter, loaded by path: standard library only, Python 3.8 and newer.
-"""
+"""Records which variables of the environment imports read, and which they set."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-if False:  # For the type checker: the job's interpreter imports as little as it can.
-    from typing import Any, Iterator
+from ..wire import Any
 
 
 class Reads:

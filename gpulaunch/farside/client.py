@@ -1,0 +1,122 @@
+"""The other end of a spawner and of a pair of keepers: starting them, and talking to them.
+
+For the supervisor, and for the program that takes its part on a node of a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+
+from .wire import IO, Any, memory_file, receive, send
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.join(_HERE, "__main__.py") if os.path.isdir(_HERE) else _HERE
+"""What an interpreter runs: the programs here, or the archive that they are in."""
+
+
+def command(python: str, program: str, *arguments: str) -> list[str]:
+    """Return the command line of a program here, for gpulaunch's own interpreter or a node's."""
+    return [python, "-I", "-S", PROGRAM, program, *arguments]
+
+
+def spawn(
+    python: str,
+    program: str,
+    environ: Mapping[str, str] | Mapping[bytes, bytes],
+    files: Sequence[IO[bytes]] = (),
+    stderr: IO[bytes] | None = None,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a program with a socket and these files; return its process and the socket's other end.
+
+    Raises OSError.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        # If our own standard streams are closed, the socket has the number of one of them.
+        passed = [theirs.fileno(), *(file.fileno() for file in files)]
+        fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in passed]
+    try:
+        process = subprocess.Popen(
+            command(python, program, *map(str, fds)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=environ,
+            pass_fds=fds,
+            start_new_session=True,
+        )
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return process, ours
+
+
+def new_pair(
+    spawner: socket.socket,
+    leases: Sequence[int] = (),
+    alive: int | None = None,
+    link: int | None = None,
+    gives_back: bool = False,
+) -> socket.socket:
+    """Ask a spawner for a pair that holds these descriptors; return its socket. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    passed = [theirs.fileno(), *([] if alive is None else [alive]), *leases]
+    passed += [] if link is None else [link]
+    message = {
+        "alive": alive is not None,
+        "fds": len(passed),
+        "link": link is not None,
+        "gives_back": gives_back,
+    }
+    with theirs:
+        try:
+            send(spawner, message, passed, socket.MSG_NOSIGNAL)
+        except OSError:
+            ours.close()
+            raise
+    return ours
+
+
+class PairLink:
+    """The socket of a pair: commands to it, and its messages."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self.socket = ours
+        self.gone = False
+
+    def launch(self, spec: Mapping[str, object], child: Mapping[str, object]) -> None:
+        """Start an attempt: `spec` is the keeper's part of the command, `child` the job's."""
+        with memory_file("launch") as file:
+            file.write(json.dumps(child).encode())
+            file.flush()
+            self.tell(spec, [file.fileno()])
+
+    def stop(self, attempt: str, reason: str, by: str, now: bool) -> None:
+        self.tell({"do": "stop", "attempt": attempt, "reason": reason, "by": by, "now": now})
+
+    def tell(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> None:
+        # A pair that is gone shows by its end of file; a full queue holds a stop already.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, BlockingIOError):
+            send(self.socket, message, fds, socket.MSG_NOSIGNAL)
+
+    def messages(self) -> Iterator[tuple[dict[str, Any] | None, list[int]]]:
+        """Yield what has come; None, the last and once, when the pair and its job are gone."""
+        while not self.gone:
+            try:
+                data, fds = receive(self.socket)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                continue  # the pair left a message of ours unread; its last ones still come
+            self.gone = not data
+            yield (json.loads(data) if data else None), fds

@@ -1,0 +1,118 @@
+"""What a command asks of an attempt, what became of it, and the file that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+
+from ..wire import END_SIZE, Any, end_line, end_record, raw
+from .kernel import CLOCK_REALTIME_COARSE
+
+
+class AttemptTerms:
+    """The keeper's part of a command: limits in seconds, and what counts as a success."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.id = str(spec["attempt"])
+        self.timeout: float | None = spec["timeout"]
+        self.idle_timeout: float | None = spec["idle_timeout"]
+        self.grace = float(spec["grace"] or 0.0)
+        self.outputs = bool(spec.get("outputs"))
+        self.success_codes: list[int] = spec.get("success_codes", [0])
+        self.oom_kills = spec.get("oom_kills")  # the file that counts them
+        self.term_by = spec.get("term_by")  # who sends TERM to all processes here, if anybody does
+
+
+class AttemptResult:
+    """What is known of how an attempt went; `status` is waitpid's of its main process."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.cause: str | None = None
+        self.by = ""
+        self.error: str | None = None
+        self.kind: str | None = None  # of the error, where it is none of the job's doing
+        self.missing: list[str] = []
+        self.leftovers = 0
+        self.main_was_killed = False  # then nobody knows what would have outlived it
+        self.note = ""  # for people, of a worker
+        self.started: tuple[float, float] | None = None
+        self.answered: tuple[float, float] | None = None  # when a worker did
+
+    def succeeded(self, codes: list[int]) -> bool:
+        """Whether the attempt's own status is a success; its outputs may still be missing."""
+        if self.cause or self.error or self.status is None:
+            return False
+        return os.WIFEXITED(self.status) and os.WEXITSTATUS(self.status) in codes
+
+    def record(self, terms: AttemptTerms, pid: int | None, limit: float | None) -> dict[str, Any]:
+        """Return the record of the end; it fits the file, however long its paths are."""
+        limits = {"timeout": limit, "idle_timeout": terms.idle_timeout}
+        missing = [clip(path, 900) for path in self.missing[:40]]
+        while len(json.dumps(missing)) > 2000:
+            missing.pop()
+        return end_record(
+            clip(terms.id, 2000),
+            pid=pid,
+            status=self.status,
+            cause=self.cause,
+            by=clip(self.by, 600),
+            seconds=limits.get(self.cause or ""),
+            missing=missing,
+            error=self.error and clip(self.error, 2000),
+            kind=self.kind,
+            leftovers=self.leftovers,
+            oom_kills=kills_counted(terms.oom_kills),
+            started=self.started,
+            ended=self.answered or (time.monotonic(), time.time()),
+        )
+
+
+class EndFile:
+    """The file of an end. Its blocks are allocated first, so that a full disk cannot lose one."""
+
+    def __init__(self, path: bytes) -> None:
+        """Create the file. Raises OSError; there is none then."""
+        self.path = path
+        now = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOCTTY
+        self.fd = os.open(path, flags, 0o600)
+        try:
+            os.posix_fallocate(self.fd, 0, END_SIZE)
+        except OSError as problem:
+            if problem.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                self.remove()
+                raise
+            os.pwrite(self.fd, bytes(END_SIZE), 0)
+        # Outputs are stamped by the file server's clock, which may be behind ours.
+        self.since = min(now, os.fstat(self.fd).st_mtime_ns)
+
+    def write(self, record: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the supervisor is told all the same
+            os.pwrite(self.fd, end_line(record), 0)
+        os.close(self.fd)
+
+    def remove(self) -> None:
+        os.unlink(self.path)
+        os.close(self.fd)
+
+
+def kills_counted(file: object) -> int:
+    """Return how many processes the kernel killed for memory, by a cgroup's file; else 0."""
+    if file:
+        with contextlib.suppress(OSError, ValueError), open(raw(file), "rb") as counter:
+            for line in counter:
+                name, _, number = line.partition(b" ")
+                if name == b"oom_kill":
+                    return int(number)
+    return 0
+
+
+def clip(text: str, limit: int) -> str:
+    """Return as much of `text` as JSON writes in `limit` characters."""
+    while len(json.dumps(text)) > limit:
+        text = text[: len(text) * 4 // 5] + "…"
+    return text

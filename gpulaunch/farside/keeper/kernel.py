@@ -1,0 +1,158 @@
+"""What keepers ask of the kernel: of processes, signals and descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
+# The clock that file systems stamp files with: a file written now is never older than it.
+CLOCK_REALTIME_COARSE = 5
+# Keepers block all signals but these. They block rather than ignore them, so that one call gives a
+# job its defaults, and a TERM that comes between fork and exec stays pending instead of being lost.
+HEARD_SIGNALS = {
+    signal.SIGCHLD, signal.SIGCONT,
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP,
+}  # fmt: skip
+SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+LEASES_FROM = 100  # descriptor numbers from here on: programs do not use them themselves
+
+
+def prctl(option: int, value: int) -> None:
+    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def rename(title: str) -> None:
+    """Change this process's name and command line in `ps`.
+
+    The original command line holds the package's path, and `pkill -f gpulaunch` must not kill
+    supervisor and keepers together.
+    """
+    name = title.encode()
+    libc.prctl(PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
+    start, end = (int(number) for number in stat_fields("self")[45:47])
+    if 0 < start < end:
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, name, min(len(name), end - start - 1))
+
+
+def stat_fields(pid: int | str) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on, the third, after the last `)`."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def started_at(pid: int) -> int:
+    """Return the process's start in clock ticks since boot, which with its id identifies it; or -1.
+
+    -1: there is no such process.
+    """
+    try:
+        return int(stat_fields(pid)[19])
+    except OSError:
+        return -1
+
+
+def children() -> list[int]:
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", "rb") as file:
+            return [int(number) for number in file.read().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == me]
+
+
+def _parent(name: str) -> int:
+    try:
+        return int(stat_fields(name)[1])
+    except OSError:
+        return -1
+
+
+def has_ended(pid: int | None) -> bool:
+    """Whether a direct child has ended, reaped or not."""
+    assert pid is not None
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def send_signal(pid: int, number: int) -> bool:
+    """Signal a direct child, or (negative) the group of one that is not reaped yet.
+
+    Returns False if no process got it: there is no such group yet, or it belongs to another user
+    by now (setuid).
+    """
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def terminate(pid: int) -> None:
+    """Send TERM to a direct child's group, and CONT: stopped, it would not see the TERM.
+
+    A child that has not called setsid yet has no group.
+    """
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        if not send_signal(-pid, number):
+            send_signal(pid, number)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended, by job control or a debugger (proc(5))."""
+    try:
+        return stat_fields(pid)[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
+def close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                os.close(int(name))
+
+
+class Waker:
+    """A descriptor that becomes readable when a child ends, for `poll`."""
+
+    def __init__(self) -> None:
+        self.fd, write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def clear(self) -> None:
+        try:
+            while len(os.read(self.fd, 4096)) == 4096:
+                pass
+        except BlockingIOError:
+            pass
+
+
+def lift(fd: int) -> int:
+    """Move an open file to a descriptor number that programs do not use themselves; return it."""
+    high = copy_high(fd)
+    os.close(fd)
+    return high
+
+
+def copy_high(fd: int) -> int:
+    """Copy a descriptor to LEASES_FROM or above; with a low limit, to the upper half of it."""
+    allowed = os.sysconf("SC_OPEN_MAX")  # the soft limit (getconf(3)); -1: there is none
+    least = min(LEASES_FROM, allowed // 2) if allowed >= 0 else LEASES_FROM
+    copy: int = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+    return copy

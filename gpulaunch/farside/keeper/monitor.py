@@ -1,0 +1,220 @@
+"""The monitor: runs attempts, and minds the worker and the spare child between them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import time
+
+from ..wire import peer
+from .attempt import KeeperAttempt
+from .kernel import PR_SET_CHILD_SUBREAPER, Waker, is_stopped, prctl, rename
+from .phases import begun
+from .retirement import Retirement
+from .start import fork_child
+from .station import Station
+from .worker import task_of
+
+SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first
+LOOK = 2.0  # seconds between an idle pair's looks at whether the supervisor is stopped
+LOOKS = 2  # looks in a row that find the supervisor stopped before the pair returns its leases
+SUPERVISOR_GONE = "the supervisor is gone"
+
+
+class Monitor:
+    """Runs attempts, one at a time, in one loop that waits for everything at once.
+
+    `gives_back`: an idle monitor leaves when it finds the supervisor stopped, so that others have
+    the cards. It tells the supervisor first and reads nothing afterwards, so that it alone decides
+    whether a command was begun.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        watch: int,
+        gives_back: bool = False,
+    ) -> None:
+        self.station = station
+        self.channel = station.channel
+        self.watch: int | None = watch
+        self.attempt: KeeperAttempt | None = None
+        self.retirement: Retirement | None = None
+        self.pending: tuple[dict[str, object], int] | None = None
+        self.early_stop: tuple[str, str, bool] | None = None
+        station.spare_at = time.monotonic() + SPARE_AFTER
+        self.leaving = False
+        self.supervisor = peer(station.channel.socket)[0] if gives_back else 0
+        self.look_at: float | None = None
+        self.found_stopped = 0
+        os.setsid()
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited by fork
+        self.waker = Waker()
+        rename("keeper-monitor")
+
+    def serve(self) -> None:
+        while self.attempt or self.station.worker or self.pending or not self.leaving:
+            ready = self.wait()
+            self.waker.clear()
+            if self.attempt:  # before the messages: an end that came before a stop is the job's own
+                self.attempt.look(ready)
+            elif self.station.spare and self.station.spare.is_dead():
+                self.station.spare = None
+            if self.channel.fd in ready:
+                self.listen(ready[self.channel.fd])
+            if self.watch in ready:
+                self.watch = None  # the guardian is gone: the spawner has adopted this monitor
+                self.leaving = True
+            if self.attempt:
+                self.attempt.advance(time.monotonic())
+                if self.attempt.over:
+                    self.attempt = None
+                    self.station.spare_at = time.monotonic() + SPARE_AFTER
+            if not self.attempt:
+                self.mind_worker()
+            if (
+                self.is_idle()
+                and self.station.spare_at is not None
+                and time.monotonic() >= self.station.spare_at
+            ):
+                self.fork_ahead()
+            if self.supervisor:
+                self.look_at_supervisor(time.monotonic())
+
+    def is_idle(self) -> bool:
+        return not (self.attempt or self.station.worker or self.retirement or self.pending)
+
+    def look_at_supervisor(self, now: float) -> None:
+        """Leave, if idle, and free the leases once the supervisor has been stopped for long."""
+        if self.attempt or self.retirement or self.pending or self.leaving:
+            self.look_at, self.found_stopped = None, 0
+        elif self.look_at is None:
+            self.look_at = now + LOOK
+        elif now >= self.look_at:
+            self.look_at = now + LOOK
+            self.found_stopped = self.found_stopped + 1 if is_stopped(self.supervisor) else 0
+            if self.found_stopped >= LOOKS:
+                self.leave()
+
+    def leave(self) -> None:
+        """Leave: tell the supervisor, read no more messages, retire the worker.
+
+        INVARIANT: what the supervisor sends from here on is never read, and never begun.
+        """
+        self.channel.send({"is": "left"})
+        self.channel.fd = -1
+        self.leaving = True
+        self.look_at = None
+        if self.station.worker:
+            self.retire(now=False)
+
+    def fork_ahead(self) -> None:
+        """Fork the next attempt's child while idle: no step of a start costs more.
+
+        INVARIANT: no such child beside an attempt or a worker, or ECHILD would prove nothing.
+        """
+        self.station.spare_at = None
+        if not self.leaving:
+            with contextlib.suppress(OSError):  # processes are scarce: the attempt will fork then
+                self.station.spare = fork_child(self.station)
+
+    def wait(self) -> dict[int, int]:
+        poller = select.poll()
+        poller.register(self.waker.fd, select.POLLIN)
+        if self.watch is not None:
+            poller.register(self.watch, select.POLLIN)
+        if self.channel.fd >= 0:
+            poller.register(self.channel.fd, select.POLLIN)
+        milliseconds: float | None = None
+        if self.station.worker and self.station.worker.outbox:
+            poller.register(self.station.worker.items, select.POLLOUT)
+        doing = self.attempt or self.retirement
+        if doing:
+            for fd in self.attempt.pipes() if self.attempt else ():
+                poller.register(fd, select.POLLIN)
+        rests = [self.station.spare_at if self.is_idle() else None, self.look_at]
+        times = [doing.next_deadline()] if doing else rests
+        at = min((each for each in times if each is not None), default=None)
+        if at is not None:
+            milliseconds = min(math.ceil(max(0.0, at - time.monotonic()) * 1000), 86_400_000)
+        return dict(poller.poll(milliseconds))
+
+    def listen(self, events: int) -> None:
+        message, fds = (None, []) if events & select.POLLHUP else self.channel.receive()
+        if message is None:
+            self.leaving = True
+            self.channel.fd = -1  # the socket stays open: it says that this keeper lives
+            self.stop("interrupted", SUPERVISOR_GONE, now=False)
+        elif message["do"] == "launch":
+            self.pending = (message, fds[0])
+            self.begin()
+        elif message["do"] == "end":
+            self.leaving = True
+        elif message["do"] == "lend":
+            self.channel.send({"is": "lent"}, self.station.leases)
+        elif message["do"] == "retire":
+            self.retire(bool(message["now"]), asked=True)
+        elif message["attempt"] == (
+            self.attempt.id if self.attempt else self.pending and self.pending[0]["attempt"]
+        ):
+            self.stop(str(message["reason"]), str(message["by"]), bool(message["now"]))
+
+    def stop(self, reason: str, by: str, now: bool) -> None:
+        """Stop the running attempt, or the one that waits for a worker to be gone."""
+        if self.attempt:
+            self.attempt.stop(reason, by, now)
+        elif self.pending:
+            self.early_stop = (reason, by, now)
+
+    # ── Workers: a process that stays from one attempt to the next ──────────────────────────
+
+    def begin(self) -> None:
+        """Start the pending attempt; first end a worker that cannot take it."""
+        assert self.pending is not None
+        if self.station.worker and not self.retirement:
+            died = self.station.worker.has_died()  # between items: no attempt has failed by that
+            message, file = self.pending
+            if died or not message["worker"] or not self.station.worker.suits(task_of(file)):
+                self.retire(now=died)
+        if self.retirement:
+            return
+        (message, file), self.pending = self.pending, None
+        self.attempt = begun(self.station, message, file)
+        if self.early_stop:
+            self.attempt.stop(*self.early_stop)
+            self.early_stop = None
+        if self.attempt.over:
+            self.attempt = None
+
+    def mind_worker(self) -> None:
+        """Between attempts: reap or end the worker; start the pending attempt once it is gone."""
+        if self.station.worker and not self.retirement:
+            if self.leaving:
+                self.retire(now=False)
+            elif self.station.worker.has_died():
+                self.retire(now=True)
+        if self.retirement:
+            self.retirement.advance(time.monotonic())
+            if self.retirement.over:
+                asked, self.retirement = self.retirement.asked, None
+                self.station.spare_at = time.monotonic() + SPARE_AFTER
+                if asked:
+                    self.channel.send({"is": "worker_gone"})
+        if self.pending and not self.retirement:
+            self.begin()
+
+    def retire(self, now: bool, asked: bool = False) -> None:
+        """End the idle worker; `asked`: report that it is gone, at once if there is none."""
+        if self.attempt:
+            return
+        if self.retirement:
+            self.retirement.hurry(now)
+        elif self.station.worker:
+            self.retirement = Retirement(self.station, self.station.worker, now)
+        elif asked:
+            self.channel.send({"is": "worker_gone"})
+            return
+        if self.retirement:
+            self.retirement.asked = self.retirement.asked or asked

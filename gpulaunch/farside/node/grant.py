@@ -1,0 +1,169 @@
+"""What Slurm granted, as the node sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+
+from ..wire import Any, shown
+from .limits import DRIVER_PATIENCE
+from .words import Problem, plain
+
+MASK = b"CUDA_VISIBLE_DEVICES"
+NO_CARD = "NoDevFiles"  # what Slurm 20.11 and older put into the mask of a job without cards
+
+
+class Grant:
+    """The cards that Slurm gave this job, by the job's environment, which it never changes."""
+
+    def __init__(self, environ: dict[bytes, bytes]) -> None:
+        self.environ = environ
+        self.node = node_name(environ)
+        mask = environ.get(MASK)
+        self.mask = None if mask is None else shown(mask)
+        words = [word.strip() for word in (self.mask or "").split(",")]
+        self.visible = [word for word in words if word and word != NO_CARD]
+        self.gpus = self.named({})
+
+    def check(self, gpus: int) -> None:
+        """Raise Problem if Slurm granted another number of cards; a job without cards sees none."""
+        if gpus and len(self.visible) != gpus:
+            mask = "not set" if self.mask is None else repr(self.mask)
+            raise Problem(
+                f"Slurm granted {cards(len(self.visible))} on node {self.node} ({shown(MASK)} is"
+                f" {mask}), {cards(gpus)} {'was' if gpus == 1 else 'were'} asked for"
+            )
+
+    def ask_driver(self) -> None:
+        """Set the cards' names from the node's driver, which may take seconds if it is faulty."""
+        self.gpus = self.named(driver_says())
+
+    def named(self, known: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return each card's number, identity and name; the latter two from `known`.
+
+        Under device cgroups every job's first card is 0 in the mask, and for the driver; the node's
+        own numbers are in SLURM_JOB_GPUS.
+        """
+        numbers = spread(shown(self.environ.get(b"SLURM_JOB_GPUS", b"")))
+        found = []
+        for place, word in enumerate(self.visible):
+            uuid, name = known.get(word, ("", ""))
+            if not word.isdigit():
+                uuid = word
+            number = int(word) if word.isdigit() else place
+            if len(numbers) == len(self.visible):
+                number = numbers[place]
+            uuid = plain(uuid or f"{self.node}/{number}")
+            found.append({"index": number, "uuid": uuid, "name": name})
+        return found
+
+    def record(self, attempt: str) -> dict[str, Any]:
+        """Return the start record; `awaits_cards`: the driver's names of the cards will follow."""
+        return {
+            "attempt": attempt,
+            "job": slurm_id(self.environ),
+            "node": self.node,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "restart": int(self.environ.get(b"SLURM_RESTART_COUNT", b"0")),
+            "mask": self.mask,
+            "gpus": self.gpus,
+            "awaits_cards": bool(self.visible),
+            "boot": boot(),
+            "started": (time.monotonic(), time.time()),
+        }
+
+
+def cards(count: int) -> str:
+    return f"{count} card{'' if count == 1 else 's'}"
+
+
+def node_name(environ: Mapping[bytes, bytes]) -> str:
+    return plain(shown(environ.get(b"SLURMD_NODENAME", b"")) or socket.gethostname())
+
+
+def slurm_id(environ: Mapping[bytes, bytes]) -> str:
+    """Return Slurm's job number as squeue shows it: `12`, or `12_3` for a task of an array."""
+    task = environ.get(b"SLURM_ARRAY_TASK_ID")
+    if task is None:
+        return shown(environ.get(b"SLURM_JOB_ID", b""))
+    return shown(environ.get(b"SLURM_ARRAY_JOB_ID", b"") + b"_" + task)
+
+
+def memory_counter(
+    environ: Mapping[bytes, bytes],
+    own: bytes = b"/proc/self/cgroup",
+    mounted: bytes = b"/sys/fs/cgroup",
+) -> bytes | None:
+    """Return the file that counts the kernel's kills for memory in this Slurm job's own cgroup.
+
+    None if Slurm makes no such cgroup. As in cgroups(7), of either version.
+    """
+    job = b"job_" + environ.get(b"SLURM_JOB_ID", b"")
+    with contextlib.suppress(OSError), open(own, "rb") as file:
+        for line in file:
+            _, controllers, path = line.rstrip(b"\n").split(b":", 2)
+            folders = path.split(b"/")
+            place = [mounted, b"memory"] if controllers else [mounted]
+            name = b"memory.oom_control" if controllers else b"memory.events"
+            while job in folders and (not controllers or b"memory" in controllers.split(b",")):
+                counter = b"/".join((*place, *filter(None, folders), name))
+                if os.path.exists(counter):
+                    return counter
+                folders.pop()
+    return None
+
+
+def boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def spread(text: str) -> list[int]:
+    """Return the numbers of a text like `0,2-3`; empty for any other text."""
+    numbers: list[int] = []
+    for word in filter(None, text.split(",")):
+        match = re.match(r"([0-9]+)(?:-([0-9]+))?$", word.strip())
+        if match is None:
+            return []
+        first = int(match.group(1))
+        numbers.extend(range(first, int(match.group(2) or first) + 1))
+    return numbers
+
+
+def driver_says() -> dict[str, tuple[str, str]]:
+    """Return each card's identity and name by its number, and by its identity (`nvidia-smi -L`).
+
+    Empty if there is no nvidia-smi, or it takes too long: a faulty driver never answers.
+    """
+    try:
+        process = subprocess.Popen(
+            ["nvidia-smi", "-L"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return {}
+    try:
+        said = process.communicate(timeout=DRIVER_PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()  # without waiting: inside the driver, SIGKILL may have no effect
+        return {}
+    return parsed_listing(said.decode("utf-8", "replace"))
+
+
+def parsed_listing(text: str) -> dict[str, tuple[str, str]]:
+    """Parse `nvidia-smi -L`: `GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-5f3c...)`, a line a card."""
+    known = {}
+    for number, name, uuid in re.findall(r"^GPU (\d+): (.*) \(UUID: (\S+)\)", text, re.MULTILINE):
+        known[number] = known[uuid] = (uuid, name)
+    return known

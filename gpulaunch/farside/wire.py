@@ -1,0 +1,179 @@
+"""What passes between processes, and between machines: the one place for its form.
+
+Bytes travel in JSON as Latin-1, one character each, so that any name of a file survives. Whole
+commands travel in files without a name, descriptors beside messages. The record of an end:
+
+    <crc32, 8 hex digits> <one JSON object>\\n<NULs up to END_SIZE, allocated at launch>
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+TYPE_CHECKING = False  # `typing` itself would be a tenth of what every fork of a keeper copies
+if TYPE_CHECKING:
+    from typing import IO as IO
+    from typing import Any as Any
+else:  # for annotations, which are never evaluated here
+    IO = Any = object
+
+MAX_DESCRIPTORS = 253  # descriptors that a message brings (SCM_MAX_FD)
+END_SIZE = 8192  # bytes allocated for the record of an end before the job starts
+NO_SPACE = "no_space"  # the kind of an error: the disk was full, and nothing was run
+
+
+# ── Bytes in JSON ───────────────────────────────────────────────────────────────────────────────
+
+
+def coded(value: str | bytes) -> str:
+    """Return the kernel's bytes of a text, a character each."""
+    if isinstance(value, str) and value.isascii():
+        return value
+    return os.fsencode(value).decode("latin-1")
+
+
+def coded_all(values: Iterable[str | bytes]) -> list[str]:
+    return [coded(value) for value in values]
+
+
+def coded_dict(values: Mapping[str, str] | Mapping[bytes, bytes]) -> dict[str, str]:
+    return {coded(name): coded(value) for name, value in values.items()}
+
+
+def raw(value: object) -> bytes:
+    """Return the bytes that came as characters."""
+    return str(value).encode("latin-1")
+
+
+def raw_all(values: Any) -> list[bytes]:
+    return [raw(value) for value in values]
+
+
+def raw_dict(values: Any) -> dict[bytes, bytes]:
+    return {raw(name): raw(value) for name, value in values.items()}
+
+
+def decoded(value: object) -> str:
+    """Return the text that was coded, as this interpreter names files."""
+    return os.fsdecode(raw(value))
+
+
+def shown(value: bytes) -> str:
+    """Return bytes as people read them."""
+    return value.decode("utf-8", "replace")
+
+
+# ── Messages ────────────────────────────────────────────────────────────────────────────────────
+
+
+def send(
+    link: socket.socket, message: Mapping[str, object], fds: Sequence[int], flags: int
+) -> None:
+    """Send one message, with descriptors. Raises OSError."""
+    rights = struct.pack(f"{len(fds)}i", *fds)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if fds else []
+    link.sendmsg([json.dumps(message).encode()], ancillary, flags)
+
+
+def peer(link: socket.socket) -> tuple[int, int]:
+    """Return the PID (0: in another PID namespace) and user id at a connection's other end.
+
+    For a connection to a listening socket, these are of the process that called listen last, for a
+    pair of the one that made it (SO_PEERCRED, unix(7)).
+    """
+    size = struct.calcsize("iII")
+    pid, uid, _ = struct.unpack("iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def receive(
+    link: socket.socket, size: int = 65536, most: int = MAX_DESCRIPTORS
+) -> tuple[bytes, list[int]]:
+    """Receive up to `size` bytes and up to `most` descriptors, which are close-on-exec.
+
+    Stands for socket.recv_fds, whose flags Python 3.11 ignores. Raises OSError.
+    """
+    data, ancillary, _, _ = link.recvmsg(size, socket.CMSG_LEN(4 * most), socket.MSG_CMSG_CLOEXEC)
+    fds: list[int] = []
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+    return data, fds
+
+
+# ── Files ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def memory_file(name: str) -> IO[bytes]:
+    """Open a file without a name that is never on a disk."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create(f"gpulaunch-{name}"), "w+b")
+    import tempfile  # built for an old glibc
+
+    return tempfile.TemporaryFile(dir="/dev/shm")
+
+
+def read_spec(fd: int) -> dict[str, Any]:
+    """Return a whole command. Does not move the file's position: two processes read the file."""
+    data, size = b"", os.fstat(fd).st_size
+    while len(data) < size:
+        data += os.pread(fd, size - len(data), len(data))
+    value: dict[str, Any] = json.loads(data)
+    return value
+
+
+def own_environment() -> dict[bytes, bytes]:
+    """Return this process's environment, less the LC_CTYPE that an interpreter adds by itself.
+
+    It does so in the C locale (PEP 538).
+    """
+    environ = dict(os.environb)
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = b"\0" + file.read()
+    except OSError:
+        return environ
+    if b"\0LC_CTYPE=" not in given:
+        environ.pop(b"LC_CTYPE", None)
+    return environ
+
+
+# ── The end of an attempt ───────────────────────────────────────────────────────────────────────
+
+
+def end_record(attempt: str, **known: object) -> dict[str, Any]:
+    """Return the record of an end: what is known of it, the rest as for no process at all."""
+    return {
+        "attempt": attempt,
+        "pid": None,
+        "status": None,
+        "cause": None,
+        "by": "",
+        "seconds": None,
+        "missing": [],
+        "error": None,
+        "kind": None,
+        "leftovers": 0,
+        "oom_kills": 0,
+        "started": None,
+        "ended": (time.monotonic(), time.time()),
+        **known,
+    }
+
+
+def end_line(record: Mapping[str, object]) -> bytes:
+    line = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (binascii.crc32(line), line)
+
+
+def line_of_end(data: bytes) -> bytes | None:
+    """Return the record's JSON from what its file holds; None if it is not written, or torn."""
+    line, newline, _ = data.partition(b"\n")
+    checksum, _, record = line.partition(b" ")
+    return record if newline and checksum == b"%08x" % binascii.crc32(record) else None
