@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.diagnose.failure.tail import tail
+from gpulaunch.digest.tail import read_tail
 from gpulaunch.errors import UsageError
 from gpulaunch.files import is_regular, read_bytes, regular, replace
 from gpulaunch.journal import manifest
@@ -22,7 +23,6 @@ from gpulaunch.metrics.read import open_metrics
 from gpulaunch.metrics.store import Store
 from gpulaunch.process.ends import read_end
 from gpulaunch.process.nodeside import last_beat, read_start
-from gpulaunch.views.tail import read_tail
 from gpulaunch.views.top.log import LogTail
 
 

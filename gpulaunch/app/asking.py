@@ -13,10 +13,10 @@ from gpulaunch.core.events import Cancel, DrainGpus
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import SETTLED, Gpu
 from gpulaunch.core.selection import ALL, choose, describe
+from gpulaunch.digest import words
 from gpulaunch.engines.pool import parse
 from gpulaunch.errors import SOME_JOB_FAILED, UsageError
 from gpulaunch.journal.read import Follower
-from gpulaunch.views import words
 
 
 def wait(run: str | os.PathLike[str] | None = None, observer: Observer = NOBODY) -> RunEnd:

@@ -18,6 +18,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, RunState
 from gpulaunch.core.reasons import InQueue, NeedsOthers, NothingStarts, RunOver, WaitReason
+from gpulaunch.digest.words import ON_ITS_OWN
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.finding import (
     Here,
@@ -32,7 +33,6 @@ from gpulaunch.journal.finding import (
 from gpulaunch.journal.liveness import origin_of, original_of, refuse_elsewhere, state_of
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.lifesigns import mark_last_seen
-from gpulaunch.views.words import ON_ITS_OWN
 
 SUPERVISOR_ANSWER_TIMEOUT = 2.0
 

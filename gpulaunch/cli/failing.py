@@ -20,7 +20,7 @@ _ENDS = frozenset({"--", ":::"})
 
 def complain(text: str, status: int, as_json: bool = False, found: Sequence[Mistake] = ()) -> int:
     """Print why a command failed; return its exit status."""
-    from gpulaunch.views.words import visible_lines
+    from gpulaunch.digest.words import visible_lines
 
     lines = visible_lines(text).split("\n")
     # A job file's mistakes begin with their places; what is indented goes on with the line before.

@@ -22,14 +22,14 @@ from gpulaunch.cli.terminal import Terminal
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
+from gpulaunch.digest.tail import Folder, fold
+from gpulaunch.digest.words import visible
 from gpulaunch.errors import UsageError
 from gpulaunch.files import regular
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.read import Follower
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.journal.watch import Watch
-from gpulaunch.views.tail import Folder, fold
-from gpulaunch.views.words import visible
 
 READ_BYTES = 1 << 16
 LAST_LINES = 10

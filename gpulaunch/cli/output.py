@@ -14,11 +14,11 @@ import click
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
+from gpulaunch.digest.words import visible_lines
 from gpulaunch.journal import codec
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.views.terminal import SilentView, console_for
-from gpulaunch.views.words import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,9 +88,9 @@ class TypedPaths:
 
 def show_summary(ledger: Ledger, run: RunDir) -> None:
     """Print the end of a run for people, on standard error."""
+    from gpulaunch.digest.summary import summarise
     from gpulaunch.metrics.read import measured
     from gpulaunch.views.ending import print_summary
-    from gpulaunch.views.summary import summarise
 
     told = summarise(ledger, TypedPaths(run), codec.now(), measured=measured(run.metrics))
     if not run.holds_run:

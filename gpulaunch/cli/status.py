@@ -30,12 +30,12 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
     from functools import partial
 
     from gpulaunch.cli.output import TypedPaths, print_json, stdout_console
+    from gpulaunch.digest.status import status_json
     from gpulaunch.journal.codec import now
     from gpulaunch.journal.earlier import durations_before
     from gpulaunch.metrics.read import measured
     from gpulaunch.views.single import print_job
     from gpulaunch.views.standing import Standing, print_status
-    from gpulaunch.views.status import status_json
 
     one, names = _asked_for(what, run)
     paths = TypedPaths(one.run)

@@ -14,11 +14,11 @@ from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.diagnose.failure.classes import CLASSES
+from gpulaunch.digest import words
+from gpulaunch.digest.events import tally
+from gpulaunch.digest.summary import next_command
 from gpulaunch.notify.triggers import EVERY, FINISH, FIRST, PAUSED
 from gpulaunch.text import clock, several
-from gpulaunch.views import words
-from gpulaunch.views.events import tally
-from gpulaunch.views.summary import next_command
 from gpulaunch.wording import job_reason, pause, run_reason
 
 REASONS = 5

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulaunch.digest import words
 from gpulaunch.extras import missing
 from gpulaunch.jobfile.commands import first_program
 from gpulaunch.jobfile.notify_spec import Target, secret_in
 from gpulaunch.notify.delivery import end, start
-from gpulaunch.views import words
 
 SECONDS = 20.0
 _NAMES = {"finish": "finish", "first_failure": "first failure", "paused": "pause"}

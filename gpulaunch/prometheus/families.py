@@ -21,10 +21,10 @@ from prometheus_client.core import (
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, Ledger
 from gpulaunch.core.model import AttemptState, GpuState, Instant, JobState
+from gpulaunch.digest.estimate import Ahead
+from gpulaunch.digest.words import visible
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.prometheus.tally import OTHER, Tally
-from gpulaunch.views.estimate import Ahead
-from gpulaunch.views.words import visible
 
 SAMPLE_MAX_AGE = 15.0
 """Seconds after which a sample no longer says what a card does: its driver may hang."""

@@ -13,7 +13,7 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import AttemptId, AttemptState, Instant
-from gpulaunch.views.estimate import Ahead, Estimate
+from gpulaunch.digest.estimate import Ahead, Estimate
 
 OTHER = "other"
 """Stands for every failure class that this version does not know: labels are a closed set."""

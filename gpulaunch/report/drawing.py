@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
+from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.curves import Curve
 from gpulaunch.report.fold import Period, RunHistory, begin, cut_off, finish
@@ -20,7 +21,6 @@ from gpulaunch.report.groups import groups_of
 from gpulaunch.report.idle import Cause, Span
 from gpulaunch.report.lanes import Lane
 from gpulaunch.report.wording import KINDS, SHORT, card_name, cards_of, ended
-from gpulaunch.views import words
 
 MIB = 1 << 20
 SHADED: tuple[Cause, ...] = (

@@ -9,12 +9,12 @@ from statistics import median
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
 from gpulaunch.diagnose.failure.classes import CLASSES, advice_for
+from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import Period, RunHistory, begin, finish
 from gpulaunch.report.groups import groups_of
 from gpulaunch.report.model import FailedJob, FailureGroup, Slow
 from gpulaunch.report.wording import cards_of, ended
-from gpulaunch.views import words
 from gpulaunch.wording import job_reason
 
 FAILED = 20

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import JobState
+from gpulaunch.digest import words
 from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.idle import Cause
 from gpulaunch.report.model import CardRow, FailureGroup, Measures, Tile
 from gpulaunch.report.wording import SHORT, percent
 from gpulaunch.text import clock, several, size
-from gpulaunch.views import words
 from gpulaunch.wording import run_reason
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.core.model import AttemptId, Gpu, RunState
+from gpulaunch.digest import words
 from gpulaunch.report.failed import failures, skipped, slowest
 from gpulaunch.report.fold import Period, RunHistory
 from gpulaunch.report.groups import fits
@@ -15,7 +16,6 @@ from gpulaunch.report.head import headline, tiles
 from gpulaunch.report.idle import CAUSES, Span, totals
 from gpulaunch.report.model import CardRow, Measures, Page, Part, RemarkLine
 from gpulaunch.report.wording import LONG, SHORT, card_name
-from gpulaunch.views import words
 
 REMARKS = 200
 STATES: Mapping[RunState, tuple[str, str]] = {

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gpulaunch import __version__
+from gpulaunch.digest import words
 from gpulaunch.report.model import Page
 from gpulaunch.report.wording import percent
 from gpulaunch.text import clock, size
-from gpulaunch.views import words
 
 ASSETS = Path(__file__).with_name("assets")
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptState, Gpu
+from gpulaunch.digest import words
 from gpulaunch.report.fold import Period, cut_off
 from gpulaunch.report.idle import Cause
-from gpulaunch.views import words
 
 KINDS: tuple[AttemptState | str, ...] = (
     "succeeded",

@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpulaunch.core.model import AttemptId, Gpu, RunState
+from gpulaunch.digest.summary import next_command
+from gpulaunch.digest.tail import read_tail
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.journal.codec import now
@@ -34,8 +36,6 @@ from gpulaunch.report.page import page
 from gpulaunch.report.render import render
 from gpulaunch.report.tails import tails
 from gpulaunch.report.wording import card_name
-from gpulaunch.views.summary import next_command
-from gpulaunch.views.tail import read_tail
 
 
 def write(

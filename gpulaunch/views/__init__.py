@@ -1,1 +1,1 @@
-"""Showing a run: folds of facts into lines, tables and JSON. Never talks to processes or exits."""
+"""Showing a run on a terminal: lines, tables, a dashboard. Never talks to processes or exits."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.model import JobState
+from gpulaunch.digest import words
+from gpulaunch.digest.groups import BEGINNING
+from gpulaunch.digest.summary import Failed, Summary
 from gpulaunch.text import clock, listing, several
-from gpulaunch.views import words
-from gpulaunch.views.groups import BEGINNING
 from gpulaunch.views.overview import height_of, put
-from gpulaunch.views.summary import Failed, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpulaunch.digest import words
 from gpulaunch.text import size
-from gpulaunch.views import words
 
 if TYPE_CHECKING:
     from rich.console import Console

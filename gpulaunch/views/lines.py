@@ -14,9 +14,9 @@ from typing import TextIO
 from gpulaunch.core.facts import Fact
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Instant
+from gpulaunch.digest import words
+from gpulaunch.digest.events import EventLine, LineFormatter, Tone
 from gpulaunch.text import clock
-from gpulaunch.views import words
-from gpulaunch.views.events import EventLine, LineFormatter, Tone
 from gpulaunch.views.terminal import SafeStream
 
 HELD = 0.25

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpulaunch.digest import words
+from gpulaunch.digest.groups import Alike
 from gpulaunch.text import listing
-from gpulaunch.views import words
-from gpulaunch.views.groups import Alike
 
 if TYPE_CHECKING:
     from rich.console import Console

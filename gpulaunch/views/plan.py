@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpulaunch.core.model import Gpu, Job, Worker
 from gpulaunch.core.template import Text as Command
 from gpulaunch.core.template import slots
+from gpulaunch.digest import words
 from gpulaunch.text import clock, listing, several, size, span, unescaped
-from gpulaunch.views import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, Ledger
 from gpulaunch.core.model import SETTLED, AttemptId, Instant, JobState
+from gpulaunch.digest import words
+from gpulaunch.digest.estimate import Estimate
+from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unusable
 from gpulaunch.text import clock, listing, several
-from gpulaunch.views import words
-from gpulaunch.views.estimate import Estimate
-from gpulaunch.views.events import EventLine, LineFormatter, Tone, unusable
 from gpulaunch.views.terminal import SafeStream
 from gpulaunch.wording import pause, run_reason
 

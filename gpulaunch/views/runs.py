@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.digest import words
 from gpulaunch.text import clock
-from gpulaunch.views import words
 from gpulaunch.views.fitting import fits
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord
-from gpulaunch.views import words
-from gpulaunch.views.groups import evidence_of, how
-from gpulaunch.views.measured import use_of_one
+from gpulaunch.digest import words
+from gpulaunch.digest.groups import evidence_of, how
+from gpulaunch.digest.measured import use_of_one
 from gpulaunch.views.standing import Standing, time_of
 
 if TYPE_CHECKING:

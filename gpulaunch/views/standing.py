@@ -14,16 +14,16 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.core.reasons import JobReason, WaitReason
+from gpulaunch.digest import words
+from gpulaunch.digest.events import unusable
+from gpulaunch.digest.groups import evidence_of, failures, how, reasons
+from gpulaunch.digest.paths import RunPaths
+from gpulaunch.digest.status import STATES, STYLES, ahead_of, lasted, reason_of
+from gpulaunch.digest.summary import next_command
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
-from gpulaunch.views import words
-from gpulaunch.views.events import unusable
 from gpulaunch.views.fitting import fits
-from gpulaunch.views.groups import evidence_of, failures, how, reasons
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
-from gpulaunch.views.paths import RunPaths
-from gpulaunch.views.status import STATES, STYLES, ahead_of, lasted, reason_of
-from gpulaunch.views.summary import next_command
 from gpulaunch.wording import pause, run_reason
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gpulaunch import errors
-from gpulaunch.views.status import status_json
+from gpulaunch.digest.status import status_json
 from tests.docs.reference import FOLDER, pages
 from tests.views.screen import Paths
 from tests.views.test_status import busy

@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted
+from gpulaunch.digest import words
+from gpulaunch.digest.estimate import Estimate
+from gpulaunch.digest.status import status_json
+from gpulaunch.digest.summary import summarise
 from gpulaunch.prometheus.tally import Tally
-from gpulaunch.views import words
 from gpulaunch.views.ending import print_summary
-from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.standing import Standing, print_status
-from gpulaunch.views.status import status_json
-from gpulaunch.views.summary import summarise
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.head import counts
 from gpulaunch.views.top.rows import CardRows, FailedRows, Filter

@@ -8,7 +8,7 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import Exited
-from gpulaunch.views.estimate import Ahead, Estimate
+from gpulaunch.digest.estimate import Ahead, Estimate
 from tests.views.history import History
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.digest.measured import use_of_one
 from gpulaunch.metrics.model import AttemptUse
-from gpulaunch.views.measured import use_of_one
 
 A = AttemptId("a", 1)
 GIB = 1 << 30

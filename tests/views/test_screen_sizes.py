@@ -12,10 +12,10 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, Failure, Job, MissingOutput, Outcome, Signaled
 from gpulaunch.core.retry import over
+from gpulaunch.digest.groups import failures, reasons
+from gpulaunch.digest.summary import summarise
 from gpulaunch.views.ending import print_summary
-from gpulaunch.views.groups import failures, reasons
 from gpulaunch.views.standing import Standing, print_status
-from gpulaunch.views.summary import summarise
 from gpulaunch.views.terminal import console_for
 from tests.views.history import History
 from tests.views.screen import Paths, Screen, Tty

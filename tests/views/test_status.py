@@ -6,9 +6,9 @@ from pathlib import Path
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, Interrupted, Signaled
+from gpulaunch.digest.status import status_json
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.standing import Standing, print_status
-from gpulaunch.views.status import status_json
 from tests.views.history import History
 from tests.views.screen import Paths, rendered
 

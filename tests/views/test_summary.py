@@ -9,12 +9,12 @@ import pytest
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.model import AttemptId, Exited, RunState
+from gpulaunch.digest.summary import Summary, summarise
+from gpulaunch.digest.usage import covered
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.views.ending import print_summary
-from gpulaunch.views.summary import Summary, summarise
 from gpulaunch.views.terminal import console_for
-from gpulaunch.views.usage import covered
 from tests.views.history import History
 from tests.views.screen import Paths, Tty, rendered
 

@@ -97,7 +97,8 @@ def test_a_pager_that_stops_reading_does_not_stop_the_run() -> None:
 def test_choosing_a_view_for_lines_imports_nothing_heavy() -> None:
     code = (
         "import io, sys\n"
-        "from gpulaunch.views import events, gpus, plan, progress, runs, status, summary, tail\n"
+        "from gpulaunch.digest import events, status, summary, tail\n"
+        "from gpulaunch.views import gpus, plan, progress, runs\n"
         "from gpulaunch.views.choose import choose_view\n"
         "choose_view(io.StringIO(), {})\n"
         "heavy = {'rich', 'psutil', 'pynvml', 'click'} & set(sys.modules)\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.core.model import Gpu
-from gpulaunch.views import words
+from gpulaunch.digest import words
 from tests.views.history import START, gpus
 
 

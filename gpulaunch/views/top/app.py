@@ -23,8 +23,8 @@ from textual.containers import Container
 from textual.widgets import Input, Static
 
 from gpulaunch.core.events import Request
+from gpulaunch.digest import words
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.views import words
 from gpulaunch.views.terminal import is_gone
 from gpulaunch.views.top import asking
 from gpulaunch.views.top.asking import Proposal

@@ -12,7 +12,7 @@ from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
 from gpulaunch.core.ledger import JobRecord
 from gpulaunch.core.model import SETTLED, RunState
 from gpulaunch.core.reasons import RunReason
-from gpulaunch.views import words
+from gpulaunch.digest import words
 from gpulaunch.wording import pause
 
 

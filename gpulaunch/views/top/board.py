@@ -13,9 +13,9 @@ from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId, Instant, RunState
 from gpulaunch.core.reasons import NothingStarts, RunOver
+from gpulaunch.digest import words
+from gpulaunch.digest.estimate import Estimate
 from gpulaunch.text import clock
-from gpulaunch.views import words
-from gpulaunch.views.estimate import Estimate
 from gpulaunch.views.top.link import SampleStore, Why
 from gpulaunch.wording import job_reason
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 
 from gpulaunch.core.model import SETTLED, JobState
+from gpulaunch.digest import words
+from gpulaunch.digest.status import STYLES
 from gpulaunch.text import clock
-from gpulaunch.views import words
-from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar
 from gpulaunch.views.top.rows import Filter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from gpulaunch.digest.tail import Folder
 from gpulaunch.files import regular
-from gpulaunch.views.tail import Folder
 
 READ_BYTES = 1 << 16
 BEGIN = 1 << 20

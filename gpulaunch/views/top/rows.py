@@ -11,11 +11,11 @@ from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
 from gpulaunch.diagnose.failure.classes import title_of
+from gpulaunch.digest import words
+from gpulaunch.digest.events import unusable
+from gpulaunch.digest.status import STYLES
 from gpulaunch.metrics.model import CardSample
 from gpulaunch.text import clock, listing, several, size
-from gpulaunch.views import words
-from gpulaunch.views.events import unusable
-from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.draw import bar, columns, fit, sparkline
 from gpulaunch.wording import job_reason

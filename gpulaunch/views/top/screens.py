@@ -15,10 +15,10 @@ from textual.widgets import Static
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
+from gpulaunch.digest import words
+from gpulaunch.digest.status import STYLES
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.text import clock, size
-from gpulaunch.views import words
-from gpulaunch.views.status import STYLES
 from gpulaunch.views.top.board import Board
 from gpulaunch.views.top.lists import RowList
 from gpulaunch.views.top.log import LogTail

@@ -38,7 +38,7 @@ def test_a_curve_has_a_column_per_span_and_blanks_where_nothing_was_measured() -
 
 @given(st.text(max_size=30), st.integers(0, 20))
 def test_cut_text_is_exactly_as_wide_as_asked(text: str, width: int) -> None:
-    from gpulaunch.views.words import visible
+    from gpulaunch.digest.words import visible
 
     assert cell_len(fit(visible(text), width)) == width
 

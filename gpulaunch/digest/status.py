@@ -13,12 +13,12 @@ from gpulaunch import wording
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.core.reasons import WaitReason
+from gpulaunch.digest import words
+from gpulaunch.digest.estimate import Ahead, Estimate
+from gpulaunch.digest.groups import evidence_of
+from gpulaunch.digest.paths import RunPaths
+from gpulaunch.digest.summary import next_command
 from gpulaunch.metrics.model import NOTHING, AttemptUse, Measured
-from gpulaunch.views import words
-from gpulaunch.views.estimate import Ahead, Estimate
-from gpulaunch.views.groups import evidence_of
-from gpulaunch.views.paths import RunPaths
-from gpulaunch.views.summary import next_command
 
 STATES: tuple[JobState, ...] = (
     "waiting",

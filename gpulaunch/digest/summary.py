@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.digest import words
+from gpulaunch.digest.groups import Alike, failures, reasons
+from gpulaunch.digest.measured import use_of_all, use_of_one
+from gpulaunch.digest.paths import RunPaths
+from gpulaunch.digest.tail import read_tail
+from gpulaunch.digest.usage import CardUse, card_seconds, card_uses
 from gpulaunch.errors import NO_CARDS
 from gpulaunch.metrics.model import NOTHING, Measured
-from gpulaunch.views import words
-from gpulaunch.views.groups import Alike, failures, reasons
-from gpulaunch.views.measured import use_of_all, use_of_one
-from gpulaunch.views.paths import RunPaths
-from gpulaunch.views.tail import read_tail
-from gpulaunch.views.usage import CardUse, card_seconds, card_uses
 from gpulaunch.wording import run_reason
 
 MAX_FAILURES_TOLD = 10

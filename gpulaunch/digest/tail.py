@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpulaunch.core.terminal import shown
+from gpulaunch.digest.words import visible
 from gpulaunch.files import regular
-from gpulaunch.views.words import visible
 
 WINDOW = 64 * 1024
 LINE = 400

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse, Measured
 from gpulaunch.text import clock, size
-from gpulaunch.views import words
 
 
 def use_of_one(use: AttemptUse) -> str:

@@ -21,9 +21,9 @@ from gpulaunch.core.model import (
     NotStarted,
 )
 from gpulaunch.core.reasons import CardReason
+from gpulaunch.digest import words
+from gpulaunch.digest.groups import shown
 from gpulaunch.text import listing, several, span
-from gpulaunch.views import words
-from gpulaunch.views.groups import shown
 
 Tone: TypeAlias = Literal["good", "bad", "warn", "calm", "start"]
 

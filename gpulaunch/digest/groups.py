@@ -14,7 +14,7 @@ from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Exited, Signaled, Status
 from gpulaunch.core.reasons import JobReason, WaitReason
 from gpulaunch.diagnose.failure.classes import title_of
-from gpulaunch.views import words
+from gpulaunch.digest import words
 from gpulaunch.wording import job_reason
 
 BEGINNING = 60
