@@ -21,7 +21,7 @@ from gpulaunch.core.run import Run
 from gpulaunch.engines.pool import CardPool
 from gpulaunch.errors import GpulaunchError, JobFileError
 from gpulaunch.jobfile import Plan, load
-from gpulaunch.jobfile.overrides import as_chosen
+from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal.choices import Choices
 from gpulaunch.text import listing
 

@@ -44,7 +44,7 @@ from gpulaunch.errors import OK, UsageError
 from gpulaunch.files import read_bytes
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan, load, load_text
-from gpulaunch.jobfile.overrides import as_chosen
+from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.choices import Choices

@@ -37,7 +37,7 @@ from gpulaunch.engines import setup_of
 from gpulaunch.errors import UnfinishedRunError, UsageError
 from gpulaunch.files import replace as replace_file
 from gpulaunch.jobfile import Plan, load
-from gpulaunch.jobfile.overrides import as_chosen
+from gpulaunch.jobfile.plan import as_chosen
 from gpulaunch.journal import manifest as manifests
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.codec import iso, now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -168,3 +168,12 @@ def _cards_together(jobs: Sequence[Job]) -> int:
         else:
             cards += job.demand.gpus
     return cards + sum(-(-count // per_gpu) for per_gpu, count in sharing.items())
+
+
+def as_chosen(plan: Plan, explain: bool | None, preload: bool | None) -> Plan:
+    """Return the plan with every job explained (`explain`), or started cold (`preload` False)."""
+    if explain:
+        plan = replace(plan, jobs=tuple(replace(job, explain=True) for job in plan.jobs))
+    if preload is False:
+        plan = replace(plan, jobs=tuple(replace(job, preload=()) for job in plan.jobs))
+    return plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpulaunch.core.model import Instant, JobState, RunState
 from gpulaunch.digest import words
 from gpulaunch.text import clock
-from gpulaunch.views.fitting import fits
+from gpulaunch.views.terminal import fits
 
 if TYPE_CHECKING:
     from rich.console import Console

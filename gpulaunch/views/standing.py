@@ -22,8 +22,8 @@ from gpulaunch.digest.status import STATES, STYLES, ahead_of, lasted, reason_of
 from gpulaunch.digest.summary import next_command
 from gpulaunch.metrics.model import NOTHING, Measured
 from gpulaunch.text import clock
-from gpulaunch.views.fitting import fits
 from gpulaunch.views.overview import Section, grouped, height_of, listed, print_sections
+from gpulaunch.views.terminal import fits
 from gpulaunch.wording import pause, run_reason
 
 if TYPE_CHECKING:

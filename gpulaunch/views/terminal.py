@@ -18,6 +18,7 @@ from gpulaunch.core.model import Instant
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 UNBOUNDED = 1000
 """The width of what is not a terminal: nothing is cut or wrapped there."""
@@ -159,3 +160,17 @@ def console_for(stream: TextIO, environ: Mapping[str, str]) -> Console:
 def _columns(environ: Mapping[str, str]) -> int:
     columns = environ.get("COLUMNS", "")
     return max(20, int(columns)) if columns.isascii() and columns.isdigit() else UNBOUNDED
+
+
+def fits(console: Console, table: Table, last: int | None = None) -> bool:
+    """Whether no cell need be cut or folded; `last` columns are enough for the last one."""
+    from rich.measure import Measurement
+
+    if console.width >= UNBOUNDED:
+        return True
+    end = table.columns[-1]
+    end.max_width, before = last, end.max_width
+    options = console.options.update(max_width=1_000_000)
+    wanted = Measurement.get(console, options, table).maximum
+    end.max_width = before
+    return wanted <= console.width
