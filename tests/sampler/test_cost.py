@@ -1,17 +1,16 @@
-"""What measuring costs: the promise is under 1 % of one core for 8 cards.
+"""What measuring costs: under 1 % of one core, which the pace holds to whatever a look costs.
 
+What a look at 8 cards costs is processor time, measured: it must be what the pace can make up for.
 The pretend driver reads a text file at each call, which is slower than a driver that is well.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import astuple
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pytest
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.helper_process import command
-from gpulaunch.metrics.read import measured
+from gpulaunch.metrics.read import measured, open_metrics
 from gpulaunch.process.client import ProgramStarted, Spawner
 from gpulaunch.sampler import main as module
 from gpulaunch.sampler.keeper import keeper_of
@@ -33,7 +32,7 @@ from tests.process.support import Slot
 __all__ = ["spawner"]
 
 CARDS, PROCESSES = 8, 5
-SETTLES, WATCHED = MEASURED + 2.0, 8.0  # seconds
+LOOKS = 3
 
 JOB = f"""
 import subprocess, time
@@ -42,8 +41,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.slow
-def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
+def test_looks_at_eight_cards_with_forty_processes_cost_what_the_pace_can_make_up_for(
     tmp_path: Path, spawner: Spawner
 ) -> None:
     fake = FakeDriver(tmp_path)
@@ -71,21 +69,21 @@ def test_eight_cards_with_forty_processes_cost_under_one_per_cent_of_a_core(
         processes = [psutil.Process(sampler.pid)]
         processes += wait_until(processes[0].children)
         wait_until(lambda: len(measured(path).pins) == CARDS)
-        # The time is the kernel's own; both must be seen at work for as long as this.
-        waited_for(SETTLES)
-        before, began = sum(map(cpu, processes)), time.monotonic()
-        waited_for(WATCHED)
-        share = (sum(map(cpu, processes)) - before) / (time.monotonic() - began)
-        size = os.path.getsize(path)
-    print(f"{CARDS} cards, {CARDS * PROCESSES} processes: {share:.2%} of a core, {size:,} bytes")
+        before, looks = sum(map(cpu, processes)), {looked(path)}
+        wait_until(lambda: looks.add(looked(path)) or len(looks) > LOOKS)
+        cost = (sum(map(cpu, processes)) - before) / LOOKS
+    print(f"{CARDS} cards, {CARDS * PROCESSES} processes: {cost * 1000:.1f} ms a look")
     use = measured(path).uses[AttemptId("j0", 1)]
     assert use.peak_gpu_memory == 10 * GIB
-    assert share < 0.01
+    assert cost < LONGEST_PERIOD * SHARE
 
 
-def waited_for(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > end, seconds + 5)
+def looked(path: Path) -> float:
+    """When the newest sample of a card was taken."""
+    reader = open_metrics(path)
+    assert reader is not None
+    with closing(reader):
+        return max(sample.at for sample in reader.latest().values())
 
 
 def cpu(process: psutil.Process) -> float:
