@@ -29,6 +29,7 @@ class Loop:
         self._signals: dict[int, Any] = {}
         self._arrived: list[int] = []
         self._wakeup: tuple[int, int] | None = None
+        self._others_wakeup = -1
 
     def watch(self, fd: int, callback: Callback, write: bool = False) -> None:
         """Call back whenever `fd` is readable (`write`: whenever it is writable)."""
@@ -65,7 +66,7 @@ class Loop:
         """Deliver these signals as callbacks from `turn`. Main thread only."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup = (read, write)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        self._others_wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for number in numbers:
             self._signals[number] = signal.signal(number, self._note_signal)
 
@@ -117,7 +118,7 @@ class Loop:
         for number, previous in self._signals.items():
             signal.signal(number, previous)
         if self._wakeup:
-            signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(self._others_wakeup)
             for fd in self._wakeup:
                 self.unwatch(fd)
                 os.close(fd)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,7 +18,8 @@ from gpulaunch.cli.options import (
 
 if TYPE_CHECKING:
     from gpulaunch.cli.terminal import Terminal
-    from gpulaunch.journal.rundir import RunDir
+
+Found = TypeVar("Found")
 
 
 @click.command("retry")
@@ -56,14 +57,23 @@ def _told_apart(
 
     Raises UsageError if the first word names both a run and a job, or neither.
     """
-    from gpulaunch.app.lookup import directory
+    from gpulaunch.app.lookup import directory, jobs_of, runs_here
     from gpulaunch.errors import UsageError
-    from gpulaunch.journal.finding import typed
+    from gpulaunch.journal.finding import find, typed, working_directory
+    from gpulaunch.journal.read import replay
+
+    def found(look: Callable[[], Found]) -> Found | None:
+        try:
+            return look()
+        except UsageError:
+            return None
 
     if run is not None or not words:
         return directory(run, terminal).path, words
-    named, here = _called(words[0]), _here()
-    is_job = here is not None and _names_jobs(here, words[0])
+    # Only -r reaches a run elsewhere.
+    named = found(lambda: find(words[0], working_directory()))
+    here = found(lambda: runs_here().runs[0])
+    is_job = here is not None and bool(found(lambda: jobs_of(replay(here.events), words[:1])))
     if named is not None and not is_job:
         return named.path, words[1:]
     if here is None or (named is None and is_job):
@@ -78,35 +88,3 @@ def _told_apart(
         f"{words[0]} is a run and a job of {typed(here.path)}: say which with -r {words[0]}, or"
         f" -r {typed(here.path)} {words[0]}"
     )
-
-
-def _called(run: str) -> RunDir | None:
-    """Return the run here that a word may mean, or None; only -r reaches one elsewhere."""
-    from gpulaunch.errors import UsageError
-    from gpulaunch.journal.finding import find, working_directory
-
-    try:
-        return find(run, working_directory())
-    except UsageError:
-        return None
-
-
-def _here() -> RunDir | None:
-    from gpulaunch.app.lookup import runs_here
-    from gpulaunch.errors import UsageError
-
-    try:
-        return runs_here().runs[0]
-    except UsageError:
-        return None
-
-
-def _names_jobs(run: RunDir, pattern: str) -> bool:
-    from gpulaunch.app.lookup import jobs_of
-    from gpulaunch.errors import UsageError
-    from gpulaunch.journal.read import replay
-
-    try:
-        return bool(jobs_of(replay(run.events), [pattern]))
-    except UsageError:
-        return False

@@ -74,6 +74,21 @@ def test_signals_arrive_as_callbacks_and_handlers_are_put_back(loop: Loop) -> No
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+def test_the_wakeup_of_a_loop_around_it_is_put_back() -> None:
+    read, write = os.pipe2(os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(write)
+    try:
+        inner = Loop()
+        inner.on_signals([signal.SIGUSR1], lambda number: None)
+        assert signal.set_wakeup_fd(-1) != write
+        inner.close()
+        assert signal.set_wakeup_fd(-1) == write
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(read)
+        os.close(write)
+
+
 def test_an_idle_loop_does_not_wake(loop: Loop) -> None:
     fired: list[float] = []
     begun = time.monotonic()
