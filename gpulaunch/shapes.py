@@ -6,6 +6,7 @@ annotations:
     str int bool float None   themselves (inf and nan, which JSON lacks, as text)
     Literal[...]              itself, checked when read
     tuple[T, ...]             a list
+    frozenset[T]              a sorted list
     Mapping[str, T]           an object
     a dataclass               an object of its fields
     a union of dataclasses    the same with "kind" first: the class's name in snake_case
@@ -149,6 +150,8 @@ def coder_of(hint: Any) -> Coder:
         return Coder(None, lambda value: _one_of(value, args))
     if origin is tuple and args[1:] == (Ellipsis,):
         return _tuple_coder(coder_of(args[0]))
+    if origin is frozenset and args[0] in (str, int):
+        return Coder(sorted, lambda value: frozenset(map(_plain(args[0]), _typed(value, list))))
     if origin is Mapping and args[0] is str:
         return _mapping_coder(coder_of(args[1]))
     if origin in (Union, types.UnionType):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from gpulaunch import __version__
 from gpulaunch.app.answering import Answers, attended
@@ -26,6 +27,7 @@ from gpulaunch.core.facts import Fact, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import AttemptId, Instant
 from gpulaunch.core.run import Run
+from gpulaunch.core.state import InEngineQueue, OnCards, RunConfig
 from gpulaunch.engines import setup_of
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.pool import CardPool
@@ -39,6 +41,7 @@ from gpulaunch.journal.finding import typed
 from gpulaunch.journal.joblog import JobLog, command_line, what_runs
 from gpulaunch.journal.recorder import Recorder
 from gpulaunch.journal.rundir import RUNS, RunDir
+from gpulaunch.journal.trace import TracedRun, TraceStart
 from gpulaunch.loop import Loop
 from gpulaunch.notify.notifier import Notifier
 from gpulaunch.prometheus.port import Exporter
@@ -210,7 +213,8 @@ def supervise(
         opened, at = _opened(session), now()
         ledger = session.ledger
         ledger.apply(opened, at)
-        run = _run(session, ledger)
+        run = _run(session, opened, at, lambda text: supervisor.note(None, text))
+        stack.callback(run.close)
         joblog = JobLog(session.run.joblog, partial(_command, run))
         stack.callback(joblog.close)
         recorder = Recorder(session.run, journal, joblog, ledger)
@@ -237,23 +241,29 @@ def supervise(
         return supervisor.unrecorded
 
 
-def _run(session: Session, ledger: Ledger) -> Run:
+def _run(
+    session: Session, opened: RunOpened, at: Instant, warn: Callable[[str], None]
+) -> TracedRun:
+    """Return the run, which is traced to the file that GPULAUNCH_TRACE names, if it does."""
     choices = session.options.choices
     breaker = BREAKER if choices.breaker is None else choices.breaker
-    return Run(
-        session.pool.gpus,
-        limit=session.pool.limit,
-        cpus=session.pool.machine.cpus,
-        limits=session.plan.limits,
-        fail_fast=bool(choices.fail_fast),
+    pool = session.pool
+    on_cards, in_queue = (
+        OnCards(pool.limit, pool.machine.cpus),
+        InEngineQueue(QUEUE, pool.limit, True),
+    )
+    config = RunConfig(
+        in_queue if pool.queueing else on_cards,
+        session.plan.limits,
         max_failures=choices.max_failures or None,
+        fail_fast=bool(choices.fail_fast),
         breaker=breaker or None,
         patient=session.options.watched,
         pinned=choices.pin != "warn",
-        ledger=ledger,
-        queue=QUEUE if session.pool.queueing else None,
-        ahead=True,
     )
+    path = os.environ.get("GPULAUNCH_TRACE")
+    beginning = TraceStart(str(session.run.events), opened, at, config)
+    return TracedRun(Path(path) if path else None, beginning, session.ledger, warn)
 
 
 def _opened(session: Session) -> RunOpened:

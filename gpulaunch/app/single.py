@@ -13,6 +13,7 @@ from gpulaunch.core.facts import Fact, JobSettled, RunOpened
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Demand, Gpu, Instant, Job
 from gpulaunch.core.run import Run
+from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver, now
 from gpulaunch.engines.descriptors import high_number
 from gpulaunch.engines.environment import AttemptPlace, as_given, delta
@@ -45,7 +46,7 @@ class Single:
         tell: Callable[[str], None],
     ) -> None:
         self._loop = Loop()
-        self._run = Run(pool.gpus, limit=pool.limit, ledger=_ledger(pool.gpus))
+        self._run = Run(pool.gpus, RunConfig(OnCards(pool.limit)), _ledger(pool.gpus))
         self._tell: Callable[[str], None] | None = tell
         self._launch: Launch | None = None
         self._driver = Driver(self._run, self._loop, self, wait)

@@ -1,26 +1,51 @@
 """Attempts that have not ended, what they take, and whether they were asked to end.
 
-Only this module emits Launch and StopAttempt, and it counts tokens and CPUs. Cards are taken by
+Only this module emits Launch, and it counts tokens and CPUs. Cards are taken by
 `core.admission`, which decides on them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.cards import Card
-from gpulaunch.core.causes import EndCause
 from gpulaunch.core.effects import Effects
-from gpulaunch.core.events import Launch, StopAttempt
+from gpulaunch.core.events import Launch, StopReason
 from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.model import AttemptId, Demand, Failure
-from gpulaunch.core.waiting import Node
+from gpulaunch.core.waiting import Launched, Node
 
-Wish: TypeAlias = Literal["", "stopped", "interrupted", "cancelled"]
-_RANK: dict[Wish, int] = {"": 0, "stopped": 1, "interrupted": 2, "cancelled": 3}
+_RANK: dict[StopReason | None, int] = {None: 0, "stopped": 1, "interrupted": 2, "cancelled": 3}
+
+Origin: TypeAlias = Literal["own", "inherited", "adopted"]
+"""Who launched an attempt. `own`: this supervisor. `inherited`: an earlier one; its keeper ends it
+by itself, and its cards are not this run's. `adopted`: an earlier one handed it to the engine's
+queue, where it outlives supervisors; this one treats it like its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """Nobody has asked the attempt to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The attempt was asked to end. `reason` is the strongest that was given; `now`: by KILL.
+
+    `service`: the one whose end interrupted it.
+    """
+
+    reason: StopReason
+    now: bool = False
+    service: Node | None = None
+
+
+GOING = Going()
+TRANSITIONS = {Going: (Stopping,), Stopping: (Stopping,)}
+"""The legal transitions of an active attempt's state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,32 +66,48 @@ class Share:
         return self.each * min(self.at_once, self.lives)
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """How an attempt was handed to an engine that queues.
+
+    `after`: it starts once these have succeeded. `share`: those with which it shares its tokens.
+    """
+
+    after: tuple[AttemptId, ...] = ()
+    share: Share | None = None
+
+
 @dataclass(slots=True, eq=False)
 class ActiveAttempt:
-    """An attempt that has not ended. `wish` is the strongest way in which it was asked to end.
+    """An attempt that has not ended.
 
-    `node` is None when the job is no longer in the file. `killed`: it is to end by KILL at once.
-    `inherited`: an earlier supervisor started it; its keeper ends it by itself, and its cards are
-    not this run's. `adopted`: an earlier supervisor handed it to the engine's queue, where it
-    outlives supervisors; this one treats it like its own. `cause`: the service whose end
-    interrupted it. `misplaced`: the failure, if it was seen on a card that is not its own.
-    `worker`: the attempt that started the worker in which this one runs. `after`: it starts once
-    these have succeeded. `share`: the attempts with which it shares its tokens.
+    `node` is None when the job is no longer in the file. `seat`: the attempt for which its process
+    was started, its own or that of an earlier one of the same worker. `misplaced`: the failure, if
+    it was seen on a card that is not its own.
     """
 
     id: AttemptId
     node: Node | None
     demand: Demand
+    seat: AttemptId
     cards: tuple[Card, ...] = ()
-    inherited: bool = False
-    wish: Wish = ""
-    killed: bool = False
-    cause: Node | None = None
+    origin: Origin = "own"
+    handed: Handed = Handed()
+    state: Going | Stopping = GOING
     misplaced: Failure | None = None
-    worker: AttemptId | None = None
-    adopted: bool = False
-    after: tuple[AttemptId, ...] = ()
-    share: Share | None = None
+
+    @property
+    def inherited(self) -> bool:
+        return self.origin == "inherited"
+
+    @property
+    def adopted(self) -> bool:
+        return self.origin == "adopted"
+
+    @property
+    def stopping(self) -> StopReason | None:
+        """The strongest reason for which it was asked to end; None: nobody asked."""
+        return self.state.reason if isinstance(self.state, Stopping) else None
 
     @property
     def service(self) -> Node | None:
@@ -76,6 +117,23 @@ class ActiveAttempt:
     def cpus(self) -> int:
         """CPUs that the attempt takes of the run's: attempts with cards and services take none."""
         return 0 if self.service else cpus_of(self.demand)
+
+    def become(self, state: Going | Stopping) -> None:
+        """Change what the attempt was asked: the only door, which tests watch."""
+        self.state = state
+
+    def stop(self, reason: StopReason, now: bool, service: Node | None) -> Stopping | None:
+        """Note that it is to end so; return that, or None where it was asked as much before.
+
+        A weaker reason after a stronger one changes nothing.
+        """
+        before = self.state if isinstance(self.state, Stopping) else Stopping(reason)
+        more = _RANK[reason] > _RANK[self.stopping] or (now and not before.now)
+        strongest = max(reason, before.reason, key=_RANK.__getitem__)
+        stop = Stopping(strongest, before.now or (more and now), service or before.service)
+        if more or service is not None:
+            self.become(stop)
+        return stop if more else None
 
 
 class ActiveAttempts:
@@ -91,7 +149,6 @@ class ActiveAttempts:
         self.tokens: Counter[str] = Counter()
         self.cpus = 0
         self.gpus = 0
-        self.on_service_stopping: Callable[[Node], None] = lambda service: None
 
     def __iter__(self) -> Iterator[ActiveAttempt]:
         return iter(list(self._live.values()))
@@ -111,37 +168,33 @@ class ActiveAttempts:
             self._adopt(attempt, node)
             return
         demand = node.job.demand if node is not None else Demand(gpus=0, cpus=0)
-        self._begin(ActiveAttempt(attempt, node, demand, inherited=True))
+        self._begin(ActiveAttempt(attempt, node, demand, attempt, origin="inherited"))
 
     def _adopt(self, attempt: AttemptId, node: Node | None) -> None:
         record = self._effects.ledger.jobs[attempt.job]
         demand = Demand(gpus=record.gpus, cpus=0)
         if node is not None:
             demand, node.fresh_from = node.job.demand, attempt.number
-        after = self._effects.ledger.attempt(attempt).after
-        self._begin(ActiveAttempt(attempt, node, demand, adopted=True, after=after))
+        handed = Handed(self._effects.ledger.attempt(attempt).after)
+        self._begin(ActiveAttempt(attempt, node, demand, attempt, (), "adopted", handed))
 
     def launch(
         self,
         node: Node,
         cards: tuple[Card, ...],
         worker: AttemptId | None = None,
-        after: tuple[AttemptId, ...] = (),
-        share: Share | None = None,
+        handed: Handed = Handed(),
     ) -> ActiveAttempt:
         """Launch the job's next attempt on these cards and return the attempt.
 
-        `worker`: the idle worker that runs it. `after`: attempts that must succeed before it
-        starts. `share`: the attempts with which it shares its tokens.
+        `worker`: the idle worker that runs it.
         """
-        number = len(self._effects.ledger.jobs[node.name].attempts) + 1
-        live = ActiveAttempt(
-            AttemptId(node.name, number), node, node.job.demand, cards, worker=worker
-        )
-        live.after, live.share = after, share
+        id = AttemptId(node.name, len(self._effects.ledger.jobs[node.name].attempts) + 1)
+        live = ActiveAttempt(id, node, node.job.demand, worker or id, cards, handed=handed)
         self._begin(live)
         gpus = tuple(card.gpu for card in cards)
         uuids = tuple(gpu.uuid for gpu in gpus)
+        after, share = handed.after, handed.share
         self._effects.fact(AttemptLaunched(live.id, uuids, worker, self._queueing, after))
         token_limit = (share.token, share.at_once) if share else None
         self._effects.emit(Launch(live.id, node.job, gpus, worker, after, token_limit))
@@ -153,8 +206,7 @@ class ActiveAttempts:
         self.cpus += live.cpus
         self.gpus += live.demand.gpus
         if live.node is not None:
-            live.node.state, live.node.attempt = "running", live.id
-            live.node.skipped, live.node.blocked_on = 0, None
+            live.node.become(Launched(live.id))
 
     def end(self, live: ActiveAttempt) -> None:
         del self._live[live.id]
@@ -163,11 +215,9 @@ class ActiveAttempts:
         self.gpus -= live.demand.gpus
         for card in live.cards:
             del card.attempts[live.id]
-        if live.node is not None:
-            live.node.attempt = None
 
     def _count_tokens(self, live: ActiveAttempt, step: int) -> None:
-        share = live.share
+        share = live.handed.share
         if share is not None:
             before, share.lives = share.taken, share.lives + step
             self.tokens[share.token] += share.taken - before
@@ -175,20 +225,6 @@ class ActiveAttempts:
             self.tokens.update(live.demand.uses)
         else:
             self.tokens.subtract(live.demand.uses)
-
-    def stop(self, live: ActiveAttempt, wish: Wish, by: EndCause, now: bool = False) -> None:
-        """Ask the engine to end the attempt. A weaker wish after a stronger one changes nothing.
-
-        `by`: who or what asked; `now`: KILL at once.
-        """
-        if _RANK[wish] <= _RANK[live.wish] and not (now and not live.killed):
-            return
-        live.wish = max(wish, live.wish, key=_RANK.__getitem__)
-        live.killed = live.killed or now
-        if live.service:
-            self.on_service_stopping(live.service)
-        if not live.inherited and live.wish:
-            self._effects.emit(StopAttempt(live.id, live.wish, by, live.killed))
 
     def services(self) -> list[ActiveAttempt]:
         return [live for live in self._live.values() if live.service]

@@ -13,12 +13,12 @@ The counts are lost with their supervisor, and are never in the journal.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from gpulaunch.core import graph
 from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.cards import Card, Cards
-from gpulaunch.core.jobs import Jobs
+from gpulaunch.core.cards import Card
 from gpulaunch.core.reasons import CardReason, FailedOnCard, JobsFailedThere, LostByJobs
+from gpulaunch.core.state import FailureStreak, State
 
 FAILURES_TO_DOUBT = 2
 IN_A_ROW = 3
@@ -50,97 +50,75 @@ BLAMABLE = frozenset(
 """Failure classes that a sick card can cause."""
 
 
-@dataclass(slots=True)
-class FailureStreak:
-    """Jobs that failed on a card since the last success there, each with its class.
-
-    `cleared` are those of these jobs that have succeeded elsewhere since. `good` and `bad` count
-    all successes and failures on other cards since.
-    """
-
-    failed: dict[str, str] = field(default_factory=dict)
-    cleared: set[str] = field(default_factory=set)
-    good: int = 0
-    bad: int = 0
-
-    @property
-    def stands_out(self) -> bool:
-        """True while jobs fail in a row on this card and most succeed on others."""
-        return len(self.failed) >= IN_A_ROW and self.good >= max(
-            SUCCESSES_ELSEWHERE, FAILURES_PER_SUCCESS * self.bad
-        )
+def doubted(state: State, card: Card, job: str) -> bool:
+    """Whether other jobs failed in a row on the card before this job did."""
+    streak = state.health.streaks.get(card.gpu.uuid)
+    return streak is not None and len(streak.failed.keys() - {job}) + 1 >= FAILURES_TO_DOUBT
 
 
-class CardHealth:
-    """Watches the ends of attempts on single cards; sets cards aside and requeues their jobs."""
+def succeeded(state: State, live: ActiveAttempt) -> None:
+    if len(live.cards) != 1:
+        return
+    (card,) = live.cards
+    state.health.streaks.pop(card.gpu.uuid, None)
+    for uuid, streak in list(state.health.streaks.items()):
+        streak.good += 1
+        if live.id.job in streak.failed:
+            streak.cleared.add(live.id.job)
+        _judge(state, state.cards[uuid], streak)
 
-    def __init__(self, cards: Cards, jobs: Jobs) -> None:
-        self._cards = cards
-        self._jobs = jobs
-        self._streaks: dict[str, FailureStreak] = {}
-        self._failed_on: dict[str, str] = {}  # each job's first
-        self._tried: set[str] = set()  # a job gets one more try on a card's account
 
-    def doubted(self, card: Card, job: str) -> bool:
-        """Whether other jobs failed in a row on the card before this job did."""
-        streak = self._streaks.get(card.gpu.uuid)
-        return streak is not None and len(streak.failed.keys() - {job}) + 1 >= FAILURES_TO_DOUBT
+def failed(state: State, live: ActiveAttempt, failure: str) -> None:
+    """Count a failed attempt. Call this once its job is settled, or waits again."""
+    if len(live.cards) != 1 or failure not in BLAMABLE:
+        return
+    (card,) = live.cards
+    job = live.id.job
+    for uuid, other in state.health.streaks.items():
+        other.bad += uuid != card.gpu.uuid
+    first = state.health.failed_on.setdefault(job, card.gpu.uuid)
+    if first != card.gpu.uuid:
+        if first in state.health.streaks:
+            state.health.streaks[first].failed.pop(job, None)
+        return
+    streak = state.health.streaks.setdefault(card.gpu.uuid, FailureStreak())
+    streak.failed[job] = failure
+    _judge(state, card, streak)
 
-    def succeeded(self, live: ActiveAttempt) -> None:
-        if len(live.cards) != 1:
-            return
-        (card,) = live.cards
-        self._streaks.pop(card.gpu.uuid, None)
-        for uuid, streak in list(self._streaks.items()):
-            streak.good += 1
-            if live.id.job in streak.failed:
-                streak.cleared.add(live.id.job)
-            self._judge(self._cards[uuid], streak)
 
-    def failed(self, live: ActiveAttempt, failure: str) -> None:
-        """Count a failed attempt. Call this once its job is settled, or waits again."""
-        if len(live.cards) != 1 or failure not in BLAMABLE:
-            return
-        (card,) = live.cards
-        job = live.id.job
-        for uuid, other in self._streaks.items():
-            other.bad += uuid != card.gpu.uuid
-        first = self._failed_on.setdefault(job, card.gpu.uuid)
-        if first != card.gpu.uuid:
-            if first in self._streaks:
-                self._streaks[first].failed.pop(job, None)
-            return
-        streak = self._streaks.setdefault(card.gpu.uuid, FailureStreak())
-        streak.failed[job] = failure
-        self._judge(card, streak)
+def _judge(state: State, card: Card, streak: FailureStreak) -> None:
+    others = [other for other in state.cards if other is not card and other.serves]
+    if not card.serves or not others:
+        return
+    lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
+    if len(lost) >= LOST_TO_SET_ASIDE:
+        _set_aside(state, card, streak, LostByJobs(tuple(lost)))
+    elif not _stands_out(streak):
+        return
+    elif len(streak.failed) >= FAILURES_TO_BE_SURE and len(streak.cleared) >= SUCCESSES_TO_CLEAR:
+        why = JobsFailedThere(tuple(streak.failed), len(streak.cleared))
+        _set_aside(state, card, streak, why)
+    else:
+        _elsewhere(state, card, streak.failed, FailedOnCard(card.gpu.index, len(streak.failed)))
 
-    def _judge(self, card: Card, streak: FailureStreak) -> None:
-        others = [other for other in self._cards if other is not card and other.serves]
-        if not card.serves or not others:
-            return
-        lost = [job for job, failure in streak.failed.items() if failure == "gpu_lost"]
-        if len(lost) >= LOST_TO_SET_ASIDE:
-            self._set_aside(card, streak, LostByJobs(tuple(lost)))
-        elif not streak.stands_out:
-            return
-        elif (
-            len(streak.failed) >= FAILURES_TO_BE_SURE and len(streak.cleared) >= SUCCESSES_TO_CLEAR
-        ):
-            why = JobsFailedThere(tuple(streak.failed), len(streak.cleared))
-            self._set_aside(card, streak, why)
-        else:
-            self._elsewhere(card, streak.failed, FailedOnCard(card.gpu.index, len(streak.failed)))
 
-    def _set_aside(self, card: Card, streak: FailureStreak, why: CardReason) -> None:
-        del self._streaks[card.gpu.uuid]
-        self._cards.doom(card, why)
-        left = [job for job in streak.failed if job not in streak.cleared]
-        self._elsewhere(card, left, FailedOnCard(card.gpu.index, 0))
+def _set_aside(state: State, card: Card, streak: FailureStreak, why: CardReason) -> None:
+    del state.health.streaks[card.gpu.uuid]
+    state.cards.doom(card, why)
+    left = [job for job in streak.failed if job not in streak.cleared]
+    _elsewhere(state, card, left, FailedOnCard(card.gpu.index, 0))
 
-    def _elsewhere(self, card: Card, names: Iterable[str], why: FailedOnCard) -> None:
-        """Requeue those jobs that failed for good, with what was skipped because of them."""
-        failed = [job for job in names if self._jobs.is_bad(self._jobs.nodes[job])]
-        failed = [job for job in failed if job not in self._tried]
-        self._tried.update(failed)
-        nodes = self._jobs.to_retry(tuple(failed))
-        self._jobs.requeue(nodes, why, avoid=frozenset({card.gpu.uuid}))
+
+def _elsewhere(state: State, card: Card, names: Iterable[str], why: FailedOnCard) -> None:
+    """Requeue those jobs that failed for good, with what was skipped because of them."""
+    failed = [job for job in names if graph.is_bad(state, state.jobs.nodes[job])]
+    failed = [job for job in failed if job not in state.health.tried]
+    state.health.tried.update(failed)
+    nodes = graph.to_retry(state, tuple(failed))
+    graph.requeue(state, nodes, why, avoid=frozenset({card.gpu.uuid}))
+
+
+def _stands_out(streak: FailureStreak) -> bool:
+    """Whether jobs fail in a row on this card and most succeed on others."""
+    needed = max(SUCCESSES_ELSEWHERE, FAILURES_PER_SUCCESS * streak.bad)
+    return len(streak.failed) >= IN_A_ROW and streak.good >= needed

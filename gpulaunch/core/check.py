@@ -3,111 +3,125 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from gpulaunch.core.active import ActiveAttempts
-from gpulaunch.core.admission import Admission
-from gpulaunch.core.cards import Cards
-from gpulaunch.core.idle_workers import IdleWorkers
-from gpulaunch.core.jobs import Jobs
-from gpulaunch.core.ledger import Ledger
+from gpulaunch.core import on_cards
+from gpulaunch.core.cards import NAMES, SetAside
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
-from gpulaunch.core.queueing import Queueing
-from gpulaunch.core.waiting import WAITING
+from gpulaunch.core.state import InEngineQueue, State
+from gpulaunch.core.waiting import Blocked, Delayed, Launched, Ready
 
 
-def check_jobs(ledger: Ledger, jobs: Jobs, attempts: ActiveAttempts) -> None:
+def check(state: State) -> None:
+    """Raise AssertionError, with words, where an invariant does not hold."""
+    check_jobs(state)
+    check_cards(state)
+    check_workers(state)
+    check_counters(state)
+    if state.course.submitted and not state.closed:
+        if isinstance(state.config.placing, InEngineQueue):
+            check_queue(state, state.config.placing)
+        else:
+            check_idle(state)
+
+
+def check_jobs(state: State) -> None:
     """Check that every job is in exactly one state, and that the ledger says the same."""
+    ledger, jobs, attempts = state.ledger, state.jobs, state.attempts
     states = Counter(record.state for record in ledger.jobs.values() if not record.gone)
     assert states == +ledger.counts, f"counted {+ledger.counts}, found {states}"
     running = {live.id.job: live.id for live in attempts}
     assert len(running) == len(attempts), "a job has two attempts running"
     for node in jobs:
-        record = jobs.record(node)
-        expected = node.state if node.state not in WAITING else "waiting"
-        if node.state == "running" and record.in_queue:
-            expected = "waiting"
-        if expected == "settled" and not node.excluded:
-            assert record.state in SETTLED, f"{node.name} is settled, recorded {record.state}"
-        elif not node.excluded:
-            assert record.state == expected, f"{node.name} is {expected}, recorded {record.state}"
+        record = state.record(node)
+        runs = isinstance(node.state, Launched) and not record.in_queue
+        expected = SETTLED if node.settled else {"running" if runs else "waiting"}
+        recorded = record.state in expected or node.excluded
+        assert recorded, f"{node.name} is {node.state}, recorded {record.state}"
         open_attempts = [a.id for a in record.attempts if a.outcome is None]
         mine = [running[node.name]] if node.name in running else []
         assert open_attempts == mine, f"{node.name}: open {open_attempts}, running {mine}"
         assert record.charged <= node.job.retry.times + 1, f"{node.name} tried too often"
-        if node.state in WAITING:
-            blockers = sum(jobs.record(need).state != "succeeded" for need in node.needs)
-            blockers += sum(other.state != "settled" for other in node.after)
-            assert node.blockers == blockers, f"{node.name}: {node.blockers} blockers counted"
-            assert bool(blockers) == (node.state == "blocked"), f"{node.name} is {node.state}"
-        if node.state == "ready":
-            missing = [service.name for service in node.services if not service.ready]
+        if node.waits:
+            blockers = sum(state.record(need).state != "succeeded" for need in node.links.needs)
+            blockers += sum(not other.settled for other in node.links.after)
+            by = node.state.by if isinstance(node.state, Blocked) else 0
+            assert by == blockers, f"{node.name} is {node.state}, {blockers} block it"
+        if isinstance(node.state, Ready):
+            missing = [service.name for service in node.links.services if not service.answers]
             assert not missing, f"{node.name} is ready without {missing}"
-        open_dependants = sum(other.state != "settled" for other in node.dependants)
-        assert not node.job.service or node.open == open_dependants, f"{node.name}: open count"
-        assert min(node.demands.values(), default=0) >= 0, f"{node.name}: demands count"
-    unsettled = sum(node.state != "settled" for node in jobs)
+        open_dependants = sum(not other.settled for other in node.links.dependants)
+        assert not node.job.service or node.serving.open == open_dependants, (
+            f"{node.name}: open count"
+        )
+        assert min(node.serving.demands.values(), default=0) >= 0, f"{node.name}: demands count"
+    unsettled = sum(not node.settled for node in jobs)
     assert jobs.unsettled == unsettled, f"{jobs.unsettled} unsettled counted, {unsettled} found"
-    delayed = sum(node.state == "delayed" for node in jobs)
+    delayed = sum(isinstance(node.state, Delayed) for node in jobs)
     assert jobs.delayed == delayed, f"{jobs.delayed} delayed counted, {delayed} found"
 
 
-def check_cards(ledger: Ledger, cards: Cards, attempts: ActiveAttempts) -> None:
+def check_cards(state: State) -> None:
     """Check that no card carries what it must not, and that none is held beyond the limit."""
-    on_cards = {(card.gpu.uuid, attempt) for card in cards for attempt in card.attempts}
+    ledger, cards, attempts = state.ledger, state.cards, state.attempts
+    carried = {(card.gpu.uuid, attempt) for card in cards for attempt in card.attempts}
     by_attempts = {(card.gpu.uuid, live.id) for live in attempts for card in live.cards}
-    assert on_cards == by_attempts, f"cards carry {on_cards}, attempts are on {by_attempts}"
+    assert carried == by_attempts, f"cards carry {carried}, attempts are on {by_attempts}"
     assert cards.held() <= cards.limit, f"{cards.held()} cards held, {cards.limit} allowed"
     for card in cards:
         name = f"GPU {card.gpu.index}"
         recorded = ledger.gpus[card.gpu.uuid]
-        assert card.state in ("asking", recorded.state), f"{name}: recorded {recorded.state}"
+        told = NAMES.get(type(card.state), recorded.state)
+        assert told == recorded.state, f"{name} is {card.state}, recorded {recorded.state}"
         assert recorded.attempts >= set(card.attempts), f"{name}: recorded {recorded.attempts}"
-        at_rest = card.state not in ("asking", "draining", "aside")
+        at_rest = not card.coming and not isinstance(card.state, SetAside)
         at_rest = at_rest and not card.attempts and not card.idle_workers
         assert not (card.failing and at_rest), f"{name} is to be set aside, and is {card.state}"
         demands = list(card.attempts.values())
-        assert not demands or card.state == "leased", f"{name} is {card.state} and carries a job"
+        assert not demands or card.leased, f"{name} is {card.state} and carries a job"
         demands += card.idle_workers.values()
         if len(demands) > 1:
             shares = {demand.per_gpu for demand in demands}
             assert len(shares) == 1, f"{name} is shared by unlike jobs: {shares}"
             assert len(demands) <= min(shares), f"{name} carries {len(demands)} jobs"
         promised = sum(demand.gpu_memory for demand in demands)
-        assert promised <= (card.memory_free or 0) or not promised, f"{name}: too much promised"
+        assert promised <= (card.look.free or 0) or not promised, f"{name}: too much promised"
 
 
-def check_workers(ledger: Ledger, cards: Cards, idle_workers: IdleWorkers) -> None:
+def check_workers(state: State) -> None:
     """Check that each idle worker is on leased cards, and is being ended or may wait there.
 
     One that waits has a timer set, and nobody wants its cards.
     """
-    on_cards = {(card.gpu.uuid, worker) for card in cards for worker in card.idle_workers}
+    ledger, cards, idle_workers = state.ledger, state.cards, state.idle_workers
+    carried = {(card.gpu.uuid, worker) for card in cards for worker in card.idle_workers}
     by_workers = {(uuid, resident.id) for resident in idle_workers for uuid in resident.gpus}
-    assert on_cards == by_workers, f"cards carry {on_cards}, workers are on {by_workers}"
+    assert carried == by_workers, f"cards carry {carried}, workers are on {by_workers}"
     for resident in idle_workers:
         waits = resident.lingers and resident.may_stay
         assert resident.ending or waits, f"the worker of {resident.id} is idle"
-        states = {card.state for card in resident.cards}
-        assert states <= {"leased"}, f"the worker of {resident.id} is on a card that is {states}"
+        leased = all(card.leased for card in resident.cards)
+        assert leased, f"the worker of {resident.id} is on a card that is not leased"
         for card in resident.cards if resident.ending else ():
             recorded = ledger.gpus[card.gpu.uuid].workers
             assert resident.id in recorded, f"GPU {card.gpu.index}: recorded {recorded}"
 
 
-def check_counters(attempts: ActiveAttempts, limits: Mapping[str, int], cpus: int) -> None:
+def check_counters(state: State) -> None:
     """Check that the tokens and CPUs counted are those of the attempts, and within the limits."""
-    used = Counter(token for live in attempts if not live.share for token in live.demand.uses)
-    shares = {id(live.share): live.share for live in attempts if live.share}
+    attempts, cpus = state.attempts, state.config.cpus
+    used = Counter(
+        token for live in attempts if not live.handed.share for token in live.demand.uses
+    )
+    shares = {id(live.handed.share): live.handed.share for live in attempts if live.handed.share}
     for share in shares.values():
-        lives = sum(live.share is share for live in attempts)
+        lives = sum(live.handed.share is share for live in attempts)
         assert share.lives == lives, f"{share.token}: {share.lives} counted, {lives} found"
         used[share.token] += share.taken
     assert +attempts.tokens == used, f"tokens counted {+attempts.tokens}, found {used}"
     for token, count in used.items():
         inherited = any(live.inherited or live.adopted for live in attempts)
-        assert count <= limits.get(token, 1) or inherited, f"{count} tokens of {token} in use"
+        assert count <= state.config.tokens(token) or inherited, f"{count} tokens of {token} in use"
     takers = [live for live in attempts if live.cpus]
     total = sum(live.cpus for live in takers)
     assert attempts.cpus == total, f"{attempts.cpus} CPUs counted, {total} found"
@@ -115,50 +129,47 @@ def check_counters(attempts: ActiveAttempts, limits: Mapping[str, int], cpus: in
     assert total <= cpus or len(takers) == 1 or inherited, f"{total} of {cpus} CPUs in use"
 
 
-def check_queue(
-    jobs: Jobs, attempts: ActiveAttempts, admission: Queueing, limits: Mapping[str, int]
-) -> None:
+def check_queue(state: State, policy: InEngineQueue) -> None:
     """Check that no more attempts are handed over than may be, and no ready job waits in vain."""
+    attempts, limit = state.attempts, policy.limit
     gpus = sum(live.demand.gpus for live in attempts)
     assert attempts.gpus == gpus, f"{attempts.gpus} cards counted, {gpus} found"
     adopted = any(live.adopted for live in attempts)
-    assert len(attempts) <= admission.most or adopted, f"{len(attempts)} are handed over"
-    limit = admission.limit
+    assert len(attempts) <= policy.most or adopted, f"{len(attempts)} are handed over"
     assert limit is None or gpus <= limit or adopted, f"{gpus} of {limit} cards are taken"
     for live in attempts:
         assert not live.cards, f"{live.id} has cards of the run's own"
         assert not live.inherited, f"{live.id} is left to its keeper"
-    kept = any(node.skipped >= admission.patience for node in admission.blocked)
-    for node in jobs.waiting.heads():
+    kept = any(node.skipped >= state.placing.patience for node in state.placing.last.blocked)
+    for node in state.jobs.waiting.heads():
         demand = node.job.demand
         fits = limit is None or not demand.gpus or gpus + demand.gpus <= limit
-        fits = fits and len(attempts) < admission.most
+        fits = fits and len(attempts) < policy.most
         for token, count in Counter(demand.uses).items():
-            fits = fits and attempts.tokens[token] + count <= limits.get(token, 1)
+            fits = fits and attempts.tokens[token] + count <= state.config.tokens(token)
         assert kept or not fits, f"{node.name} waits, and nothing keeps it"
 
 
-def check_idle(cards: Cards, jobs: Jobs, idle_workers: IdleWorkers, admission: Admission) -> None:
+def check_idle(state: State) -> None:
     """Check that no leased card is idle unless it is reserved, and none beside a job that fits."""
+    cards, placing, idle_workers = state.cards, state.placing, state.idle_workers
     for card in cards:
         if not card.idle:
             continue
         name = f"GPU {card.gpu.index}"
         assert card.reservations, f"{name} is leased and idle, and nobody's claim is on it"
-        pending = any(
-            (c.state in ("asking", "draining") or c.idle_workers) and c.reservations for c in cards
-        )
-        gang = admission.gang.granted and admission.reserving is not None
+        pending = any((c.coming or c.idle_workers) and c.reservations for c in cards)
+        gang = placing.gang.granted and placing.reserving is not None
         assert pending or gang, f"{name} is kept idle without the right to gather"
-    if admission.focus is not None:
+    if placing.focus is not None:
         return
-    for node in jobs.waiting.heads():
+    for node in state.jobs.waiting.heads():
         demand = node.job.demand
-        if not demand.gpus or node is admission.reserving or admission.obstacle(node):
+        if not demand.gpus or node is placing.reserving or on_cards.obstacle(state, node):
             continue
         assert idle_workers.fit(demand) is None, f"{node.name} waits beside a worker of its key"
         fits = sum(suits_now(card, demand) for card in cards)
         idle = any(not resident.ending for resident in idle_workers)
-        waits = node in admission.blocked and node.blocked_on == "cards"
+        waits = node in placing.last.blocked and node.lacks == "cards"
         assert not (idle and waits), f"{node.name} waits for cards beside an idle worker"
         assert fits < demand.gpus, f"{node.name} waits beside {fits} cards that suit it"

@@ -73,7 +73,7 @@ class GangReservation:
     def keep(self, cards: Sequence[Card]) -> None:
         """Set the cards that are kept idle now. If they are more than before, wait anew."""
         if len(cards) > self._kept:
-            turn = max(card.last_tenure for card in cards)
+            turn = max(card.tenure.last for card in cards)
             self._wait(min(max(turn, GANG_TIMEOUT), MAX_GANG_TIMEOUT * (1 + self._in_vain)))
         self._kept = len(cards)
 

@@ -73,7 +73,7 @@ class IdleWorkers:
     def stay(self, live: ActiveAttempt) -> None:
         """Add the worker of an attempt that has ended."""
         until = self._effects.now.mono + LINGER
-        resident = IdleWorker(live.worker or live.id, live.demand, live.cards, until)
+        resident = IdleWorker(live.seat, live.demand, live.cards, until)
         self._by_id[resident.id] = resident
         for card in live.cards:
             card.idle_workers[resident.id] = live.demand
@@ -136,7 +136,7 @@ class IdleWorkers:
 
 
 def _is_ready(card: Card) -> bool:
-    if card.state != "leased" or card.drained or card.reserved or card.failing or card.requested:
+    if not card.leased or card.drained or card.reserved or card.failing or card.wanted:
         return False
     return not card.reservations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpulaunch.core.cards import Card
+from gpulaunch.core.cards import Away, Card, Leased, Look, SetAside
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
 
@@ -32,9 +32,9 @@ def has_room(card: Card, demand: Demand, memory: int, idle_workers: bool = True)
 
 def suits_now(card: Card, demand: Demand) -> bool:
     """Whether the card is leased and an attempt of this demand may start on it at once."""
-    if card.state != "leased" or card.drained or card.reserved or card.failing:
+    if type(card.state) is not Leased or card.drained or card.reserved or card.failing:
         return False
-    return has_room(card, demand, card.memory_free or 0)
+    return has_room(card, demand, card.look.free or 0)
 
 
 def suits_soon(card: Card, demand: Demand, now: float) -> bool:
@@ -42,12 +42,13 @@ def suits_soon(card: Card, demand: Demand, now: float) -> bool:
 
     Judged by what is known of it now.
     """
-    if card.drained or card.reserved or card.failing or card.requested:
+    kind = type(card.state)
+    if kind is Leased:
+        if not card.idle_workers:
+            return False
+    elif kind is Away or kind is SetAside:
         return False
-    if card.state in ("free", "occupied") and now < card.not_before:
-        return False
-    leaving = card.state == "leased" and bool(card.idle_workers)
-    if card.state not in ("free", "occupied", "asking", "draining") and not leaving:
+    if card.drained or card.reserved or card.failing or card.wanted or now < card.not_before:
         return False
     return has_room(card, demand, card.memory_expected(now), idle_workers=False)
 
@@ -92,7 +93,7 @@ def fit_together(demands: Sequence[Demand], gpus: Sequence[Gpu], limits: Mapping
     used = Counter(token for demand in demands for token in demand.uses)
     if any(count > limits.get(token, 1) for token, count in used.items()):
         return False
-    cards = [Card(gpu, state="leased", memory_free=gpu.memory) for gpu in gpus]
+    cards = [Card(gpu, Leased(), Look(gpu.memory)) for gpu in gpus]
     for demand in sorted(demands, key=lambda d: (d.per_gpu, -d.gpus, -d.gpu_memory)):
         chosen = best((c for c in cards if suits_now(c, demand)), demand.gpus)
         if len(chosen) < demand.gpus:

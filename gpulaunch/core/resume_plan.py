@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpulaunch.core.effects import Effects
-from gpulaunch.core.jobs import Jobs
+from gpulaunch.core import graph
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Job, JobState
-from gpulaunch.core.waiting import WAITING
+from gpulaunch.core.state import State
 
 BAD: frozenset[JobState] = frozenset({"failed", "cancelled", "skipped"})
 """End states of a job that keep the jobs that need it from running."""
@@ -121,10 +120,10 @@ def starts(ledger: Ledger, chosen: ResumePlan) -> list[Job]:
     Submits them to the core, which decides. Changes `ledger`, which is of no further use.
     """
     ledger.cut_off()
-    jobs = Jobs(Effects(ledger), lambda service: None)
-    jobs.submit(chosen.jobs, chosen.requeue, chosen.left)
-    jobs.retire_unneeded()
-    return [node.job for node in jobs if node.state in WAITING]
+    state = State.new(ledger)
+    graph.submit(state, chosen.jobs, chosen.requeue, chosen.left)
+    graph.retire_unneeded(state)
+    return [node.job for node in state.jobs if node.waits]
 
 
 def retry(ledger: Ledger, jobs: Sequence[Job], names: Collection[str] | None = None) -> ResumePlan:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from gpulaunch.core.model import AttemptId, Demand, Job
 
 Key: TypeAlias = tuple[int, float, float, int]
-NodeState: TypeAlias = Literal[
-    "settled", "blocked", "delayed", "idle", "asking", "ready", "running"
-]
-"""Where a job is. Five kinds of waiting: `blocked` by needs and after, `delayed` by a retry,
-`asking` for its services, `idle` (a service that nobody asks for), `ready` for cards."""
-
 BlockedOn: TypeAlias = Literal["tokens", "room", "cpus", "cards", "turn"]
 """What a ready job lacks: tokens, room for a service and its dependants, CPUs, cards, or its turn
 in the engine's queue."""
@@ -29,66 +22,175 @@ in the engine's queue."""
 UNCOUNTED = 1 << 30
 """A job's blockers before they are counted: so many that settled jobs cannot bring them to 0."""
 
-NOBODY: set[Node] = cast("set[Node]", frozenset())
-NOTHING: Counter[Demand] = cast("Counter[Demand]", MappingProxyType({}))
-"""Empty values that all jobs but services share; they cannot be changed."""
 
-WAITING = frozenset({"blocked", "delayed", "idle", "asking", "ready"})
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The job waits for the jobs of its needs and after; `by` is how many are left."""
+
+    by: int = UNCOUNTED
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """The job is tried again at `until` (monotonic seconds)."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A service that no job asks for yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The job waits until these services are ready."""
+
+    services: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The job may start. `lacks`: what keeps it; `skipped`: how many later jobs took that."""
+
+    skipped: int = 0
+    lacks: BlockedOn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The job's attempt has not ended. `answers`: it is a service, which those that need it use."""
+
+    attempt: AttemptId
+    answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The job is over, or this supervisor leaves it as it is."""
+
+
+NodeState: TypeAlias = Blocked | Delayed | Idle | Asking | Ready | Launched | Settled
+Waiting = (Blocked, Delayed, Idle, Asking, Ready)
+"""The states of a job that waits, for `isinstance`."""
+
+UNKNOWN, IDLE, READY, SETTLED = Blocked(), Idle(), Ready(), Settled()
+"""States that all jobs share, of which there may be a hundred thousand."""
+
+TRANSITIONS: Mapping[type[NodeState], tuple[type[NodeState], ...]] = {
+    Blocked: (Blocked, Delayed, Idle, Asking, Ready, Launched, Settled),
+    Delayed: (Blocked, Delayed, Idle, Asking, Ready, Settled),
+    Idle: (Blocked, Asking, Ready, Settled),
+    Asking: (Blocked, Idle, Asking, Ready, Settled),
+    Ready: (Blocked, Idle, Asking, Ready, Launched, Settled),
+    Launched: (Blocked, Launched, Settled),
+    Settled: (Blocked,),
+}
+"""The legal transitions of a job; `docs/design/life.md` says when each comes about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """A job's neighbours in the graph. `unknown`: a need that is not in the file.
+
+    `needs` are without the `services` that it needs; `dependants` need it, `followers` come after
+    it.
+    """
+
+    needs: tuple[Node, ...] = ()
+    services: tuple[Node, ...] = ()
+    after: tuple[Node, ...] = ()
+    dependants: tuple[Node, ...] = ()
+    followers: tuple[Node, ...] = ()
+    unknown: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Serving:
+    """Whom a service serves.
+
+    `waiters` are the jobs that ask for it; `borrowed_key` is the key of the most urgent of them;
+    `open`: how many dependants are not settled; `demands` counts the demands of jobs that need it;
+    `companions` are the services that some dependant needs besides it.
+    """
+
+    waiters: set[Node] = field(default_factory=set)
+    borrowed_key: Key | None = None
+    open: int = 0
+    demands: Counter[Demand] = field(default_factory=Counter)
+    companions: set[Node] = field(default_factory=set)
+
+
+_NO_LINKS, _NOBODY = Links(), Serving()
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A job with its neighbours in the graph. `order` is its place in the job file.
+    """A job in the graph of jobs. `order` is its place in the job file.
 
-    `skipped`: how many later jobs took what it waits for; `blocked_on`: what that is, other than
-    jobs. `blockers`: how many jobs it waits for. `unknown`: a need that is not in the file.
-    `excluded`: this supervisor leaves it as it is; `state` is then `settled`, whatever is recorded.
+    `excluded`: this supervisor leaves it as it is; `state` is then Settled, whatever is recorded.
     `fresh_from`: attempts numbered from here are this supervisor's own. `demand_asked` is the
-    demand that the job file states; a retry may need something else. `dependants` need it,
-    `followers` come after it.
-
-    For a service: `waiters` are the jobs that ask for it; `borrowed_key` is the key of the most
-    urgent of them; `open`: how many dependants are not settled; `demands` counts the demands of
-    jobs that need it; `companions` are the services that some dependant needs besides it.
+    demand that the job file states; a retry may need something else. `serving` is the service's
+    own; other jobs share one that is empty.
     """
 
     job: Job
     order: int
-    state: NodeState = "blocked"
-    borrowed_key: Key | None = None
-    blockers: int = UNCOUNTED
-    skipped: int = 0
-    blocked_on: BlockedOn | None = None
+    demand_asked: Demand
+    state: NodeState = UNKNOWN
+    links: Links = _NO_LINKS
+    serving: Serving = _NOBODY
     excluded: bool = False
     fresh_from: int = 1
-    needs: tuple[Node, ...] = ()
-    services: tuple[Node, ...] = ()
-    after: tuple[Node, ...] = ()
-    unknown: str = ""
-    dependants: tuple[Node, ...] = ()
-    followers: tuple[Node, ...] = ()
-    waiters: set[Node] = NOBODY
-    open: int = 0
-    demands: Counter[Demand] = field(default_factory=lambda: NOTHING)
-    companions: set[Node] = NOBODY
-    ready: bool = False
-    attempt: AttemptId | None = None
-    demand_asked: Demand = field(default_factory=Demand)
 
-    def __post_init__(self) -> None:
-        # Other jobs, of which there may be a hundred thousand, share the empty ones.
-        if self.job.service is not None:
-            self.waiters, self.demands, self.companions = set(), Counter(), set()
+    @classmethod
+    def of(cls, job: Job, order: int) -> Node:
+        return cls(job, order, job.demand, serving=_NOBODY if job.service is None else Serving())
+
+    def become(self, state: NodeState) -> None:
+        """Change the job's state: the only door, which tests watch."""
+        self.state = state
 
     @property
     def name(self) -> str:
         return self.job.name
 
     @property
+    def settled(self) -> bool:
+        return isinstance(self.state, Settled)
+
+    @property
+    def waits(self) -> bool:
+        return isinstance(self.state, Waiting)
+
+    @property
+    def lacks(self) -> BlockedOn | None:
+        """What keeps a ready job from starting; None for a job in any other state."""
+        return self.state.lacks if isinstance(self.state, Ready) else None
+
+    @property
+    def skipped(self) -> int:
+        return self.state.skipped if isinstance(self.state, Ready) else 0
+
+    def lack(self, what: BlockedOn | None) -> None:
+        """Note what keeps the ready job from starting."""
+        if self.lacks != what:
+            self.become(Ready(self.skipped, what))
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.state.attempt if isinstance(self.state, Launched) else None
+
+    @property
+    def answers(self) -> bool:
+        """True for a service that those that need it can use."""
+        return isinstance(self.state, Launched) and self.state.answers
+
+    @property
     def key(self) -> Key:
         """The job's sort key: less comes first. Computed, as stored keys would take megabytes."""
-        if self.borrowed_key is not None:
-            return self.borrowed_key
+        if self.serving.borrowed_key is not None:
+            return self.serving.borrowed_key
         job = self.job
         # Not -0.0, which would be another number for every job.
         return (-job.priority, 0.0 - job.cost or 0.0, 0.0 - job.expected or 0.0, self.order)
@@ -96,7 +198,7 @@ class Node:
 
 def is_extra(node: Node) -> bool:
     """Whether no job but services needs this service: it runs while other jobs last."""
-    return node.job.service is not None and not node.demands
+    return node.job.service is not None and not node.serving.demands
 
 
 class DemandQueue:
@@ -112,7 +214,8 @@ class DemandQueue:
     def peek(self) -> Node | None:
         while self._heap:
             *key, _, node = self._heap[0]
-            if node.state == "ready" and node.job.demand == self.demand and node.key == tuple(key):
+            ready = isinstance(node.state, Ready) and node.job.demand == self.demand
+            if ready and node.key == tuple(key):
                 return node
             heapq.heappop(self._heap)
         return None
@@ -174,3 +277,23 @@ class WaitingJobs:
         parked, self._parked = self._parked, []
         for node in parked:
             self.push(node)
+
+
+@dataclass(slots=True, eq=False)
+class Jobs:
+    """All jobs by name, and what is counted of them.
+
+    `demands` counts the demands of unsettled jobs; `failed` keeps the order of the failures.
+    `perhaps_ahead`: blocked jobs of which something has changed since they were last looked at.
+    """
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    waiting: WaitingJobs = field(default_factory=WaitingJobs)
+    unsettled: int = 0
+    delayed: int = 0
+    failed: dict[Node, None] = field(default_factory=dict)
+    demands: Counter[Demand] = field(default_factory=Counter)
+    perhaps_ahead: dict[Node, None] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())

@@ -36,6 +36,7 @@ from gpulaunch.core.events import (
 from gpulaunch.core.facts import Fact, JobSettled
 from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant, Interrupted, Job, Lost, Outcome
 from gpulaunch.core.run import Run
+from gpulaunch.core.state import OnCards, RunConfig
 from gpulaunch.driver import Driver
 from gpulaunch.engines.local.cards import CardLeases
 from gpulaunch.engines.pool import CardPool
@@ -83,7 +84,7 @@ class Manager:
         self._asked: list[str] = []
         self._loop: Loop | None = None
         self._cards: CardLeases | None = None
-        self._run = Run(pool.gpus, limit=pool.limit)
+        self._run = Run(pool.gpus, RunConfig(OnCards(pool.limit)))
         self._driver: Driver | None = None
         self._warned_waiting = False
         self._terminating = self._abandoned = False

@@ -12,6 +12,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
 from gpulaunch.core.classes import POLICIES
@@ -66,6 +67,7 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.core.run import Run
 from tests.core.edits import retried_anew
+from tests.core.options import config
 from tests.core.timers import timer_name
 
 MOST_STEPS = 20_000
@@ -103,7 +105,7 @@ class Cluster:
         most: int,
         limits: dict[str, int],
         limit: int | None,
-        **options: object,
+        **options: Any,
     ) -> None:
         self.rng, self.now, self.calm = rng, 100.0, False
         self.cards = [
@@ -141,14 +143,8 @@ class Cluster:
         ledger.apply(fact, self.instant)
 
     def _run(self) -> Run:
-        return Run(
-            (),
-            queue=self.most,
-            limits=self.limits,
-            limit=self.limit,
-            ledger=copy.deepcopy(self.replayed),
-            **self.options,  # type: ignore[arg-type]
-        )
+        options = config(queue=self.most, limits=self.limits, limit=self.limit, **self.options)
+        return Run((), options, copy.deepcopy(self.replayed))
 
     def tell(self, event: Event) -> None:
         """Hand one event in, and carry out what comes back, strictly."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 from gpulaunch.core.model import Demand, Job, RetryPolicy, Service
 from tests.core.cluster import Cluster
@@ -62,7 +63,7 @@ def random_retry(rng: random.Random) -> RetryPolicy:
     return RetryPolicy(rng.choice([0, 0, 1, 2]), on, rng.choice([0.0, 0.0, 30.0]))
 
 
-def random_options(rng: random.Random, cards: int) -> dict[str, object]:
+def random_options(rng: random.Random, cards: int) -> dict[str, Any]:
     return {
         "limits": {token: rng.choice([1, 1, 2]) for token in TOKENS},
         "cpus": rng.choice([1, 2, 4]),
@@ -83,7 +84,7 @@ def play(seed: int, sides: int = 1) -> World:
     world = World(pretend_gpus(cards, *sizes), rng)
     for number in range(sides):
         jobs = random_jobs(rng, cards)
-        world.add(jobs, name="ABC"[number], **random_options(rng, cards))  # type: ignore[arg-type]
+        world.add(jobs, name="ABC"[number], **random_options(rng, cards))
     nervous = rng.choice([0.0, 0.05, 0.2])
     sleepy = rng.choice([0.0, 0.05, 0.2])
     for _ in range(rng.randint(0, 150)):
@@ -114,7 +115,7 @@ def play_in_a_queue(seed: int) -> Cluster:
     if rng.random() < 0.3:
         jobs = alike(rng, jobs)
     most = rng.choice([1, 2, 3, 100])
-    cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)  # type: ignore[arg-type]
+    cluster = Cluster(jobs or (Job("j", "true"),), rng, rng.randint(1, 3), cards, most, **options)
     nervous = rng.choice([0.0, 0.05, 0.2])
     for _ in range(rng.randint(0, 150)):
         if rng.random() < nervous:

@@ -6,6 +6,7 @@ launch fold-1.1 on 0 2 | acquire 0 | release 0 | drain 0 | stop fold-1.1 cancell
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gpulaunch.core.events import (
     Acquire,
@@ -53,6 +54,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.core.run import Run
 from gpulaunch.wording import job_reason, run_reason
+from tests.core.options import config
 from tests.core.timers import timer_name, timer_of
 from tests.core.world import GIB, pretend_gpus
 
@@ -86,14 +88,14 @@ def attempt(text: str) -> AttemptId:
 class Table:
     """One run; each method is an event and returns the instructions as lines."""
 
-    def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: object) -> None:
+    def __init__(self, cards: int = 1, ledger: Ledger | None = None, **options: Any) -> None:
         self.gpus = pretend_gpus(cards)
         self.now = 1000.0
         if ledger is None:
             ledger = Ledger()
         opened = RunOpened("r", "r", ledger.epoch + 1, "0", "h", "b", 1, self.gpus)
         ledger.apply(opened, self.instant)
-        self.run = Run(self.gpus, ledger=ledger, **options)  # type: ignore[arg-type]
+        self.run = Run(self.gpus, config(**options), ledger)
         self.facts: list[Fact] = []
 
     @property

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from gpulaunch.core.admission import Admission
+from gpulaunch.core import deadlock, on_cards
 from gpulaunch.core.causes import Because
-from gpulaunch.core.deadlock import DeadlockBreaker
 from gpulaunch.core.events import GangGranted, Wanted
 from gpulaunch.core.facts import AttemptEnded
 from gpulaunch.core.model import AttemptId, Interrupted, Job
@@ -137,9 +136,9 @@ def test_two_runs_with_services_do_not_wait_for_each_other_for_ever(seed: int) -
 @pytest.mark.parametrize("broken", ["never lets go", "never gives way"])
 def test_broken_versions_are_found(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken == "never lets go":
-        monkeypatch.setattr(Admission, "_comes_free", lambda self, card: True)
+        monkeypatch.setattr(on_cards, "_comes_free", lambda state, card: True)
     else:
-        monkeypatch.setattr(DeadlockBreaker, "_has_served", lambda self, live: False)
+        monkeypatch.setattr(deadlock, "_has_served", lambda state, live: False)
     with pytest.raises(AssertionError):
         _play_both()
 
@@ -170,7 +169,7 @@ def test_a_gatherer_waits_for_its_own_jobs_as_long_as_they_last() -> None:
     table = Table(3)
     table.submit(job("long"), job("wide", gpus=3))
     table.granted(0)
-    table.run._admission._patient_for = 0
+    table.run._state.placing.patience = 0
     table.on(Wanted("GPU-0", False))
     table.on(GangGranted())
     table.granted(1, 2)

@@ -13,18 +13,19 @@ import pytest
 
 from gpulaunch.core import (
     active,
-    admission,
     cards,
     gang,
+    graph,
     idle_workers,
-    jobs,
+    in_queue,
     ledger,
+    on_cards,
     placement,
-    queueing,
     waiting,
 )
 from gpulaunch.core.facts import JobVanished
 from gpulaunch.core.model import Demand
+from gpulaunch.core.state import InEngineQueue, State
 from tests.core.cluster import Cluster
 from tests.core.histories import play, play_in_a_queue
 from tests.core.world import World
@@ -120,7 +121,7 @@ def _play(seed: int, sides: int) -> World:
 
 
 def _skip_the_drain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cards.Cards, "drain", lambda self, card: self._change(card, "leased"))
+    patch.setattr(cards.Cards, "drain", lambda self, card: self._change(card, cards.Leased()))
 
 
 def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -134,17 +135,11 @@ def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ignore_the_tokens(patch: pytest.MonkeyPatch) -> None:
-    obstacle = admission.Admission.obstacle
-
-    def broken(self: admission.Admission, node: object) -> str | None:
-        found = obstacle(self, node)  # type: ignore[arg-type]
-        return None if found == "tokens" else found
-
-    patch.setattr(admission.Admission, "obstacle", broken)
+    patch.setattr(State, "lacks_tokens", lambda self, demand: False)
 
 
 def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(admission.Admission, "_let_go", lambda self: False)
+    patch.setattr(on_cards, "let_go", lambda state: False)
 
 
 def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
@@ -165,11 +160,11 @@ def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _never_skip(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "_BAD", frozenset())
+    patch.setattr(graph, "_BAD", frozenset())
 
 
 def _settle_without_a_fact(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(jobs, "JobSettled", lambda *fact: JobVanished(fact[0]))
+    patch.setattr(graph, "JobSettled", lambda *fact: JobVanished(fact[0]))
 
 
 def _ignore_the_limit(patch: pytest.MonkeyPatch) -> None:
@@ -263,37 +258,37 @@ def test_a_broken_version_is_found(breakage: object, monkeypatch: pytest.MonkeyP
 
 
 def _hand_over_too_many(patch: pytest.MonkeyPatch) -> None:
-    obstacle = queueing.Queueing.obstacle
+    obstacle = in_queue.obstacle
 
-    def broken(self: queueing.Queueing, node: object) -> str | None:
-        found = obstacle(self, node)  # type: ignore[arg-type]
+    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> str | None:
+        found = obstacle(state, policy, node)
         return None if found == "turn" else found
 
-    patch.setattr(queueing.Queueing, "obstacle", broken)
+    patch.setattr(in_queue, "obstacle", broken)
 
 
 def _forget_the_limit_of_cards(patch: pytest.MonkeyPatch) -> None:
-    obstacle = queueing.Queueing.obstacle
+    obstacle = in_queue.obstacle
 
-    def broken(self: queueing.Queueing, node: object) -> str | None:
-        found = obstacle(self, node)  # type: ignore[arg-type]
+    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> str | None:
+        found = obstacle(state, policy, node)
         return None if found == "cards" else found
 
-    patch.setattr(queueing.Queueing, "obstacle", broken)
+    patch.setattr(in_queue, "obstacle", broken)
 
 
 def _hand_over_one_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        queueing.Queueing, "obstacle", lambda self, node: "turn" if self._attempts else None
+        in_queue, "obstacle", lambda state, policy, node: "turn" if state.attempts else None
     )
 
 
 def _go_ahead_of_what_waits_itself(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: queueing.Queueing, node: waiting.Node) -> tuple[object, ...]:
-        lives = [need.attempt for need in node.needs if need.attempt]
-        return tuple(lives) if node.state == "blocked" else ()
+    def broken(state: State, policy: InEngineQueue, node: waiting.Node) -> tuple[object, ...]:
+        lives = [need.attempt for need in node.links.needs if need.attempt]
+        return tuple(lives) if isinstance(node.state, waiting.Blocked) else ()
 
-    patch.setattr(queueing.Queueing, "_under_way", broken)
+    patch.setattr(in_queue, "_under_way", broken)
 
 
 def _forget_what_is_in_the_queue(patch: pytest.MonkeyPatch) -> None:
@@ -316,14 +311,14 @@ def _leave_to_keepers_what_goes_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_what_others_use(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: queueing.Queueing, demand: object) -> object:
-        uses = demand.uses  # type: ignore[attr-defined]
+    def broken(state: State, policy: InEngineQueue, demand: Demand) -> object:
+        uses = demand.uses
         if not uses:
             return None
         each = uses.count(uses[0])
-        return active.Share(uses[0], each, max(1, self._limits.get(uses[0], 1) // each))
+        return active.Share(uses[0], each, max(1, state.config.tokens(uses[0]) // each))
 
-    patch.setattr(queueing.Queueing, "_share_of", broken)
+    patch.setattr(in_queue, "_share_of", broken)
 
 
 def _let_a_start_change_nothing(patch: pytest.MonkeyPatch) -> None:

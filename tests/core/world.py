@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from gpulaunch.core.causes import Because, EndCause, Quoted
 from gpulaunch.core.classes import POLICIES
@@ -82,6 +83,7 @@ from gpulaunch.core.model import (
 from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
 from tests.core.edits import retried_anew
+from tests.core.options import config
 from tests.core.timers import timer_name
 
 GIB = 1 << 30
@@ -151,7 +153,7 @@ class Side:
     jobs: tuple[Job, ...]
     limits: dict[str, int]
     cpus: int
-    options: dict[str, object]
+    options: dict[str, Any]
     replayed: Ledger
     inbox: deque[Event] = field(default_factory=deque)
     timers: dict[Timer, float] = field(default_factory=dict)
@@ -207,12 +209,12 @@ class World:
         name: str = "A",
         limits: dict[str, int] | None = None,
         cpus: int = 4,
-        **options: object,
+        **options: Any,
     ) -> Side:
         gpus = tuple(place.gpu for place in self.cards.values())
         ledger, replayed = Ledger(), Ledger()
         self._open(name, gpus, 1, ledger, replayed)
-        run = Run(gpus, limits=limits or {}, cpus=cpus, ledger=ledger, **options)  # type: ignore[arg-type]
+        run = Run(gpus, config(limits=limits or {}, cpus=cpus, **options), ledger)
         side = Side(name, run, tuple(jobs), limits or {}, cpus, options, replayed)
         self.sides.append(side)
         self.tell(side, Submitted(side.jobs))
@@ -271,13 +273,7 @@ class World:
         side.jobs = tuple(jobs)
         self._open(side.name, gpus, ledger.epoch + 1, ledger, side.replayed)
         again = {n for n, r in ledger.jobs.items() if r.state in ("failed", "skipped", "cancelled")}
-        side.run = Run(
-            gpus,
-            limits=side.limits,
-            cpus=side.cpus,
-            ledger=ledger,
-            **side.options,  # type: ignore[arg-type]
-        )
+        side.run = Run(gpus, config(limits=side.limits, cpus=side.cpus, **side.options), ledger)
         done = {n for n, r in ledger.jobs.items() if r.state == "succeeded" and not r.service}
         before = dict(self.launches)
         self.tell(side, Submitted(side.jobs, frozenset(again)))

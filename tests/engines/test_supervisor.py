@@ -22,6 +22,7 @@ from gpulaunch.core.facts import (
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import Gpu, Instant, Job
 from gpulaunch.core.run import Run
+from gpulaunch.core.state import InEngineQueue, RunConfig
 from gpulaunch.journal.codec import now
 from gpulaunch.loop import Loop
 from gpulaunch.wording import job_reason
@@ -165,7 +166,9 @@ def test_of_a_job_in_the_queue_the_engine_says_why_it_waits() -> None:
     ledger = Ledger()
     ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (), engine="slurm"), Instant(0, 0))
     loop, record = Loop(), FakeRecord()
-    supervisor = Supervisor(Run((), queue=2, ledger=ledger), record, FakeView(), loop, now)
+    supervisor = Supervisor(
+        Run((), RunConfig(InEngineQueue(2)), ledger), record, FakeView(), loop, now
+    )
     engine = FakeQueue(supervisor.post, last="c")
     told: list[str] = []
 
@@ -192,7 +195,7 @@ def test_of_a_job_in_the_queue_ahead_of_its_needs_it_is_said_which_they_are() ->
     ledger = Ledger()
     ledger.apply(RunOpened("id", "run", 1, "", "", "", 1, (), engine="slurm"), Instant(0, 0))
     loop, record = Loop(), FakeRecord()
-    run = Run((), queue=9, ahead=True, ledger=ledger)
+    run = Run((), RunConfig(InEngineQueue(9, ahead=True)), ledger)
     supervisor = Supervisor(run, record, FakeView(), loop, now)
     engine = FakeQueue(supervisor.post, last="c")
     engine.said = "in Slurm's queue as 2 (Dependency)"

@@ -1,0 +1,373 @@
+"""Places ready jobs on the run's cards: which start, which cards are asked for and given back.
+
+INVARIANT: after a pass no leased card is idle unless it is claimed: by a job that waits for the
+answer to an Acquire or for the end of a Drain, or by the one job that may gather cards.
+
+A worker that an attempt has left goes to the next job of its key before its cards go to another
+one of the same priority; what overtakes so is counted as everywhere, so that a job that waits long
+enough has the cards reserved. A worker that no job takes in a pass is ended, unless jobs for it are
+still to come and no other job waits for cards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from gpulaunch.core import graph
+from gpulaunch.core.active import cpus_of
+from gpulaunch.core.cards import AskedFor, Away, Card, Draining, Free, InUse, Leased
+from gpulaunch.core.graph import closure, demands_beside
+from gpulaunch.core.idle_workers import IdleWorker
+from gpulaunch.core.model import Demand
+from gpulaunch.core.placement import best, fit_together, impossible, suits_now, suits_soon
+from gpulaunch.core.state import State
+from gpulaunch.core.waiting import BlockedOn, Node, Ready, is_extra
+
+
+def consider(state: State, node: Node) -> None:
+    """Start the job, ask for cards for it, or count it among the blocked; or settle it."""
+    demand, found = node.job.demand, state.placing.last
+    never = impossible(demand, state.cards.all, state.cards.limit, state.config.limits)
+    if never:
+        if demand.avoid:
+            graph.forget_avoided(state, node)
+        else:
+            graph.settle(state, node, "failed", never)
+        found.settled = True
+        return
+    if node is state.placing.reserving and found.reserved:
+        node.lack("cards")
+        found.blocked.append(node)
+        return
+    lacks = obstacle(state, node)
+    if lacks is None:
+        lacks = _begin(state, node, demand)
+    if not isinstance(node.state, Ready):
+        return
+    node.lack(lacks)
+    if lacks is None:
+        return
+    found.blocked.append(node)
+    if lacks == "room":
+        _park(state, node)
+    if node.skipped >= state.placing.patience and _fits_beside_services(state, demand):
+        found.kept_tokens.update(demand.uses)
+        found.kept_cpus = found.kept_cpus or lacks == "cpus"
+
+
+def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
+    """Start the job where only cards can keep it from starting; return what it lacks."""
+    resident = state.idle_workers.fit(demand)
+    if resident is not None:
+        _start_in(state, resident, node)
+    elif not demand.gpus:
+        _start(state, node, [])
+    else:
+        return _place(state, node, demand)
+    return None
+
+
+def obstacle(state: State, node: Node) -> BlockedOn | None:
+    """What, other than cards, keeps a ready job from starting."""
+    demand = node.job.demand
+    if state.lacks_tokens(demand):
+        return "tokens"
+    if node.job.service:
+        return None if _room_for(state, node) else "room"
+    cpus, taken = cpus_of(demand), state.attempts.cpus
+    # A job that wants more than is allowed runs, alone.
+    if cpus and (state.placing.last.kept_cpus or (taken and taken + cpus > state.config.cpus)):
+        return "cpus"
+    return None
+
+
+def _place(state: State, node: Node, demand: Demand) -> BlockedOn | None:
+    """Start the job, or claim cards that may soon all be leased for it, or leave it blocked."""
+    here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
+    if len(here) == demand.gpus:
+        _start(state, node, here)
+        return None
+    there = [card for card in _attainable(state, demand) if not _is_spoken_for(state, card, node)]
+    missing = demand.gpus - len(here)
+    if len(there) < missing:
+        return "cards"
+    _claim(state, here + there[:missing], demand)
+    _park(state, node)
+    return None
+
+
+def _attainable(state: State, demand: Demand) -> list[Card]:
+    """Cards that may soon suit the demand, the surest first, within the run's limit.
+
+    Leased cards that still give memory back come last: another may be had sooner.
+    """
+    now = state.now.mono
+    suited = [card for card in state.cards if suits_soon(card, demand, now)]
+    if not suited:
+        return suited
+    room = max(0, state.cards.limit - state.cards.held())
+    asked = [card for card in suited if isinstance(card.state, AskedFor)]
+    draining = [card for card in suited if isinstance(card.state, Draining | Leased)]
+    others = [card for card in suited if not card.held]
+    others.sort(key=lambda c: (_doubtful(c, demand), c.gpu.memory, c.gpu.index))
+    return asked + others[:room] + draining
+
+
+def _claim(state: State, cards: list[Card], demand: Demand) -> None:
+    """Reserve these cards for a job in this pass, and ask for those that are not leased.
+
+    Doubtful ones are asked for first: if they are refused, the others would be given back.
+    """
+    wanted = [card for card in cards if card.to_ask_for]
+    doubtful = [card for card in wanted if _doubtful(card, demand)]
+    for card in cards:
+        card.reservations.append(demand)
+    for card in doubtful or wanted:
+        state.cards.acquire(card)
+
+
+def _is_spoken_for(state: State, card: Card, node: Node) -> bool:
+    """Whether an idle worker on the card goes on with another job of this priority or more."""
+    return any(
+        card in resident.cards and _has_next(state, resident, node)
+        for resident in state.idle_workers
+    )
+
+
+def _has_next(state: State, resident: IdleWorker, node: Node) -> bool:
+    if state.placing.focus is not None:
+        return False
+    following = state.jobs.waiting.first_like(resident.demand)
+    return any(
+        other is not node
+        and other.job.priority >= node.job.priority
+        and resident.suits(other.job.demand)
+        and not obstacle(state, other)
+        for other in following
+    )
+
+
+def _start_in(state: State, resident: IdleWorker, node: Node) -> None:
+    """Start the job in the idle worker's process, on the worker's cards."""
+    state.idle_workers.take(resident)
+    _start(state, node, list(resident.cards), resident)
+
+
+def _start(state: State, node: Node, cards: list[Card], resident: IdleWorker | None = None) -> None:
+    state.placing.last.starts(node.job.demand)
+    graph.leave(state, node)
+    ordered = sorted(cards, key=lambda c: (c.gpu.index, c.gpu.uuid))
+    live = state.attempts.launch(node, tuple(ordered), None if resident is None else resident.id)
+    for card in cards:
+        state.cards.occupy(card, live.id, live.demand)
+
+
+def _park(state: State, node: Node) -> None:
+    if state.placing.focus is None:
+        state.jobs.waiting.park(node)
+
+
+# ── Cards back ──────────────────────────────────────────────────────────────────────────────────
+
+
+def forget_claims(state: State) -> None:
+    for card in state.cards:
+        card.reservations.clear()
+        card.reserved = card.lost or (card.wanted and bool(card.attempts or card.idle_workers))
+
+
+def give_wanted(state: State) -> None:
+    for card in state.cards:
+        if card.idle and card.wanted and not card.reservations:
+            state.cards.release(card)
+
+
+def look_again(state: State, node: Node) -> None:
+    """Set timers to look again at cards with strangers' processes: nothing tells their end."""
+    for card in state.cards:
+        state.cards.look_later(card, node.job.demand)
+        due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
+        if node.lacks != "room" or not due or card.drained:
+            continue
+        if state.cards.held() < state.cards.limit:
+            _claim(state, [card], node.job.demand)
+
+
+def let_go(state: State) -> bool:
+    idle = [card for card in state.cards if card.idle and not card.reservations]
+    for card in idle:
+        state.cards.release(card)
+    return state.idle_workers.end_idle(partial(_are_to_come, state)) or bool(idle)
+
+
+def _are_to_come(state: State, demand: Demand) -> bool:
+    """Whether jobs for this demand's worker are still to come, while no job waits for cards."""
+    if state.closed or state.placing.focus is not None or state.placing.reserving is not None:
+        return False
+    if any(node.lacks in ("cards", "room") for node in state.placing.last.blocked):
+        return False
+    alike = [known for known in state.jobs.demands if known.same_seat(demand)]
+    running = sum(live.demand.same_seat(demand) for live in state.attempts)
+    return sum(state.jobs.demands[known] for known in alike) > running
+
+
+# ── A job overtaken too often ───────────────────────────────────────────────────────────────────
+
+
+def reserve(state: State) -> None:
+    """Keep cards for the job `reserving` as they come free; start it once it has enough."""
+    node = state.placing.reserving
+    if node is None:
+        return
+    demand = node.job.demand
+    if not isinstance(node.state, Ready) or not _fits_beside_services(state, demand):
+        state.placing.reserving = None
+        return
+    if obstacle(state, node):
+        return
+    resident = state.idle_workers.fit(demand)
+    here = best((c for c in state.cards if suits_now(c, demand)), demand.gpus)
+    if resident is not None:
+        _start_in(state, resident, node)
+        state.placing.gang.succeed()
+    elif len(here) == demand.gpus:
+        _start(state, node, here)
+        state.placing.gang.succeed()
+    elif demand.gpus == 1 or state.placing.gang.granted:
+        chosen = (here + _attainable(state, demand))[: demand.gpus]
+        _claim(state, chosen, demand)
+        _close_shared(state, demand.gpus - len(chosen), demand)
+        state.placing.last.reserved = True
+        if demand.gpus > 1:
+            state.placing.gang.keep(here)
+
+
+def _close_shared(state: State, count: int, demand: Demand) -> None:
+    """Let nothing new start on `count` shared cards, the emptiest first: they then empty."""
+    shared = [c for c in state.cards if c.leased and c.attempts and not c.reservations]
+    shared = [c for c in shared if not c.drained and c.gpu.memory >= demand.gpu_memory]
+    shared = [c for c in shared if c.gpu.uuid not in demand.avoid]
+    for card in sorted(shared, key=lambda c: (len(c.attempts), c.gpu.index))[:count]:
+        card.reserved = True
+
+
+def choose_reserving(state: State) -> bool:
+    """Choose the job to keep cards for; return whether another pass may start more."""
+    node = state.placing.reserving
+    done = node is not None and not isinstance(node.state, Ready)
+    if node is None or done or (node.job.demand.gpus > 1 and not _in_reach(state)):
+        node = next((n for n in state.placing.last.blocked if _should_reserve(state, n)), None)
+    chosen, state.placing.reserving = node is not state.placing.reserving, node
+    if node is None or node.job.demand.gpus == 1:
+        state.placing.gang.give_up()
+        return done
+    state.placing.gang.ask()
+    return done or (chosen and state.placing.gang.granted)
+
+
+def _should_reserve(state: State, node: Node) -> bool:
+    demand = node.job.demand
+    if node.lacks != "cards" or not _fits_beside_services(state, demand):
+        return False
+    if demand.gpus > 1 and (state.placing.gang.pausing or not _in_reach(state)):
+        return False
+    if node.skipped >= state.placing.patience:
+        return True
+    # Another launcher has some of the job's cards, while others are free: only who has the
+    # right to reserve a gang may keep the free ones until the rest comes.
+    usable = [card for card in state.cards if not card.drained and not card.reservations]
+    elsewhere = any(isinstance(card.state, Away) for card in usable)
+    spare = any(isinstance(card.state, Free) for card in usable)
+    return demand.gpus > 1 and elsewhere and spare
+
+
+def _in_reach(state: State) -> bool:
+    """Whether the run has a card or can have one to begin a gang with.
+
+    If not, the right to reserve a gang is of more use to another launcher.
+    """
+    reachable = (card for card in state.cards if card.held or isinstance(card.state, Free))
+    return any(not card.drained for card in reachable)
+
+
+def gang_timeout(state: State) -> None:
+    """Release an overdue gang reservation, unless a card of this run is about to be free."""
+    if not state.placing.gang.overdue:
+        return
+    if any(_comes_free(state, card) for card in state.cards):
+        state.placing.gang.wait_on()
+    else:
+        state.placing.reserving = None
+        state.placing.gang.pause()
+
+
+def hold_out_over(state: State, name: str) -> None:
+    """Let the job have a card that it avoids, as no other card has come free for long."""
+    node = state.jobs.nodes.get(name)
+    avoid = node.job.demand.avoid if node is not None else frozenset()
+    if node is None or not isinstance(node.state, Ready) or not avoid:
+        return
+    if any(card.gpu.uuid in avoid and isinstance(card.state, Free) for card in state.cards):
+        graph.forget_avoided(state, node)
+    else:
+        graph.hold_out(state, node)
+
+
+def _comes_free(state: State, card: Card) -> bool:
+    """Whether the run has the card, and all that is on it ends by itself."""
+    lives = [state.attempts.get(attempt) for attempt in card.attempts]
+    if any(live is None or (live.service and not live.stopping) for live in lives):
+        return False
+    return bool(lives or card.idle_workers) or card.coming
+
+
+def _fits_beside_services(state: State, demand: Demand) -> bool:
+    """Whether the demand fits beside all running services.
+
+    If not, cards kept for it would starve every other job, and never be enough.
+    """
+    services = state.attempts.services()
+    tokens = Counter(token for live in services for token in live.demand.uses)
+    tokens.update(demand.uses)
+    if any(tokens[token] > state.config.limits.get(token, 1) for token in demand.uses):
+        return False
+    kept = {card.gpu.uuid for live in services for card in live.cards}
+    usable = [c for c in state.cards if c.serves and not c.drained]
+    usable = [c for c in usable if c.gpu.uuid not in kept | demand.avoid]
+    usable = [c for c in usable if c.gpu.memory >= demand.gpu_memory]
+    return demand.gpus <= min(len(usable), state.cards.limit - len(kept))
+
+
+# ── Services ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _room_for(state: State, service: Node) -> bool:
+    """Whether this service and all running ones fit together with each job they serve.
+
+    A service that left no room for the jobs that need it would keep its card for nothing.
+    """
+    kept_for = state.placing.reserving
+    if kept_for not in (None, service) and service not in closure(kept_for):
+        return False
+    running = {live.service for live in state.attempts.services() if live.service}
+    if state.placing.focus is not None:
+        beside = {state.placing.focus.job.demand}
+        services = running | {service, *closure(state.placing.focus)} - {state.placing.focus}
+    else:
+        companions = {s for s in service.serving.companions if s.waits}
+        services = running | companions | {service}
+        beside = demands_beside(services)
+        if is_extra(service):
+            beside |= state.jobs.demands.keys()
+    gpus = [card.gpu for card in state.cards if not card.away]
+    gpus = sorted(gpus, key=lambda gpu: -gpu.memory)[: state.cards.limit]
+    demands = [s.job.demand for s in services]
+    variants = [[*demands, demand] for demand in beside] or [demands]
+    return all(fit_together(variant, gpus, state.config.limits) for variant in variants)
+
+
+def _doubtful(card: Card, demand: Demand) -> bool:
+    """Whether the card could not be had for this demand when it was last looked at."""
+    short = card.look.free is not None and card.look.free < demand.gpu_memory
+    return isinstance(card.state, InUse) or short

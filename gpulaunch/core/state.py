@@ -1,0 +1,267 @@
+"""What one run knows: its configuration, its jobs, cards and attempts, and what it remembers.
+
+    RunConfig ─▶ State ◀─ functions of (state, ...): graph, placing, completion, deadlock, why
+                │
+                └─ Effects: the facts and instructions of the event in hand
+
+Containers guard what they hold (`Cards` alone emits Acquire, Release and Drain); all decisions are
+functions over the whole, in the modules above this one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpulaunch.core.active import ActiveAttempts, Share, cpus_of
+from gpulaunch.core.breaker import Breaker
+from gpulaunch.core.cards import Cards
+from gpulaunch.core.effects import Effects
+from gpulaunch.core.gang import GangReservation
+from gpulaunch.core.idle_workers import IdleWorkers
+from gpulaunch.core.ledger import JobRecord, Ledger
+from gpulaunch.core.model import AttemptId, Demand, Gpu, Instant
+from gpulaunch.core.reasons import RunReason, TooManyFailed
+from gpulaunch.core.waiting import Jobs, Node, Ready
+
+NO_BOUND = 1 << 60
+"""CPUs that jobs without cards may take together where the engine places: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnCards:
+    """The run places its jobs on cards.
+
+    `limit`: cards held at once, None: all; `cpus`: CPUs that jobs without cards may take together.
+    """
+
+    limit: int | None = None
+    cpus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InEngineQueue:
+    """An engine queues and places by itself; attempts handed over by an earlier supervisor go on.
+
+    `most`: attempts that may be with it at once. `limit`: cards that they may take together, None
+    for any number. `ahead`: it is also handed jobs whose needs are under way, to start them once
+    those have succeeded.
+    """
+
+    most: int
+    limit: int | None = None
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """How a run is to be carried out.
+
+    `limits`: tokens by name (1 where nothing is said). `max_failures`: failed jobs after which
+    nothing new is started (`fail_fast`: 1). `breaker`: jobs that fail fast and alike in a row,
+    after which nothing new is started; the run then waits for a person (`patient`), or ends.
+    `pinned`: an attempt that is seen on a card of others fails; else that is only noted.
+    """
+
+    placing: OnCards | InEngineQueue = OnCards()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    max_failures: int | None = None
+    fail_fast: bool = False
+    breaker: int | None = None
+    patient: bool = False
+    pinned: bool = True
+
+    @property
+    def queues(self) -> bool:
+        """True where an engine queues and places by itself."""
+        return isinstance(self.placing, InEngineQueue)
+
+    @property
+    def ahead(self) -> bool:
+        return isinstance(self.placing, InEngineQueue) and self.placing.ahead
+
+    @property
+    def cpus(self) -> int:
+        """The CPUs that jobs without cards may take together."""
+        return max(1, self.placing.cpus) if isinstance(self.placing, OnCards) else NO_BOUND
+
+    def tokens(self, name: str) -> int:
+        return self.limits.get(name, 1)
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one pass over the ready jobs found.
+
+    `blocked`: ready jobs that it could not start. `kept_*`: what later jobs of the pass may not
+    take, as a job that was overtaken too often waits for it. `reserved`: cards are claimed for the
+    job that cards are kept for. `settled`: it settled a job, so that another pass may start more.
+    """
+
+    blocked: list[Node] = field(default_factory=list)
+    kept_tokens: Counter[str] = field(default_factory=Counter)
+    kept_cpus: bool = False
+    kept_cards: bool = False
+    reserved: bool = False
+    settled: bool = False
+    shares: Mapping[Demand, Share] = field(default_factory=dict)
+
+    def starts(self, demand: Demand) -> None:
+        """Count the start of a job of this demand against the jobs whose turn it was before."""
+        for node in self.blocked:
+            if _takes_what_it_lacks(demand, node):
+                node.become(Ready(node.skipped + 1, node.lacks))
+
+
+@dataclass(slots=True)
+class Placing:
+    """What admission remembers from one event to the next.
+
+    `patience`: overtakes after which a job has what it waits for kept. `reserving`: the job for
+    which cards are kept as they come free, a wide one with the right of `gang`; `focus`: the only
+    job that may start now, with its services.
+    """
+
+    gang: GangReservation
+    patience: int
+    last: Pass = field(default_factory=Pass)
+    reserving: Node | None = None
+    focus: Node | None = None
+
+
+@dataclass(slots=True)
+class FailureStreak:
+    """Jobs that failed on a card since the last success there, each with its class.
+
+    `cleared` are those of these jobs that have succeeded elsewhere since. `good` and `bad` count
+    all successes and failures on other cards since.
+    """
+
+    failed: dict[str, str] = field(default_factory=dict)
+    cleared: set[str] = field(default_factory=set)
+    good: int = 0
+    bad: int = 0
+
+
+@dataclass(slots=True)
+class FailureCounts:
+    """What ends of attempts say of cards (by UUID) and of the list.
+
+    `failed_on`: the card that each job failed on first; `tried`: jobs that had one more try on a
+    card's account.
+    """
+
+    breaker: Breaker
+    streaks: dict[str, FailureStreak] = field(default_factory=dict)
+    failed_on: dict[str, str] = field(default_factory=dict)
+    tried: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class DeadlockWatch:
+    """Since when nothing moves, until when the run waits for other launchers, and whether the
+    services were stopped for the focused job."""
+
+    since: float | None = None
+    due: float = 0.0
+    cleared: bool = False
+
+
+@dataclass(slots=True)
+class Course:
+    """How far the run is. `killing`: it is to end at once; `out_of_reach`: why it is given up.
+
+    `reported`: reports of the driver that are on record.
+    """
+
+    submitted: bool = False
+    killing: bool = False
+    out_of_reach: RunReason | None = None
+    reported: set[tuple[str, str, tuple[AttemptId, ...]]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that a run's decisions rest on. Only `Effects` changes the ledger."""
+
+    config: RunConfig
+    effects: Effects
+    jobs: Jobs
+    cards: Cards
+    attempts: ActiveAttempts
+    idle_workers: IdleWorkers
+    placing: Placing
+    health: FailureCounts
+    standstill: DeadlockWatch
+    course: Course
+
+    @classmethod
+    def new(
+        cls, ledger: Ledger, gpus: Sequence[Gpu] = (), config: RunConfig | None = None
+    ) -> State:
+        """Return the state of a run whose jobs are not submitted yet."""
+        config = config or RunConfig()
+        effects = Effects(ledger)
+        width = len(gpus) if not config.queues else config.placing.limit or 1
+        return cls(
+            config,
+            effects,
+            Jobs(),
+            Cards(gpus, config.placing.limit, effects),
+            ActiveAttempts(effects, config.queues),
+            IdleWorkers(effects),
+            Placing(GangReservation(effects), 2 * max(1, width)),
+            FailureCounts(Breaker(config.breaker)),
+            DeadlockWatch(),
+            Course(),
+        )
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.effects.ledger
+
+    @property
+    def now(self) -> Instant:
+        """The time of the event in hand."""
+        return self.effects.now
+
+    @property
+    def closed(self) -> RunReason | None:
+        """Why nothing new is started; None while jobs may start."""
+        return self.ledger.stopping or self.halted or self.ledger.paused
+
+    @property
+    def halted(self) -> RunReason | None:
+        """Why failures keep the run from starting anything new; None while they do not."""
+        config, failed = self.config, self.jobs.failed
+        if self.health.breaker.tripped and not config.patient:
+            return self.health.breaker.tripped
+        if config.fail_fast:
+            return TooManyFailed(next(iter(failed)).name, None) if failed else None
+        if config.max_failures is None or len(failed) < config.max_failures:
+            return None
+        return TooManyFailed(next(reversed(failed)).name, config.max_failures)
+
+    def record(self, node: Node) -> JobRecord:
+        return self.effects.ledger.jobs[node.name]
+
+    def lacks_tokens(self, demand: Demand) -> bool:
+        """Whether the demand's tokens are not to be had now, or are kept for another job."""
+        return bool(demand.uses) and any(
+            self.attempts.tokens[token] + self.placing.last.kept_tokens[token] + count
+            > self.config.tokens(token)
+            for token, count in Counter(demand.uses).items()
+        )
+
+
+def _takes_what_it_lacks(demand: Demand, other: Node) -> bool:
+    """Whether a job of this demand takes what `other`, which is blocked, waits for."""
+    match other.lacks:
+        case "cards":
+            return demand.gpus > 0
+        case "tokens":
+            return bool(set(demand.uses) & set(other.job.demand.uses))
+        case "cpus":
+            return cpus_of(demand) > 0
+    return False

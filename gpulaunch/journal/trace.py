@@ -1,0 +1,230 @@
+"""Writes what a run's core was told and what it answered, an event a line; reads it again.
+
+    {"journal":".../events.jsonl","opened":{...},"at":{...},"config":{...}}
+    {"at":{...},"event":{"kind":"granted",...},"results":[{"kind":"gpu_changed",...},...]}
+
+Of a job it has what the core reads: no command, no directory, no variable of an environment. The
+file is for `gpulaunch.journal.replay`; the run itself never reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache, reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from gpulaunch.core.events import Event, Instruction, Launch, RetriedAnew, Submitted
+from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.ledger import Ledger
+from gpulaunch.core.model import AttemptId, Demand, Instant, Job, RetryPolicy, Service
+from gpulaunch.core.run import Run
+from gpulaunch.core.state import RunConfig
+from gpulaunch.journal.codec import to_json
+from gpulaunch.shapes import Coder, coder_of
+
+Result: TypeAlias = Fact | Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJob:
+    """What the core reads of a Job. `service`: it is one."""
+
+    name: str
+    group: int
+    params: Mapping[str, str]
+    demand: Demand
+    needs: tuple[str, ...]
+    after: tuple[str, ...]
+    priority: int
+    cost: float
+    expected: float
+    retry: RetryPolicy
+    success_codes: frozenset[int]
+    digest: str
+    service: bool = False
+
+    @classmethod
+    def of(cls, job: Job) -> TracedJob:
+        same = {name: getattr(job, name) for name in _SAME}
+        return cls(**same, service=job.service is not None)
+
+    def job(self) -> Job:
+        same = {name: getattr(self, name) for name in _SAME}
+        return Job(run="", **same, service=Service("") if self.service else None)
+
+
+_SAME = [field.name for field in fields(TracedJob) if field.name != "service"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsSubmitted:
+    """A Submitted as it is written."""
+
+    jobs: tuple[TracedJob, ...]
+    again: frozenset[str]
+    left: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsRetried:
+    """A RetriedAnew as it is written."""
+
+    names: tuple[str, ...] | None
+    jobs: tuple[TracedJob, ...]
+    gone: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLaunched:
+    """A Launch as it is written, without what the job is. `gpus` are UUIDs."""
+
+    attempt: AttemptId
+    gpus: tuple[str, ...]
+    worker: AttemptId | None
+    after: tuple[AttemptId, ...]
+    share: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStart:
+    """The trace's first line: what the run was made of.
+
+    `journal` holds the facts of earlier supervisors, before those of `opened`.
+    """
+
+    journal: str
+    opened: RunOpened
+    at: Instant
+    config: RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One event as it was handled. `results` are its facts and instructions as JSON has them."""
+
+    at: Instant
+    event: Event
+    results: list[Any]
+
+
+class TracedRun(Run):
+    """A Run that writes each event, with what followed, to a file that is not there yet.
+
+    `path`: None for no trace. The first error ends the trace, and `warn` gets a line for people.
+    Call `close` at the end.
+    """
+
+    def __init__(
+        self, path: Path | None, beginning: TraceStart, ledger: Ledger, warn: Callable[[str], None]
+    ) -> None:
+        super().__init__(beginning.opened.gpus, beginning.config, ledger)
+        self._path, self._warn, self._fd = path, warn, -1
+        self._beginning: TraceStart | None = beginning
+
+    def handle(self, event: Event, now: Instant) -> list[Result]:
+        if self._path is not None and self._beginning is not None:
+            self._begin(self._path, self._beginning)
+            self._beginning = None
+        results = super().handle(event, now)
+        if self._fd >= 0:
+            self._write(
+                {
+                    "at": _encoded(Instant, now),
+                    "event": _encoded(_events(), _slim(event)),
+                    "results": encode_results(results),
+                }
+            )
+        return results
+
+    def _begin(self, path: Path, beginning: TraceStart) -> None:
+        try:
+            # Never an old one: a job that starts a run of its own inherits the variable.
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            self._failed(error)
+        self._write(_encoded(TraceStart, beginning))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _write(self, line: Any) -> None:
+        try:
+            data = to_json(line) + b"\n"
+            while data and self._fd >= 0:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        self.close()
+        self._warn(f"GPULAUNCH_TRACE: {self._path}: {error.strerror}; the run is not traced")
+
+
+def encode_results(results: Sequence[Result]) -> list[Any]:
+    """Return facts and instructions as JSON has them, in order."""
+    coder = _results()
+    return [_plain(coder, _slim(result)) for result in results]
+
+
+def decode_beginning(line: bytes) -> TraceStart:
+    """Read a trace's first line. Raises ValueError for any other."""
+    read: TraceStart = coder_of(TraceStart).decode(json.loads(line))
+    return read
+
+
+def decode_step(line: bytes) -> Step:
+    """Read a further line. Raises ValueError where it is none."""
+    given = json.loads(line)
+    event = _full(coder_of(_events()).decode(given["event"]))
+    return Step(coder_of(Instant).decode(given["at"]), event, given["results"])
+
+
+def _encoded(hint: Any, value: Any) -> Any:
+    return _plain(coder_of(hint), value)
+
+
+def _plain(coder: Coder, value: Any) -> Any:
+    return value if coder.encode is None else coder.encode(value)
+
+
+@cache
+def _events() -> Any:
+    kept = [kind for kind in get_args(Event) if kind not in (Submitted, RetriedAnew)]
+    return reduce(or_, [*kept, JobsSubmitted, JobsRetried])
+
+
+@cache
+def _results() -> Coder:
+    kept = [kind for kind in (*get_args(Fact), *get_args(Instruction)) if kind is not Launch]
+    return coder_of(reduce(or_, [*kept, JobLaunched]))
+
+
+def _slim(value: Event | Result) -> Any:
+    """Return what is written in the value's place, without the jobs' commands and variables."""
+    match value:
+        case Submitted(jobs, again, left):
+            return JobsSubmitted(tuple(map(TracedJob.of, jobs)), again, left)
+        case RetriedAnew(names, jobs, gone):
+            return JobsRetried(names, tuple(map(TracedJob.of, jobs)), gone)
+        case Launch(attempt, _, gpus, worker, after, share):
+            uuids = tuple(gpu.uuid for gpu in gpus)
+            return JobLaunched(attempt, uuids, worker, after, dict([share] if share else []))
+    return value
+
+
+def _full(event: Any) -> Event:
+    """Return the event that `_slim` made this of."""
+    match event:
+        case JobsSubmitted(jobs, again, left):
+            return Submitted(tuple(job.job() for job in jobs), again, left)
+        case JobsRetried(names, jobs, gone):
+            return RetriedAnew(names, tuple(job.job() for job in jobs), gone)
+    read: Event = event
+    return read

@@ -1,0 +1,20 @@
+"""A run's RunConfig from the plain options that tests give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulaunch.core.state import InEngineQueue, OnCards, RunConfig
+
+
+def config(
+    *,
+    limit: int | None = None,
+    cpus: int = 1,
+    queue: int | None = None,
+    ahead: bool = False,
+    **others: Any,
+) -> RunConfig:
+    """`queue`: attempts that an engine may have at once that places by itself; None: on cards."""
+    placing = OnCards(limit, cpus) if queue is None else InEngineQueue(queue, limit, ahead)
+    return RunConfig(placing, **others)
