@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Exited, Job
+from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import CACHES, CHOSEN, RANKS, THREADS, MachineLimits
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
@@ -43,7 +45,8 @@ class Bench:
 
     def write(self, job: Job, number: int = 1) -> AttemptId:
         attempt = AttemptId(job.name, number)
-        launch_files.write(job, attempt, self.base, self.run, RUN_ID, MACHINE, self.outs)
+        context = RunContext(self.run, RUN_ID, 1, MACHINE, self.base)
+        launch_files.write(Launch(attempt, job, ()), context, self.outs)
         return attempt
 
     def serve(self, job: Job, mask: str | None = None) -> str:

@@ -419,6 +419,7 @@ def happens(history: History, chance: random.Random, what: str) -> None:
             history.restart()
         case "pause" | "go on":
             history.pause(what == "pause")
+            history.passes(chance.choice((0.0, 60.0)))
         case "person cancels" if running or waiting:
             task = chance.choice(running + waiting)
             for name in names:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import pytest
 
 from gpulaunch.core.model import AttemptId, Instant, Job
-from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt
+from gpulaunch.engines.slurm.attempt import (
+    Began,
+    QueueSnapshot,
+    Sighting,
+    SlurmAttempt,
+    SlurmJob,
+)
 from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow, Tasks
 from gpulaunch.process.nodeside import NodeStart
 
 WAITING = QueueRow("7", tasks=Tasks((range(4, 9),)), name="b", reason="Dependency")
 
 
-def held(**fields: object) -> SlurmAttempt:
-    return SlurmAttempt(AttemptId("b3", 1), Job("b3", "true"), "7_3", "b", **fields)  # type: ignore[arg-type]
+def held(need: str = "", **fields: object) -> SlurmAttempt:
+    job = SlurmJob("7_3", "b", need=need)
+    return SlurmAttempt(AttemptId("b3", 1), Job("b3", "true"), job, **fields)  # type: ignore[arg-type]
 
 
 def test_a_task_that_went_without_a_trace_was_cancelled() -> None:
@@ -39,7 +46,7 @@ def test_by_slurm_itself_where_what_it_needed_is_not_under_way(need: QueueRow, k
 
 
 def test_of_one_that_began_or_whose_array_is_gone_nothing_is_known() -> None:
-    began = held(row=QueueRow("7", 3, name="b", state="RUNNING"))
+    began = held(sight=Sighting(QueueRow("7", 3, name="b", state="RUNNING")))
     assert QueueSnapshot([WAITING]).row_of(began) is None
     assert QueueSnapshot([]).row_of(held()) is None
 
@@ -58,29 +65,27 @@ RUNS, BACK = (
 
 
 def test_what_waits_again_after_it_was_begun_is_recalled_and_over_with() -> None:
-    one = held(start=START, start_at=10.0)
-    one.look(RUNS, asked_at=11.0)
-    assert (one.recalled, one.over_at) == ("", None)
-    one.look(BACK, asked_at=12.0)
-    assert one.recalled
-    assert one.over_at is not None
+    one = held(holder=Began(START, 10.0)).looked(RUNS, asked_at=11.0, now=11.5)
+    assert (one.sight.recalled, one.sight.unaccounted) == ("", None)
+    one = one.looked(BACK, asked_at=12.0, now=12.5)
+    assert one.sight.recalled
+    assert one.sight.unaccounted is not None
     assert one.is_to_begin_anew
-    assert not one.has_left
+    assert not one.sight.is_over
 
 
 def test_what_was_seen_to_wait_before_its_start_was_is_not() -> None:
-    one = held(start=START, start_at=10.0)
-    one.look(BACK, asked_at=9.0)
-    assert (one.recalled, one.over_at) == ("", None)
+    one = held(holder=Began(START, 10.0)).looked(BACK, asked_at=9.0, now=10.5)
+    assert (one.sight.recalled, one.sight.unaccounted) == ("", None)
 
 
 def test_it_has_left_once_slurm_was_asked_and_knows_it_no_longer() -> None:
     one = held()
-    assert not one.has_left
-    one.look(None, asked_at=1.0)
-    assert one.has_left
-    since = one.over_at
-    one.look(None, asked_at=2.0)
-    assert one.over_at == since
-    one.look(RUNS, asked_at=3.0)
-    assert (one.has_left, one.over_at) == (False, None)
+    assert not one.sight.is_over
+    one = one.looked(None, asked_at=1.0, now=1.5)
+    assert one.sight.is_over
+    since = one.sight.unaccounted
+    one = one.looked(None, asked_at=2.0, now=2.5)
+    assert one.sight.unaccounted == since
+    one = one.looked(RUNS, asked_at=3.0, now=3.5)
+    assert (one.sight.is_over, one.sight.unaccounted) == (False, None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import Cancelled, Exited, Lost
-from gpulaunch.engines.slurm import engine
+from gpulaunch.engines.slurm import following
 from gpulaunch.process.nodeside import NodeStart, read_start
 from tests.slurm.histories import History
 from tests.slurm.world import Plan, Task
@@ -44,7 +44,7 @@ def test_a_start_is_told_with_what_the_driver_calls_its_cards(history: History) 
     history.until(lambda: claimed(history))
     at = history.loop.now
     history.until(lambda: history.begun)
-    assert 4.0 <= history.begun[0][0] - at <= 4.0 + engine.RECORDS_INTERVAL
+    assert 4.0 <= history.begun[0][0] - at <= 4.0 + following.RECORDS_INTERVAL
     history.finish()
     assert cards(history) == [("j.1", "GPU-5f")]
     assert [ended.outcome for ended in history.told] == [Exited(0)]
@@ -56,7 +56,7 @@ def test_a_driver_that_is_never_heard_of_keeps_no_start_from_being_told(history:
     history.until(lambda: claimed(history))
     at = history.loop.now
     history.until(lambda: history.begun)
-    assert history.begun[0][0] - at <= engine.CARD_NAMES_TIMEOUT + 2 * engine.RECORDS_INTERVAL
+    assert history.begun[0][0] - at <= following.CARD_NAMES_TIMEOUT + 2 * following.RECORDS_INTERVAL
     assert cards(history) == [("j.1", "n1/0")]
 
 

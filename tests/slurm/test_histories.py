@@ -14,12 +14,20 @@ from typing import TypeAlias
 
 import pytest
 
-from gpulaunch.core.events import StopAttempt
-from gpulaunch.engines.slurm import engine
-from gpulaunch.engines.slurm.engine import SlurmEngine
-from gpulaunch.engines.slurm.outbox import Outbox
-from gpulaunch.engines.slurm.queue_hold import QueueHold
-from gpulaunch.engines.slurm.withdrawals import Withdrawals
+from gpulaunch.core.events import HoldQueue
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import (
+    engine,
+    following,
+    queue_hold,
+    step,
+    stopping,
+    submission,
+    withdrawals,
+)
+from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt
+from gpulaunch.engines.slurm.records import DiskRecords
+from gpulaunch.engines.slurm.state import State
 from tests.slurm.histories import ROUGH, History, lived
 
 COUNT = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))
@@ -72,11 +80,12 @@ Breakage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def _hand_over_again_without_asking(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Outbox, rows: object, whole: bool = True) -> None:
-        if self._sending is not None and self.in_doubt:
-            self._not_there(self._sending, self._sending.state)  # type: ignore[arg-type]
+    def broken(state: State, rows: object, whole: bool) -> None:
+        batch = state.outbox.sending
+        if batch is not None and state.outbox.in_doubt:
+            submission._not_there(state, batch, batch.state)  # type: ignore[arg-type]
 
-    patch.setattr(Outbox, "look_up", broken)
+    patch.setattr(submission, "look_up", broken)
 
 
 def _forget_batches_without_a_number(patch: pytest.MonkeyPatch) -> None:
@@ -84,75 +93,119 @@ def _forget_batches_without_a_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine.batches, "read_all", lambda run: [b for b in read_all(run) if b.id])
 
 
+def _take_a_number_for_a_name(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueSnapshot, "row_of", QueueSnapshot._numbered)
+
+
 def _wait_for_no_record(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(engine, "NFS_VISIBILITY_TIMEOUT", 0.0)
+    patch.setattr(following, "NFS_VISIBILITY_TIMEOUT", 0.0)
 
 
 def _withdraw_what_runs(patch: pytest.MonkeyPatch) -> None:
-    for module in ("engine", "ending"):
-        patch.setattr(
-            f"gpulaunch.engines.slurm.{module}.withdraw", lambda paths, *why: [True] * len(paths)
-        )
+    def broken(self: DiskRecords, groups: dict[object, list[AttemptId]]) -> object:
+        return frozenset(a for some in groups.values() for a in some), frozenset()
 
-
-def _withdraw_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        "gpulaunch.engines.slurm.ending.withdraw", lambda paths, *why: [True] * len(paths)
-    )
+    patch.setattr(DiskRecords, "claim", broken)
 
 
 def _leave_in_the_queue_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Withdrawals, some: object) -> None:
-        self._answered(some)  # type: ignore[arg-type]
+    def broken(state: State, some: list[SlurmAttempt]) -> None:
+        withdrawals.answered(state, [held.attempt for held in some])
 
-    patch.setattr(Withdrawals, "_tell", broken)
+    patch.setattr(withdrawals, "cancel", broken)
 
 
 def _never_release(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(QueueHold, "_release", lambda self, some: None)
+    patch.setattr(queue_hold, "_release", lambda state, some: None)
 
 
-def _hold_what_a_person_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("gpulaunch.engines.slurm.queue_hold._is_held", lambda held: False)
+def _never_hold(patch: pytest.MonkeyPatch) -> None:
+    want = queue_hold.want
+
+    def broken(state: State, on: bool) -> None:
+        if not on:
+            want(state, on)
+
+    patch.setattr(queue_hold, "want", broken)
 
 
-def _forget_the_stops_that_came_early(patch: pytest.MonkeyPatch) -> None:
-    stop = SlurmEngine._stop
+def _hand_over_while_paused(patch: pytest.MonkeyPatch) -> None:
+    observe = step._observe
 
-    def broken(self: SlurmEngine, asked: StopAttempt) -> None:
-        held = self._held.get(asked.attempt)
-        if held is None or held.id:
-            stop(self, asked)
+    def broken(state: State, seen: object) -> None:
+        observe(state, seen)  # type: ignore[arg-type]
+        if isinstance(seen, HoldQueue) and seen.on:
+            state.hold.on = False
 
-    patch.setattr(SlurmEngine, "_stop", broken)
+    patch.setattr(step, "_observe", broken)
 
 
-def _tell_ends_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SlurmEngine, "_gone", lambda self, held: None)
+def _forget_what_came_with_no_number(patch: pytest.MonkeyPatch) -> None:
+    ask = stopping.ask
+
+    def broken(state: State, attempt: AttemptId) -> None:
+        if state.attempts[attempt].id:
+            ask(state, attempt)
+
+    patch.setattr(stopping, "ask", broken)
+    patch.setattr(submission, "numbered", _numbered_and_no_more)
+
+
+def _numbered_and_no_more(state: State, batch: object) -> None:
+    stops = {held.attempt: held.stop for held in state.attempts.values()}
+    for attempt in stops:
+        state.change(attempt, stop=None)
+    _NUMBERED(state, batch)  # type: ignore[arg-type]
+    for attempt, stop in stops.items():
+        state.change(attempt, stop=stop)
+
+
+_NUMBERED = submission.numbered
+
+
+def _post_ends_twice(patch: pytest.MonkeyPatch) -> None:
+    over = withdrawals.over
+
+    def broken(state: State, held: SlurmAttempt, *how: object) -> None:
+        over(state, held, *how)  # type: ignore[arg-type]
+        state.post(next(a.event for a in state.out if hasattr(a, "event")))
+
+    patch.setattr(withdrawals, "over", broken)
+
+
+def _cancel_no_strays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(following, "recall", lambda state: None)
+    patch.setattr(following, "cancel_strays", lambda state, rows, records: None)
+    patch.setattr(withdrawals, "look", lambda state, rows, asked_at, whole: None)
 
 
 @pytest.mark.parametrize(
-    "breakage",
+    ("breakage", "first"),
     [
-        _hand_over_again_without_asking,
-        _forget_batches_without_a_number,
-        _wait_for_no_record,
-        _withdraw_what_runs,
-        _withdraw_nothing,
-        _leave_in_the_queue_what_was_withdrawn,
-        _never_release,
-        _hold_what_a_person_holds,
-        _forget_the_stops_that_came_early,
-        _tell_ends_twice,
+        (_hand_over_again_without_asking, 3),
+        (_forget_batches_without_a_number, 3),
+        (_take_a_number_for_a_name, 10),
+        (_wait_for_no_record, 0),
+        (_withdraw_what_runs, 16),
+        (_leave_in_the_queue_what_was_withdrawn, 20),
+        (_never_release, 20),
+        (_never_hold, 70),
+        (_hand_over_while_paused, 70),
+        (_forget_what_came_with_no_number, 20),
+        (_post_ends_twice, 0),
+        (_cancel_no_strays, 147),
     ],
 )
 def test_a_broken_version_is_found(
-    at: Path, breakage: Breakage, monkeypatch: pytest.MonkeyPatch
+    at: Path, breakage: Breakage, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """`first` is a history that found it when this was written."""
     breakage(monkeypatch)
-    for seed in range(400):
+    for seed in (first, *range(400)):
         try:
             play(at, seed)
         except (AssertionError, LookupError, ValueError):
             return
+        finally:
+            shutil.rmtree(at, ignore_errors=True)
     pytest.fail("400 histories passed with a broken version")

@@ -172,7 +172,7 @@ def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Ou
 
 def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
     ended = end(Interrupted(Quoted("Ctrl-C")))
-    assert over(Observation(row("RUNNING"), START, ended, wished=True)) == Interrupted(
+    assert over(Observation(row("RUNNING"), START, ended, asked_to_end=True)) == Interrupted(
         Quoted("Ctrl-C")
     )
 
@@ -194,7 +194,7 @@ def test_what_never_had_a_node_is_over_at_once(state: str, reason: str, outcome:
 
 
 def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
-    assert over(Observation(row("CANCELLED"), wished=True)) == Cancelled()
+    assert over(Observation(row("CANCELLED"), asked_to_end=True)) == Cancelled()
     assert judge(Observation(row("CANCELLED"))) == Unsure()
 
 
@@ -397,7 +397,7 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     assert judge(Observation(held, recalled=recalled)) == Waits(reason)
     taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
     assert over(taken) == Lost(Quoted(f"Slurm could not begin it, and holds it: {reason}"))
-    assert over(replace(taken, wished=True)) == Cancelled()
+    assert over(replace(taken, asked_to_end=True)) == Cancelled()
 
 
 def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started_it_again() -> None:

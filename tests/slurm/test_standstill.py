@@ -11,9 +11,11 @@ import pytest
 from gpulaunch.core.events import Ended, Queued
 from gpulaunch.core.model import AttemptId, Job, NotStarted
 from gpulaunch.engines.slurm import reasons, standstill
-from gpulaunch.engines.slurm.attempt import SlurmAttempt
+from gpulaunch.engines.slurm.actions import Warn
+from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED, Standstill
+from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED
+from gpulaunch.engines.slurm.state import Probe, State
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
@@ -22,39 +24,45 @@ from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
 
 def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
     return [
-        SlurmAttempt(AttemptId(job, 1), Job(job, ()), "1", row=QueueRow("1", reason=reason))
+        SlurmAttempt(
+            AttemptId(job, 1), Job(job, ()), SlurmJob("1"), Sighting(QueueRow("1", reason=reason))
+        )
         for job in jobs
     ]
 
 
+def look(state: State, some: list[SlurmAttempt], now: float) -> list[SlurmAttempt]:
+    state.now = now
+    return standstill.look(state, some)
+
+
+def said(state: State) -> list[str]:
+    return [action.text for action in state.out if isinstance(action, Warn)]
+
+
 def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
-    said: list[str] = []
-    still = Standstill(said.append)
+    state = State("gl:x:", 1, "/run", 5.0, Probe("p"))
     some = waiting("PartitionDown", "a", "b", "c", "d", "e")
     for now in (0.0, 5.0, 1e6):
-        assert still.look([*some, *waiting("Priority", "f")], now) == []
-    assert said == [
+        assert look(state, [*some, *waiting("Priority", "f")], now) == []
+    assert said(state) == [
         "a, b, c and 2 more wait for what does not come by itself: its partition starts no jobs now"
         " (PartitionDown); gpulaunch cancel ends what shall not wait"
     ]
 
 
 def test_what_can_never_start_is_given_up_once_slurm_has_kept_saying_so() -> None:
-    said: list[str] = []
-    still = Standstill(said.append)
+    state = State("gl:x:", 1, "/run", 5.0, Probe("p"))
     some = waiting("QOSMaxGRESPerJob", "a")
-    assert still.look(some, -SETTLED) == []
-    assert said == []
-    assert still.look(some, 0.0) == []
-    assert said[0].endswith("(QOSMaxGRESPerJob); given up in 60 s")
-    assert still.look(waiting("Priority", "a"), NEVER_STARTS_TIMEOUT) == []
-    assert (
-        still.look(some, NEVER_STARTS_TIMEOUT)
-        == still.look(some, 2 * NEVER_STARTS_TIMEOUT - 1)
-        == []
-    )
-    assert still.look(some, 2 * NEVER_STARTS_TIMEOUT) == some
-    assert len(said) == 1
+    assert look(state, some, -SETTLED) == []
+    assert said(state) == []
+    assert look(state, some, 0.0) == []
+    assert said(state)[0].endswith("(QOSMaxGRESPerJob); given up in 60 s")
+    assert look(state, waiting("Priority", "a"), NEVER_STARTS_TIMEOUT) == []
+    assert look(state, some, NEVER_STARTS_TIMEOUT) == []
+    assert look(state, some, 2 * NEVER_STARTS_TIMEOUT - 1) == []
+    assert look(state, some, 2 * NEVER_STARTS_TIMEOUT) == some
+    assert len(said(state)) == 1
 
 
 def test_what_is_given_up_was_not_started_and_is_out_of_slurms_queue(

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.causes import Quoted
-from gpulaunch.core.events import Ended, Started, StopAttempt
-from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Signaled
-from gpulaunch.engines.slurm import batches
-from gpulaunch.process.nodeside import withdraw
+from gpulaunch.core.events import Ended, StopAttempt
+from gpulaunch.core.model import Interrupted, Signaled
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 from tests.slurm.conftest import MakeCluster, launcher_on, nothing_waits
-from tests.slurm.test_engine import ends
 from tests.slurm.test_runs import SLURM, left, lines
 
 pytestmark = pytest.mark.slow
@@ -51,44 +48,7 @@ def small(own_cluster: MakeCluster) -> Cluster:
     return own_cluster(nodes=1)
 
 
-def full(bench: SlurmBench, script: str) -> tuple[list[AttemptId], list[AttemptId]]:
-    """Four attempts that need a card each: two that run, and two that wait."""
-    attempts = [bench.launch(sh(script, f"a{number}"), bench.gpus[0]) for number in range(4)]
-    started = {bench.expect(Started).attempt for _ in range(2)}
-    return sorted(started), sorted(set(attempts) - started)
-
-
-def wait_for_empty_queue(bench: SlurmBench) -> None:
-    def empty() -> bool:
-        bench.loop.turn(block=False)
-        return not bench.cluster.command("squeue", "-h")
-
-    wait_until(empty, PATIENCE, "nothing is left in Slurm's queue")
-
-
 # ── The engine ──────────────────────────────────────────────────────────────────────────────────
-
-
-def test_what_waits_is_withdrawn_and_what_runs_is_told_on_its_node(
-    make: Make, small: Cluster
-) -> None:
-    bench = make(small)
-    gate, ran = bench.run.path / "go", bench.run.path / "ran"
-    script = f"echo $GPULAUNCH_JOB >> '{ran}'; until [ -e '{gate}' ]; do sleep 0.1; done"
-    running, waiting = full(bench, script)
-    small.stop_controller()
-    bench.engine.carry_out(StopAttempt(running[0], "interrupted", Quoted("a test")))
-    bench.engine.carry_out(StopAttempt(waiting[0], "cancelled", Quoted("a test")))
-    found = ends(bench, 2)
-    assert found[str(running[0])].outcome == Interrupted(Quoted("a test"), Signaled(15))
-    assert found[str(waiting[0])].outcome == Cancelled()
-    gate.touch()
-    assert bench.expect(Ended).attempt == running[1]
-    small.start_controller()
-    ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (waiting[1], Exited(0))
-    wait_for_empty_queue(bench)
-    assert sorted(lines(ran)) == sorted(a.job for a in (*running, waiting[1]))
 
 
 def test_one_that_is_to_end_at_once_is_killed_on_its_node(make: Make, small: Cluster) -> None:
@@ -101,103 +61,6 @@ def test_one_that_is_to_end_at_once_is_killed_on_its_node(make: Make, small: Clu
     wait_until(lambda: bench.loop.turn(block=False) or len(lines(bench.run.log(attempt))) > 1)
     bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test"), now=True))
     assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"), Signaled(9))
-
-
-def test_one_whose_handing_over_is_in_doubt_is_withdrawn(make: Make, small: Cluster) -> None:
-    bench = make(small)
-    bench.launch(sh("true", "first"))
-    bench.expect(Ended)
-    small.stop_controller()
-    attempt = bench.launch(sh("true"))
-    while not bench.run.batch_list("1-2").exists():
-        bench.loop.turn()
-    bench.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
-    assert bench.expect(Ended).outcome == Interrupted(Quoted("a test"))
-    small.start_controller()
-    # It may have reached the controller when that came back.
-    laid, number = bench.run.batch_list("1-2"), bench.run.batch_id("1-2")
-    wait_until(lambda: bench.loop.turn(block=False) or number.exists() or not laid.exists())
-    wait_for_empty_queue(bench)
-    assert not bench.run.log(attempt).exists()
-
-
-def test_one_that_slurm_had_though_no_launcher_knew_is_taken_out_of_its_queue(
-    make: Make, small: Cluster
-) -> None:
-    first = make(small)
-    running, waiting = full(first, "exec sleep 100")
-    (batch,) = batches.read_all(first.run)
-    first.run.batch_id(batch.name).unlink()
-    second = make(small)
-    for attempt in waiting:
-        second.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
-    second.engine.adopt([*running, *waiting])
-    found = ends(second, 2)
-    assert {name: end.outcome for name, end in found.items()} == {
-        str(attempt): Interrupted(Quoted("a test")) for attempt in waiting
-    }
-    for attempt in running:
-        second.engine.carry_out(StopAttempt(attempt, "interrupted", Quoted("a test")))
-    assert set(ends(second, 2)) == set(map(str, running))
-    wait_for_empty_queue(second)
-
-
-def test_one_that_a_launcher_withdrew_before_it_was_killed_has_ended_so(
-    make: Make, small: Cluster
-) -> None:
-    first = make(small)
-    running, waiting = full(first, "exec sleep 100")
-    withdraw([first.run.start(waiting[0])], "cancelled", "a test")
-    withdraw([first.run.start(waiting[1])], "interrupted", "a test")
-    second = make(small)
-    second.engine.adopt([*running, *waiting])
-    found = ends(second, 2)
-    assert found[str(waiting[0])].outcome == Cancelled()
-    assert found[str(waiting[1])].outcome == Interrupted(Quoted("a test"))
-    rows = ("squeue", "-h", "-r", "-o", "%i")
-    wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 2)
-
-
-def test_where_nothing_can_be_withdrawn_slurm_itself_ends_it(make: Make, small: Cluster) -> None:
-    bench = make(small)
-    _, waiting = full(bench, "exec sleep 100")
-    bench.run.starts.rename(bench.run.starts.with_name("aside"))  # as on a disk that is full
-    bench.engine.carry_out(StopAttempt(waiting[0], "interrupted", Quoted("a test")))
-    ended = bench.expect(Ended)
-    assert (ended.attempt, ended.outcome) == (waiting[0], Interrupted(Quoted("a test")))
-    assert len(small.command("squeue", "-h", "-r", "-o", "%i").split()) == 3
-
-
-def test_one_that_begins_after_it_was_withdrawn_ends_at_once_and_runs_nothing(
-    make: Make, small: Cluster
-) -> None:
-    first = make(small)
-    gate = first.run.path / "go"
-    running, waiting = full(first, f"until [ -e '{gate}' ]; do sleep 0.1; done")
-    withdraw([first.run.start(attempt) for attempt in waiting], "interrupted", "a test")
-    first.engine.close()
-    gate.touch()
-    wait_until(lambda: not small.command("squeue", "-h"), PATIENCE, "they have begun and ended")
-    assert not any(first.run.log(attempt).exists() for attempt in waiting)
-    second = make(small)
-    second.engine.adopt([*running, *waiting])
-    outcomes = Counter(end.outcome for end in ends(second, 4).values())
-    assert outcomes == {Exited(0): 2, Interrupted(Quoted("a test")): 2}
-
-
-def test_what_an_earlier_launcher_withdrew_is_taken_out_of_slurms_queue(
-    make: Make, small: Cluster
-) -> None:
-    first = make(small)
-    running, waiting = full(first, "exec sleep 100")
-    withdraw([first.run.start(waiting[0])], "interrupted", "a test")
-    second = make(small)
-    second.engine.adopt([*running, waiting[1]])  # the first one's end is in the journal
-    rows = ("squeue", "-h", "-r", "-o", "%i")
-    wait_until(lambda: second.loop.turn(block=False) or len(small.command(*rows).split()) == 3)
-    (batch,) = batches.read_all(second.run)
-    kept = f"{batch.id}_{batch.attempts.index(waiting[1])}"
-    assert kept in small.command(*rows).split()
 
 
 # ── Whole runs ──────────────────────────────────────────────────────────────────────────────────
@@ -265,9 +128,9 @@ def test_a_launcher_that_is_killed_while_it_withdraws_runs_nothing_twice(
 ) -> None:
     killed = """
 import os
-from gpulaunch.engines.slurm import ending
-withdraw = ending.withdraw
-ending.withdraw = lambda *told: (withdraw(*told), os.kill(os.getpid(), 9))
+from gpulaunch.engines.slurm import records
+withdraw = records.withdraw
+records.withdraw = lambda *told: (withdraw(*told), os.kill(os.getpid(), 9))
 """
     launcher = launcher_on(small, tmp_path, patched(killed))
     launcher.file("jobs.yaml", LONG)
@@ -290,9 +153,9 @@ def test_what_neither_slurm_nor_its_node_tells_is_left_after_a_second_ctrl_c(
     small: Cluster, tmp_path: Path
 ) -> None:
     impatient = """
-from gpulaunch.engines.slurm import engine, outage
-outage.LEAVING = 1.0
-engine.NFS_VISIBILITY_TIMEOUT = 5.0
+from gpulaunch.engines.slurm import following, withdrawals
+withdrawals.OUT_OF_REACH_TIMEOUT = 1.0
+following.NFS_VISIBILITY_TIMEOUT = 5.0
 """
     launcher = launcher_on(small, tmp_path, patched(impatient))
     launcher.file("jobs.yaml", LONG)

@@ -32,9 +32,12 @@ REMEMBERED = 300.0
 BEAT = 15.0
 HELD_WITHIN = 20.0
 """Seconds of the launcher's to hold what waits, once a run is paused."""
+STRANGE_LASTS = 100.0
+"""Seconds for which somebody else's job runs."""
 SAVED_EVERY = 5.0
 """Seconds between two times at which the controller saves its state."""
-CONFIG = "Configuration data\nMaxArraySize = 1001\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
+CONFIG = "Configuration data\nMaxArraySize = {}\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
+FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
 
 
 class PretendLoop(Loop):
@@ -165,6 +168,8 @@ class PretendCluster:
         self.shows: Callable[[], float] = lambda: 0.0
         self.remembers = REMEMBERED
         self.prompt = True  # calls act within their time
+        self.largest = 1001  # MaxArraySize
+        self.room = 10_000  # MaxJobCount
         self.held: set[str] = set()
         self.given: Counter[str] = Counter()
         self.paused_at: float | None = None
@@ -172,6 +177,7 @@ class PretendCluster:
         self._saved: tuple[int, list[Task]] = (1000, [])
         self._lives: dict[str, Task] = {}
         self._stopping: set[str] = set()
+        self._ever_held: set[tuple[str, str]] = set()
         self._completed: dict[str, bool] = {}
         self._shown_at: dict[Path, float] = {}
         self._numbers = 1000
@@ -209,7 +215,7 @@ class PretendCluster:
         assert {"parsable", "requeue", "export"} <= told.keys() or batch == "probe", arguments
         assert len(told["job-name"]) <= 120
         assert not needs or told.get("kill-on-invalid-dep") == "yes", "it would wait for ever"
-        assert all(index is None or index <= 1000 for index in indices), "an array too large"
+        assert all(index is None or index < self.largest for index in indices), "too large an array"
         if batch != "probe":
             path = self.run.batch_list(batch)
             if not self.prompt:
@@ -218,6 +224,34 @@ class PretendCluster:
             assert listed["title"] == told["job-name"]
             assert all(listed["attempts"][index or 0] for index in indices), "a task for nothing"
             self.given.update(listed["attempts"][index or 0] for index in indices)
+
+    def is_full(self, arguments: Sequence[str]) -> bool:
+        """True if there is no room for so many jobs."""
+        arrays = [word.partition("=")[2] for word in arguments if word.startswith("--array=")]
+        count = len(list(read_tasks(arrays[0]))) if arrays else 1
+        return len(self.tasks) + count > self.room
+
+    def task_of(self, attempt: str) -> Task:
+        """The job or task by which the attempt was begun."""
+        (found,) = (task for task in self.tasks if task.attempt == attempt)
+        return found
+
+    def waiting_for(self, job: str) -> Task:
+        """The job or task that is to begin the job's attempt."""
+        for task in self.tasks:
+            if task.state == "PENDING" and task.batch != "probe":
+                names = json.loads(self.run.batch_list(task.batch).read_bytes())["attempts"]
+                if names[task.index or 0].rpartition(".")[0] == job:
+                    return task
+        raise LookupError(job)
+
+    def ends(self, *jobs: str) -> None:
+        """Let jobs end, as soon as they run."""
+        for job in jobs:
+            self.plans[job] = replace(self.plans[job], seconds=0.1)
+            for task in [*self._lives.values()]:
+                if task.attempt.rpartition(".")[0] == job:
+                    self._ends(task, self.plans[job].code)
 
     def strange(self, count: int = 1) -> list[Task]:
         """Somebody else's jobs, which no launcher may touch."""
@@ -263,11 +297,12 @@ class PretendCluster:
         if task.state == "PENDING" and task.reason != "JobHeldUser":
             task.reason = "JobHeldUser"
             self.held.add(str(task))
+            self._ever_held.add((str(task), task.title))
 
     def frees(self) -> None:
         """The person lets go whatever she held."""
-        for task in self.tasks:  # all: a controller that was killed gives numbers anew
-            if task.reason == "JobHeldUser" and task.state == "PENDING":
+        for task in self.tasks:  # what she freed before a controller has forgotten, too
+            if (str(task), task.title) in self._ever_held and task.reason == "JobHeldUser":
                 task.reason = "Resources"
         self.held.clear()
 
@@ -325,8 +360,10 @@ class PretendCluster:
             elif again is not None and again.state == "RUNNING":
                 self.tasks[self.tasks.index(again)] = task
         for task in self.tasks:
-            if task.state == "RUNNING" and task.attempt not in self._lives:
+            if task.state == "RUNNING" and task.ours and task.attempt not in self._lives:
                 self._over(task, "NODE_FAIL")
+        held = [task for task in self.tasks if task.reason == "JobHeldUser"]
+        self.held &= {str(task) for task in held if (str(task), task.title) in before}
 
     def save(self) -> None:
         """Write the controller's state to its disk."""
@@ -346,7 +383,10 @@ class PretendCluster:
         self.tasks = [t for t in self.tasks if not t.over or now - t.over_at < self.remembers]
         if now % SAVED_EVERY < 1.0:
             self.save()
-        running = [task for task in self.tasks if task.state == "RUNNING"]
+        for task in self.tasks:
+            if task.state == "RUNNING" and not task.ours and now - task.changed > STRANGE_LASTS:
+                self._over(task, "COMPLETED")
+        running = [task for task in self.tasks if task.state == "RUNNING" and task.ours]
         for task in self.tasks:
             if task.state != "PENDING" or task.reason == "JobHeldUser":
                 continue
@@ -356,7 +396,7 @@ class PretendCluster:
             elif None in met:
                 task.reason = "Dependency"
             elif not task.ours:
-                self._over(task, "COMPLETED")
+                task.state, task.node = "RUNNING", "n2"
             elif len(running) < CARDS and not self._too_many(task, running):
                 self._start(task)
                 running.append(task)
@@ -607,6 +647,8 @@ class Programs(commands.Slurm):
     def _do(self, program: str, arguments: Sequence[str], stale: float) -> commands._End:
         cluster = self._cluster
         match [program, *arguments]:
+            case ["sbatch", *_] if cluster.is_full(arguments):
+                return commands._End(program, 1, "", FULL)
             case ["sbatch", *_]:
                 return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
             case ["squeue", *_]:
@@ -616,7 +658,8 @@ class Programs(commands.Slurm):
                 ids = [word for word in words if not word.startswith("--")]
                 cluster.signal(ids) if len(ids) < len(words) else cluster.cancel(ids)
             case ["scontrol", "show", "config"]:
-                return commands._End(program, 0, CONFIG + "SLURM_VERSION = 22.05.8\n")
+                config = CONFIG.format(cluster.largest)
+                return commands._End(program, 0, config + "SLURM_VERSION = 22.05.8\n")
             case ["scontrol", *_, "show", "job", id]:
                 return commands._End(program, *cluster.show(id))
             case ["scontrol", ("hold" | "release") as verb, ids]:

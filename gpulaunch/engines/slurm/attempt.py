@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
@@ -14,77 +13,148 @@ from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import NEVER_MET, QueueRow, spans
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
+T = TypeVar("T")
 MAX_NUMBERS_PER_CALL = 200
 """Slurm's job numbers, or ranges of an array's tasks, on one command line."""
 
 
-@dataclass(slots=True, eq=False)
+Sign: TypeAlias = tuple[str, int]
+"""Slurm's state of an attempt, empty for none, and how often Slurm restarted it."""
+UNCONFIRMED: Sign = ("", -1)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """What Slurm has of an attempt: its number (empty while unknown), and its job's name.
+
+    `known_at` is the monotonic time at which it got the number. `need` is the array task that it
+    follows, `token` what it shares with others, `lane` the options by which the site's limits go.
+    """
+
+    id: str = ""
+    title: str = ""
+    known_at: float = 0.0
+    need: str = ""
+    token: str = ""
+    lane: Lane = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unaccounted:
+    """Slurm shows the attempt over, unknown or back in its queue, and its end is unknown.
+
+    `since` is a monotonic time; `beat` is the node's last sign of life.
+    """
+
+    since: float
+    beat: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What Slurm's queue has shown of an attempt.
+
+    `row`: at the last look. `asked`: the queue was read since it got its number. `preempted`: Slurm
+    said once that it makes room for another. `recalled`: why the engine takes it out of the queue
+    although nobody asked for its end. `confirmed`: what `scontrol` has confirmed.
+    """
+
+    row: QueueRow | None = None
+    asked: bool = False
+    preempted: bool = False
+    recalled: str = ""
+    confirmed: Sign = UNCONFIRMED
+    unaccounted: Unaccounted | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if Slurm has finished the attempt's job, or knows it no longer."""
+        return self.row.phase == "over" if self.row else self.asked
+
+    @property
+    def phase(self) -> str:
+        return self.row.phase if self.row else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """No node has begun the attempt, as far as it shows here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A node has claimed the attempt; its record does not show here yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A node has claimed the attempt. `seen_at`: when that showed here; `told`: it was posted."""
+
+    start: NodeStart
+    seen_at: float
+    told: bool = False
+
+
+Holder: TypeAlias = Unclaimed | Taken | Began | Withdrawn
+"""Who has claimed an attempt: link(2) lets one have it. `Withdrawn`: a launcher."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmAttempt:
     """An attempt that was launched and has not ended.
 
-    What Slurm says: `id` is its job number, once known, `title` its job name, and `row` its row at
-    the last look at the queue. `asked`: the queue was read since the attempt got its number.
-    `preempted`: Slurm said once that the attempt makes room for another. `confirmed`: the `Sign`
-    that `scontrol` has confirmed. `lane`: the options by which the site's limits go.
-
-    What comes first: `need` is the array task that it follows, `after` the attempts that had to
-    succeed when this launcher submitted it, `token` the token that it shares with other attempts.
-
-    Monotonic times: `known_at`, when Slurm gave it a number; `over_at`, when Slurm first showed it
-    over, unknown or back in the queue; `start_at` and `end_at`, when the records of its start and
-    its end were first seen; `beat` is the node's last sign of life.
-
-    What has happened: `adopted`: an earlier launcher submitted it. `begun`: a node has claimed it,
-    although `start` may not be visible yet. `withdrawn`: a launcher has claimed it, and why.
-    `recalled`: why the engine takes it out of Slurm's queue although nobody asked for its end.
-    `told_to_end`: a stop file was left for a first start that Slurm has forgotten.
-
-    What was reported: `start_told`: its start, with its cards. `succeeded`: its success.
-    `kill_said`: that one of its processes was killed for its memory, although it succeeded.
+    Three parties change it, each by itself: the launcher submits and stops it (`slurm`, `stop`),
+    Slurm queues it (`sight`), a node or a launcher claims it (`holder`). `after`: the attempts
+    that had to succeed when it was submitted. `adopted`: an earlier launcher submitted it.
+    `end_seen_at`: when the record of its end was first seen. `told_to_end`: a stop file was left
+    for a first start that Slurm has forgotten.
     """
 
     attempt: AttemptId
     job: Job
-    id: str = ""
-    title: str = ""
-    need: str = ""
-    token: str = ""
-    lane: Lane | None = None
-    row: QueueRow | None = None
-    start: NodeStart | None = None
-    known_at: float = 0.0
-    over_at: float | None = None
-    start_at: float | None = None
-    start_told: bool = False
-    end_at: float | None = None
-    wish: StopAttempt | None = None
-    adopted: bool = False
-    asked: bool = False
-    recalled: str = ""
-    preempted: bool = False
-    told_to_end: bool = False
+    slurm: SlurmJob = SlurmJob()
+    sight: Sighting = Sighting()
+    holder: Holder = Unclaimed()
+    stop: StopAttempt | None = None
     after: tuple[AttemptId, ...] = ()
-    succeeded: bool = False
-    kill_said: bool = False
-    confirmed: Sign | None = None
-    beat: float | None = None
-    begun: bool = False
-    withdrawn: Withdrawn | None = None
+    adopted: bool = False
+    end_seen_at: float | None = None
+    told_to_end: bool = False
 
-    def look(self, row: QueueRow | None, asked_at: float) -> None:
-        """Store the row that Slurm, asked at that monotonic time, showed; None for no row."""
-        self.row, self.asked = row, True
-        back = False
-        if not self.must_be_confirmed(row):
-            self.confirmed = None
+    @property
+    def id(self) -> str:
+        return self.slurm.id
+
+    @property
+    def row(self) -> QueueRow | None:
+        return self.sight.row
+
+    @property
+    def start(self) -> NodeStart | None:
+        return self.holder.start if isinstance(self.holder, Began) else None
+
+    @property
+    def begun(self) -> bool:
+        return isinstance(self.holder, Taken | Began)
+
+    @property
+    def withdrawn(self) -> bool:
+        return isinstance(self.holder, Withdrawn)
+
+    def looked(self, row: QueueRow | None, asked_at: float, now: float) -> SlurmAttempt:
+        """Return the attempt with the row that Slurm, asked at that time, showed; None for none."""
+        before, start = self.sight, self.start
+        preempted, recalled, back = before.preempted, before.recalled, False
         if row is not None:
-            self.preempted = self.preempted or row.preempted
-            if self.start_at is None or self.start_at < asked_at:
-                self.recalled = self.recalled or to_recall(row, self.start)
-            back = bool(self.recalled) and self.start is not None and row.waits
-        self.over_at = (self.over_at or time.monotonic()) if self.has_left or back else None
-        if self.over_at is None:
-            self.beat = None
+            preempted = preempted or row.preempted
+            if not isinstance(self.holder, Began) or self.holder.seen_at < asked_at:
+                recalled = recalled or to_recall(row, start)
+            back = bool(recalled) and start is not None and row.waits
+        gone = back or row is None or row.phase == "over"
+        confirmed = before.confirmed if self.must_be_confirmed(row) else UNCONFIRMED
+        unaccounted = (before.unaccounted or Unaccounted(now)) if gone else None
+        sight = Sighting(row, True, preempted, recalled, confirmed, unaccounted)
+        return replace(self, sight=sight)
 
     def must_be_confirmed(self, row: QueueRow | None) -> bool:
         """True if the attempt would be ended, or called lost, because of this row alone.
@@ -94,15 +164,10 @@ class SlurmAttempt:
         """
         if row is None or row.inferred:
             return True
-        if self.start is None and not self.begun:
+        if not self.begun:
             return False
         restart = self.start.restart if self.start else 0
         return row.phase == "over" or row.waits or row.restarts > restart
-
-    @property
-    def has_left(self) -> bool:
-        """True if Slurm has finished the attempt's job, or knows it no longer."""
-        return self.row.phase == "over" if self.row else self.asked
 
     @property
     def reachable(self) -> bool:
@@ -110,19 +175,19 @@ class SlurmAttempt:
 
         A controller that was killed may give the number to another job.
         """
-        return self.over_at is None and not (self.adopted and self.row is None)
+        return self.sight.unaccounted is None and not (self.adopted and self.row is None)
 
     @property
     def doubtful(self) -> bool:
         """True while Slurm has finished it, or would start it again, and its end is unknown."""
-        return self.over_at is not None or bool(self.recalled)
+        return self.sight.unaccounted is not None or bool(self.sight.recalled)
 
     @property
     def is_to_begin_anew(self) -> bool:
         """True if Slurm will start the attempt's job once more."""
         if self.row is None or self.start is None or self.row.phase == "over":
             return False
-        return bool(self.recalled) or self.row.restarts > self.start.restart
+        return bool(self.sight.recalled) or self.row.restarts > self.start.restart
 
     @property
     def runs(self) -> bool:
@@ -130,10 +195,6 @@ class SlurmAttempt:
         if self.row is not None and self.row.phase != "queued":
             return self.row.phase == "running"
         return self.begun
-
-
-Sign: TypeAlias = tuple[str, int]
-"""Slurm's state of an attempt, empty for none, and how often Slurm restarted it."""
 
 
 def sign_of(row: QueueRow | None) -> Sign:
@@ -149,43 +210,42 @@ class QueueSnapshot:
         self._arrays = {row.id: row.name for row in rows}
         self._named = {(row.name, row.task): row for row in rows if not row.tasks}
 
-    def row_of(self, held: SlurmAttempt) -> QueueRow | None:
+    def row_of(self, one: SlurmAttempt) -> QueueRow | None:
         """Return the attempt's row; None if Slurm does not know the attempt any more.
 
         A row with another title is not its own: a controller that was killed loses its last
         seconds and gives their numbers out again.
         """
-        row = self._numbered(held)
-        return row if row is None or not held.title or row.name == held.title else None
+        row = self._numbered(one)
+        return row if row is None or not one.slurm.title or row.name == one.slurm.title else None
 
-    def other_number_of(self, held: SlurmAttempt) -> str:
+    def other_number_of(self, one: SlurmAttempt) -> str:
         """Return another number under which the attempt waits or runs; empty if there is none.
 
         It has one where it was submitted twice, or where its own number was misread.
         """
-        _, _, task = held.id.partition("_")
+        _, _, task = one.id.partition("_")
         index = int(task) if task else None
-        row = self._named.get((held.title, index)) if held.title else None
-        if row is None and held.title and index is not None:
-            alike = (r for r in self._alike if r.name == held.title and index in r.tasks)
+        row = self._named.get((one.slurm.title, index)) if one.slurm.title else None
+        if row is None and one.slurm.title and index is not None:
+            alike = (r for r in self._alike if r.name == one.slurm.title and index in r.tasks)
             row = next(alike, None)
         if row is None or row.phase == "over":
             return ""
         number = row.id if index is None else f"{row.id}_{index}"
-        return "" if number == held.id else number
+        return "" if number == one.id else number
 
-    def _numbered(self, held: SlurmAttempt) -> QueueRow | None:
-        number, _, task = held.id.partition("_")
-        row = self._find(held.id)
+    def _numbered(self, one: SlurmAttempt) -> QueueRow | None:
+        number, _, task = one.id.partition("_")
+        row = self._find(one.id)
         if row is not None or not task:
             return row
         if number in self._single:
             return self._single[number]
-        waited = held.row is None or held.row.phase == "queued"
-        if number in self._arrays and waited and held.start is None:
+        if number in self._arrays and one.sight.phase in ("", "queued") and one.start is None:
             # A task that is cancelled while it waits vanishes, although its array is listed. If
             # the task that it follows is over as well, Slurm cancelled it for that one's failure.
-            reason = NEVER_MET if held.need and not self._is_under_way(held.need) else ""
+            reason = NEVER_MET if one.slurm.need and not self._is_under_way(one.slurm.need) else ""
             name = self._arrays[number]
             return QueueRow(
                 number, int(task), name=name, state="CANCELLED", reason=reason, inferred=True
@@ -204,8 +264,8 @@ class QueueSnapshot:
         return row is not None and row.phase != "over"
 
 
-def in_parts(some: Sequence[SlurmAttempt]) -> Iterator[Sequence[SlurmAttempt]]:
-    """Yield the attempts in parts that fit on one command line each."""
+def in_parts(some: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield what is named in parts that fit on one command line each."""
     for start in range(0, len(some), MAX_NUMBERS_PER_CALL):
         yield some[start : start + MAX_NUMBERS_PER_CALL]
 

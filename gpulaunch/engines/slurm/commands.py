@@ -137,6 +137,7 @@ QueueAnswer: TypeAlias = QueueListing | Unreachable
 ShowAnswer: TypeAlias = QueueListing | Unknown | Unreachable
 CancelAnswer: TypeAlias = Done | SubmissionRefused | Unreachable
 ConfigAnswer: TypeAlias = Config | Unreachable
+Answer: TypeAlias = SubmitAnswer | QueueAnswer | ShowAnswer | CancelAnswer | ConfigAnswer
 
 
 class Slurm:

@@ -67,9 +67,9 @@ class Observation:
     `row`: Slurm's row, None if Slurm does not know the job. `over`: seconds since Slurm finished
     or forgot it; `ended`: seconds since the record of its end appeared. `timeout` and `success` are
     the job's limit in seconds and its exit codes of success. `said`: what Slurm or the node's side
-    printed of it outside of its log. `wished`: the launcher asked for its end. `recalled`: why the
-    launcher took it out of Slurm's queue although nobody asked for its end. `asked`: the queue was
-    read since it has a number. `preempted`: Slurm said once that it makes room for another.
+    printed of it outside of its log. `asked_to_end`: by the launcher. `recalled`: why the launcher
+    took it out of Slurm's queue although nobody asked for its end. `asked`: the queue was read
+    since it has a number. `preempted`: Slurm said once that it makes room for another.
     """
 
     row: QueueRow | None
@@ -79,7 +79,7 @@ class Observation:
     ended: float = 0.0
     timeout: float | None = None
     said: str = ""
-    wished: bool = False
+    asked_to_end: bool = False
     recalled: str = ""
     asked: bool = True
     preempted: bool = False
@@ -125,8 +125,10 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
         return Runs()
     if row is not None and sight.start is None:
         if not row.node:
-            return _never_began(row, "" if sight.wished else sight.recalled)
-        if sight.wished:  # cancelled between its node's assignment and its claim: it never starts
+            return _never_began(row, "" if sight.asked_to_end else sight.recalled)
+        if (
+            sight.asked_to_end
+        ):  # cancelled between its node's assignment and its claim: it never starts
             return Over(Cancelled())
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
@@ -141,9 +143,9 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
     Slurm kills all processes of a job at once, so that its kill may look like the job's own end.
     """
     row, outcome, status = sight.row, end.outcome, status_of(end.outcome)
-    if isinstance(outcome, NotStarted) and end.no_space and not sight.wished:
+    if isinstance(outcome, NotStarted) and end.no_space and not sight.asked_to_end:
         return Over(Interrupted(Quoted(outcome.error)))
-    if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.wished:
+    if not isinstance(outcome, Exited | Signaled | Interrupted) or sight.asked_to_end:
         return Over(outcome)
     if isinstance(outcome, Exited) and outcome.code in sight.success:
         return Over(outcome)
@@ -248,7 +250,7 @@ def _unrecorded(sight: Observation) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
     row, where = sight.row, ""
     if row is None and sight.start is None:
-        return Over(Cancelled() if sight.wished else Interrupted(Quoted(FORGOTTEN)))
+        return Over(Cancelled() if sight.asked_to_end else Interrupted(Quoted(FORGOTTEN)))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from gpulaunch.core.events import Launch
 from gpulaunch.core.model import AttemptId, Job
-from gpulaunch.engines.environment import AttemptPlace, MachineLimits
+from gpulaunch.engines.context import RunContext
+from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
@@ -30,23 +31,15 @@ def lay_out(run: RunDir) -> None:
         put(run.node_program, program)
 
 
-def write(
-    job: Job,
-    attempt: AttemptId,
-    base_environ: Mapping[str, str],
-    run: RunDir,
-    run_id: str,
-    machine: MachineLimits,
-    outs: OutputDirs,
-    after: Sequence[AttemptId] = (),
-) -> None:
+def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
     """Write the attempt's ticket, and make the directories and files that it needs.
 
-    Slurm itself passes `base_environ` on: the ticket holds values of it only inside the job's own
-    variables. `after`: attempts under way that have to succeed first.
+    Slurm itself passes the launcher's environment on: the ticket holds values of it only inside the
+    job's own variables.
 
     Raises OSError, and GpulaunchError where the attempt cannot be started as the job says.
     """
+    job, attempt, run = launch.job, launch.attempt, context.run
     start = read_start(run.start(attempt))
     if isinstance(start, NodeStart):
         # A power cut took the start from the journal; the attempt keeps its log and its end.
@@ -56,10 +49,9 @@ def write(
         with suppress(FileNotFoundError):
             os.unlink(left)  # left by an attempt that was stopped before it began, and forgotten
     slots = NodeSlots.fresh(job.demand.gpus)
-    command = prepare(
-        job, attempt, _place(job, attempt, run, run_id, slots), machine, base_environ, run, outs
-    )
-    write_ticket(run.ticket(attempt), command, slots, list(map(str, after)))
+    place = _place(job, attempt, run, context.run_id, slots)
+    command = prepare(job, attempt, place, context.machine, context.base, run, outs)
+    write_ticket(run.ticket(attempt), command, slots, list(map(str, launch.after)))
 
 
 def _place(

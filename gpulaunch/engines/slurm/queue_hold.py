@@ -1,4 +1,4 @@
-"""A paused run's attempts in Slurm's queue: held there, and released when the run goes on.
+"""A paused run's attempts in Slurm's queue: held there, and released when the run goes on. Pure.
 
     pause ─▶ slurm/held, which names them ─▶ scontrol hold ┄▶ they wait, however free the cards
     go on, or a later launcher ─▶ scontrol release ─▶ slurm/held is gone
@@ -9,145 +9,99 @@ names, and no others. A job that a person held in Slurm stays held.
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from gpulaunch.engines.slurm import commands
+from gpulaunch.engines.slurm.actions import ForgetHeld, Hold
 from gpulaunch.engines.slurm.attempt import MAX_NUMBERS_PER_CALL, SlurmAttempt, ranges
 from gpulaunch.engines.slurm.reasons import HELD
+from gpulaunch.engines.slurm.state import State
 from gpulaunch.farside.wire import coded
-from gpulaunch.files import read_bytes
-from gpulaunch.journal.rundir import RunDir
-from gpulaunch.loop import Loop
-from gpulaunch.process.nodeside import put
-
-_Call: TypeAlias = Callable[[Sequence[str], Callable[[commands.CancelAnswer], object]], None]
 
 GATHER_DELAY = 0.02
+"""Seconds for which pauses are gathered: one that is over at once holds nothing."""
 
 
-class QueueHold:
-    """What this run holds in Slurm's queue. `attempts` returns the engine's attempts of now; `warn`
-    takes one line for people."""
-
-    def __init__(
-        self,
-        slurm: commands.Slurm,
-        run: RunDir,
-        loop: Loop,
-        attempts: Callable[[], Collection[SlurmAttempt]],
-        warn: Callable[[str], object],
-    ) -> None:
-        self._slurm = slurm
-        self._run = run
-        self._loop = loop
-        self._attempts = attempts
-        self._warn = warn
-        self.on = False
-        self._ours = _read(run)
-        self._ever = set(self._ours)
-        self._told: set[str] = set()
-        self._busy = False
-        self._refused = ""
-
-    def want(self, on: bool) -> None:
-        """Hold all attempts that wait, now and later, while `on`; else release them."""
-        if on != self.on:
-            self.on = on
-            self._told.clear()
-            self._loop.call_after("slurm:hold", GATHER_DELAY, self.look)
-
-    def look(self) -> None:
-        """Send the next hold or release for the attempts that no call has covered yet.
-
-        Called after each look at the queue too. One call at a time, so that a release cannot
-        overtake its hold.
-        """
-        if self._busy:
-            return
-        untold = [held for held in self._attempts() if _name(held) not in self._told]
-        if self.on:
-            self._hold([held for held in untold if _waits(held)])
-        elif self._ours:
-            self._release([held for held in untold if _name(held) in self._ours])
-
-    def holds(self, held: SlurmAttempt) -> bool:
-        return self.on and _name(held) in self._ours
-
-    def _hold(self, waiting: Sequence[SlurmAttempt]) -> None:
-        some = [held for held in waiting if _name(held) in self._ever or not _is_held(held)]
-        if not some:
-            return
-        names = {_name(held) for held in some}
-        self._ours |= names
-        self._ever |= names
-        if self._write():
-            self._tell(self._slurm.hold, some)
-
-    def _release(self, some: Sequence[SlurmAttempt]) -> None:
-        """Release these; delete the file if none is left. One without a number waits for it."""
-        known = [held for held in some if held.id]
-        if known:
-            self._tell(self._slurm.release, known)
-        elif not some:
-            self._ours.clear()
-            self._write()
-
-    def _tell(self, call: _Call, some: Sequence[SlurmAttempt]) -> None:
-        """Call for as many of these as one call takes; the rest follows its answer."""
-        terms = ranges(held.id for held in some)[:MAX_NUMBERS_PER_CALL]
-        ids = {id for _, members in terms for id in members}
-        names = {_name(held) for held in some if held.id in ids}
-        self._busy, on = True, self.on
-
-        def answered(answer: commands.CancelAnswer) -> None:
-            self._busy = False
-            if isinstance(answer, commands.SubmissionRefused):
-                self._say(answer.text, on)
-            if isinstance(answer, commands.Unreachable):
-                return  # again after the next look
-            if on == self.on:
-                self._told |= names
-            self.look()
-
-        call([term for term, _ in terms], answered)
-
-    def _say(self, why: str, on: bool) -> None:
-        if why != self._refused:
-            what = "hold back what is in its queue" if on else "release what was held back"
-            self._warn(f"Slurm does not {what}: {why}")
-        self._refused = why
-
-    def _write(self) -> bool:
-        """Write the file of held attempts; return True if a later launcher can rely on it."""
-        try:
-            if self._ours:
-                put(self._run.held, json.dumps(sorted(self._ours)).encode(), durable=True)
-            else:
-                os.unlink(self._run.held)
-        except FileNotFoundError:
-            return not self._ours
-        except OSError:
-            return False
-        return True
+def want(state: State, on: bool) -> None:
+    """Hold all attempts that wait, now and later, while `on`; else release them."""
+    hold = state.hold
+    if on != hold.on:
+        hold.on, hold.told = on, frozenset()
+        state.wake("hold", GATHER_DELAY)
 
 
-def _waits(held: SlurmAttempt) -> bool:
-    return bool(held.id) and held.row is not None and held.row.phase == "queued"
+def look(state: State) -> None:
+    """Send the next hold or release for the attempts that no call has covered yet.
+
+    After each look at the queue too. One call at a time, so that a release cannot overtake its
+    hold.
+    """
+    hold = state.hold
+    if hold.busy:
+        return
+    untold = state.which(lambda one: _name(one) not in hold.told)
+    if hold.on:
+        waiting = [one for one in untold if one.id and one.sight.phase == "queued"]
+        _hold(state, [h for h in waiting if _name(h) in hold.ever or not _is_held(h)])
+    elif hold.ours:
+        _release(state, [one for one in untold if _name(one) in hold.ours])
 
 
-def _is_held(held: SlurmAttempt) -> bool:
-    return held.row is not None and held.row.reason in HELD
+def holds(state: State, one: SlurmAttempt) -> bool:
+    """True if the attempt waits because the run is paused."""
+    return state.hold.on and _name(one) in state.hold.ours
 
 
-def _name(held: SlurmAttempt) -> str:
-    return coded(str(held.attempt))
+def _hold(state: State, some: Sequence[SlurmAttempt]) -> None:
+    if some:
+        hold, names = state.hold, frozenset(map(_name, some))
+        hold.ours |= names
+        hold.ever |= names
+        _tell(state, some)
 
 
-def _read(run: RunDir) -> set[str]:
-    with suppress(OSError, ValueError, TypeError):
-        return set(map(str, json.loads(read_bytes(run.held))))
-    return set()
+def _release(state: State, some: Sequence[SlurmAttempt]) -> None:
+    """Release these; delete the file if none is left. One without a number waits for it."""
+    known = [one for one in some if one.id and not one.withdrawn]
+    if known:
+        _tell(state, known)
+    elif not some:
+        state.hold.ours = frozenset()
+        state.do(ForgetHeld())
+
+
+def _tell(state: State, some: Sequence[SlurmAttempt]) -> None:
+    """Call for as many of these as one call takes; the rest follows its answer."""
+    terms = ranges(one.id for one in some)[:MAX_NUMBERS_PER_CALL]
+    ids = {id for _, members in terms for id in members}
+    names = frozenset(_name(one) for one in some if one.id in ids)
+    hold = state.hold
+    hold.busy = True
+    state.do(Hold(hold.on, tuple(term for term, _ in terms), names, hold.ours))
+
+
+def answered(state: State, call: Hold, answer: commands.CancelAnswer | None) -> None:
+    """Take in an answer of scontrol; without one, `look` asks again after the next look."""
+    hold = state.hold
+    hold.busy = False
+    if isinstance(answer, commands.SubmissionRefused):
+        _say(state, answer.text, call.on)
+    if answer is not None and not isinstance(answer, commands.Unreachable):
+        if call.on == hold.on:
+            hold.told |= call.names
+        look(state)
+
+
+def _say(state: State, why: str, on: bool) -> None:
+    if why != state.hold.refused:
+        what = "hold back what is in its queue" if on else "release what was held back"
+        state.warn(f"Slurm does not {what}: {why}")
+    state.hold.refused = why
+
+
+def _is_held(one: SlurmAttempt) -> bool:
+    return one.row is not None and one.row.reason in HELD
+
+
+def _name(one: SlurmAttempt) -> str:
+    return coded(str(one.attempt))

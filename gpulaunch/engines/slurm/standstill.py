@@ -2,18 +2,22 @@
 
     a look ─▶ reason ─ passes ─▶ nothing
                      ├ a person must act ─▶ after SETTLED: a warning, once for each job and reason
-                     └ never ─▶ the same; after NEVER_STARTS_TIMEOUT: given up
+                     └ never ─▶ the same; after NEVER_STARTS_TIMEOUT: claimed, cancelled and over
 
-Pure: decides and makes the sentences; the engine ends the attempts that are given up.
+Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm.actions import ClaimAttempts
 from gpulaunch.engines.slurm.attempt import SlurmAttempt
+from gpulaunch.engines.slurm.queue_hold import holds
 from gpulaunch.engines.slurm.reasons import in_words, prospect
+from gpulaunch.engines.slurm.state import State
+from gpulaunch.process.nodeside import Withdrawn
 from gpulaunch.text import listing
 
 NEVER_STARTS_TIMEOUT = 60.0
@@ -24,49 +28,46 @@ SETTLED = 2.0
 MAX_JOBS_SHOWN = 3
 
 
-class Standstill:
-    """Since when each attempt is stuck, and for which reason. `warn` takes a line for people."""
-
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._warn = warn
-        self._since: dict[AttemptId, tuple[str, float]] = {}
-        self._said: set[tuple[str, str]] = set()
-
-    def look(self, waiting: Iterable[SlurmAttempt], now: float) -> list[SlurmAttempt]:
-        """Warn of stuck attempts; return those to give up at that monotonic time."""
-        seen: dict[AttemptId, tuple[str, float]] = {}
-        stuck: dict[str, list[SlurmAttempt]] = {}
-        over = []
-        for held in waiting:
-            reason = held.row.reason if held.row else ""
-            if prospect(reason) == "passing":
-                continue
-            before, since = self._since.get(held.attempt, ("", now))
-            seen[held.attempt] = (reason, since if before == reason else now)
-            if now - seen[held.attempt][1] >= SETTLED:
-                stuck.setdefault(reason, []).append(held)
-            if prospect(reason) == "never" and now - seen[held.attempt][1] >= NEVER_STARTS_TIMEOUT:
-                over.append(held)
-        self._since = seen
-        for reason, some in stuck.items():
-            self._say(reason, some)
-        return over
-
-    def _say(self, reason: str, some: list[SlurmAttempt]) -> None:
-        """Warn once for each job and reason: its next attempt may wait for the same."""
-        new = [held for held in some if (reason, held.attempt.job) not in self._said]
-        self._said.update((reason, held.attempt.job) for held in new)
-        if not new:
-            return
-        names = listing((held.attempt.job for held in new), MAX_JOBS_SHOWN)
-        what = "waits" if len(new) == 1 else "wait"
-        then = "gpulaunch cancel ends what shall not wait"
-        if prospect(reason) == "never":
-            then = f"given up in {NEVER_STARTS_TIMEOUT:g} s"
-        self._warn(f"{names} {what} for what does not come by itself{in_words(reason)}; {then}")
+def give_up_hope(state: State) -> None:
+    """Claim the attempts that Slurm will never start, to cancel and to end them."""
+    waiting = state.which(lambda h: h.row and h.row.waits and not (h.stop or h.begun))
+    for one in look(state, [one for one in waiting if not holds(state, one)]):
+        why = f"Slurm will not start it{in_words(one.row.reason if one.row else '')}"
+        state.do(ClaimAttempts("never starts", {Withdrawn("interrupted", why): [one.attempt]}))
 
 
-def why_never(held: SlurmAttempt) -> str:
-    """Return why an attempt that is given up could not be started."""
-    reason = held.row.reason if held.row else ""
-    return f"Slurm will not start it{in_words(reason)}"
+def look(state: State, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttempt]:
+    """Warn of stuck attempts; return those to give up now."""
+    seen: dict[AttemptId, tuple[str, float]] = {}
+    stuck: dict[str, list[SlurmAttempt]] = {}
+    over, now = [], state.now
+    for one in waiting:
+        reason = one.row.reason if one.row else ""
+        if prospect(reason) == "passing":
+            continue
+        before, since = state.standstill.since.get(one.attempt, ("", now))
+        seen[one.attempt] = (reason, since if before == reason else now)
+        lasted = now - seen[one.attempt][1]
+        if lasted >= SETTLED:
+            stuck.setdefault(reason, []).append(one)
+        if prospect(reason) == "never" and lasted >= NEVER_STARTS_TIMEOUT:
+            over.append(one)
+    state.standstill.since = seen
+    for reason, some in stuck.items():
+        _say(state, reason, some)
+    return over
+
+
+def _say(state: State, reason: str, some: list[SlurmAttempt]) -> None:
+    """Warn once for each job and reason: its next attempt may wait for the same."""
+    said = state.standstill.said
+    new = [one for one in some if (reason, one.attempt.job) not in said]
+    said.update((reason, one.attempt.job) for one in new)
+    if not new:
+        return
+    names = listing((one.attempt.job for one in new), MAX_JOBS_SHOWN)
+    what = "waits" if len(new) == 1 else "wait"
+    then = "gpulaunch cancel ends what shall not wait"
+    if prospect(reason) == "never":
+        then = f"given up in {NEVER_STARTS_TIMEOUT:g} s"
+    state.warn(f"{names} {what} for what does not come by itself{in_words(reason)}; {then}")

@@ -1,143 +1,231 @@
-"""Attempts that were withdrawn before they began: cancelled in Slurm, then over.
+"""Attempts that end without having begun, and what is said while Slurm's controller is silent.
 
-begin ─▶ scancel ─▶ answered ─▶ over
-            └─ no answer in time, or an outage ─▶ over all the same; cancelled once Slurm answers
+    withdrawn ─▶ scancel ─▶ answered ─▶ over
+                    └─ no answer in time, or an outage ─▶ over; cancelled once it answers
 
-Whatever becomes of such a job in Slurm's queue, no node starts its attempt any more.
+Whatever becomes of such a job in Slurm's queue, no node starts its attempt any more. No stop waits
+for the controller: attempts that run are stopped through the run directory. A run that is to end at
+once leaves behind only attempts of which no node reports an end.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from gpulaunch.core.model import AttemptId
-from gpulaunch.engines.slurm import commands
+from gpulaunch.core.events import Ended, StopAttempt
+from gpulaunch.core.model import (
+    AttemptId,
+    Cancelled,
+    Failure,
+    Interrupted,
+    NotStarted,
+    Outcome,
+    Stopped,
+    status_of,
+)
+from gpulaunch.engines.slurm.actions import CancelJobs, ForgetAttempt
 from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt, in_parts, ranges
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.loop import Loop
+from gpulaunch.engines.slurm.state import State
+from gpulaunch.process.ends import cause_of
+from gpulaunch.process.nodeside import Withdrawn
 
 WITHDRAWAL_TIMEOUT = 5.0
 """Seconds to wait for scancel's answer before an attempt is over without it."""
+OUT_OF_REACH_TIMEOUT = 30.0
+"""Seconds without an answer from Slurm after which a run that is to end at once gives up."""
 MAX_NUMBERS_SHOWN = 8
 """Slurm's job numbers, and ranges of them, in a line for people."""
+SILENT = "Slurm's controller does not answer"
 
 
-class Withdrawals:
-    """The attempts that were withdrawn and that Slurm may still have.
+# ── The end of an attempt that never began ──────────────────────────────────────────────────────
 
-    `over` is called once with each attempt; `away` with the reason when Slurm does not answer.
-    """
 
-    def __init__(
-        self,
-        slurm: commands.Slurm,
-        loop: Loop,
-        over: Callable[[SlurmAttempt], None],
-        away: Callable[[str], None],
-    ) -> None:
-        self._slurm = slurm
-        self._loop = loop
-        self._over = over
-        self._away = away
-        self._waiting: dict[AttemptId, SlurmAttempt] = {}
-        self._untold: dict[AttemptId, SlurmAttempt] = {}
-        self._count = count()
+def over(state: State, one: SlurmAttempt, outcome: Outcome, failure: Failure | None = None) -> None:
+    """Forget an attempt that never began, and post its end."""
+    gone(state, one)
+    outcome = as_asked(outcome, one.stop)
+    failure = failure if isinstance(outcome, NotStarted) else None
+    state.post(Ended(one.attempt, outcome, failure=failure))
 
-    @property
-    def any_untold(self) -> bool:
-        """True while Slurm may still have a withdrawn attempt."""
-        return bool(self._untold)
 
-    def get(self, attempt: AttemptId) -> SlurmAttempt | None:
-        """Return a withdrawn attempt that Slurm may still have; else None."""
-        return self._untold.get(attempt)
+def gone(state: State, one: SlurmAttempt) -> None:
+    """Forget an attempt that is over; let go what waited for it."""
+    del state.attempts[one.attempt]
+    state.given_up.pop(one.attempt, None)
+    for known in (state.stops.asked, state.stops.written, state.stops.signalled):
+        known.pop(one.attempt, None)
+    state.do(ForgetAttempt(one.attempt))
+    state.room_made(one.slurm.lane if one.id else None)
+    if state.postponed:  # after the core has handled this end: it may cancel them
+        state.wake("postponed", 0.0)
 
-    def begin(self, some: Sequence[SlurmAttempt], away: bool) -> None:
-        """Cancel these attempts in Slurm. `away`: an outage is known, and `let_go` follows."""
-        for held in some:
-            self._waiting[held.attempt] = self._untold[held.attempt] = held
-        if not away:
-            self._tell(some)
-        late = f"no answer within {WITHDRAWAL_TIMEOUT:g} s"
-        self._loop.call_after(
-            f"slurm:leaving {next(self._count)}",
-            WITHDRAWAL_TIMEOUT,
-            lambda: self._away(late) if any(h.attempt in self._waiting for h in some) else None,
+
+def as_asked(outcome: Outcome, stop: StopAttempt | None) -> Outcome:
+    """Return the outcome of an end that was asked for, named as the demand says."""
+    if stop is None or not isinstance(outcome, Cancelled | Interrupted | Stopped):
+        return outcome
+    status = status_of(outcome)
+    match stop.reason:
+        case "cancelled":
+            return Cancelled(status)
+        case "stopped":
+            return Stopped(status)
+    return Interrupted(stop.by, status)
+
+
+# ── What was withdrawn, and Slurm may still have ────────────────────────────────────────────────
+
+
+def begin(state: State, some: Sequence[SlurmAttempt]) -> None:
+    """Cancel these withdrawn attempts in Slurm; while it is silent, `let_go` follows."""
+    until = state.now + WITHDRAWAL_TIMEOUT
+    for one in some:
+        state.withdrawals.there[one.attempt] = one
+        state.withdrawals.waiting[one.attempt] = until
+    if not state.outage.why:
+        cancel(state, some)
+    _wake(state)
+
+
+def cancel(state: State, some: Sequence[SlurmAttempt]) -> None:
+    for part in in_parts([one for one in some if one.id and one.reachable]):
+        ids, attempts = (one.id for one in part), (one.attempt for one in part)
+        state.do(CancelJobs(tuple(ids), tuple(attempts)))
+
+
+def late(state: State) -> None:
+    """Take a silence for an outage where scancel's answer has not come in time."""
+    if any(until <= state.now for until in state.withdrawals.waiting.values()):
+        away(state, f"no answer within {WITHDRAWAL_TIMEOUT:g} s")
+    _wake(state)
+
+
+def _wake(state: State) -> None:
+    if at := min(state.withdrawals.waiting.values(), default=None):
+        state.wake("withdrawal", max(0.0, at - state.now))
+
+
+def answered(state: State, attempts: Iterable[AttemptId]) -> None:
+    """End attempts that scancel has taken. `look` cancels again until the queue shows it."""
+    for attempt in attempts:
+        if state.withdrawals.waiting.pop(attempt, None) is not None:
+            _left(state, attempt)
+
+
+def let_go(state: State) -> None:
+    """End all attempts that wait for Slurm's answer, without it."""
+    answered(state, list(state.withdrawals.waiting))
+
+
+def forget(state: State, attempts: Iterable[AttemptId]) -> None:
+    """Forget attempts that Slurm will not start, and end those that waited for that."""
+    for attempt in attempts:
+        state.withdrawals.there.pop(attempt, None)
+        answered(state, [attempt])
+
+
+def _left(state: State, attempt: AttemptId) -> None:
+    one = state.attempts.get(attempt)
+    if one is not None and isinstance(one.holder, Withdrawn):
+        why = one.holder
+        over(
+            state, one, Cancelled() if why.reason == "cancelled" else Interrupted(cause_of(why.by))
         )
 
-    def let_go(self) -> None:
-        """End all attempts that wait for Slurm's answer, without it."""
-        some, self._waiting = self._waiting, {}
-        for held in some.values():
-            self._over(held)
 
-    def found(self, some: Iterable[SlurmAttempt]) -> None:
-        """Add attempts that are already over while Slurm still has their jobs."""
-        self._untold.update({held.attempt: held for held in some})
+def look(state: State, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
+    """Cancel again what the queue, read at that monotonic time, still shows of them.
 
-    def numbered(self, some: Sequence[SlurmAttempt]) -> None:
-        """Cancel attempts that Slurm has just given a number."""
-        self._tell(some)
+    `whole`: Slurm does not have a job that `rows` lack.
+    """
+    snapshot = QueueSnapshot(rows)
+    there = []
+    for one in list(state.withdrawals.there.values()):
+        if not one.id:
+            if whole and state.outbox.batch_of(one.attempt) is None:
+                forget(state, [one.attempt])
+        elif one.slurm.known_at < asked_at:
+            row = snapshot.row_of(one)
+            if row is not None and row.phase != "over":
+                there.append(state.put(one.looked(row, asked_at, state.now)))
+            elif whole:
+                forget(state, [one.attempt])
+    cancel(state, there)
 
-    def told(self, some: Sequence[SlurmAttempt]) -> None:
-        """Forget attempts that Slurm will not start, and end those that waited for that."""
-        for held in some:
-            self._untold.pop(held.attempt, None)
-            if self._waiting.pop(held.attempt, None):
-                self._over(held)
 
-    def look(
-        self,
-        rows: Sequence[QueueRow],
-        asked_at: float,
-        on_its_way: Callable[[AttemptId], bool],
-        whole: bool = True,
-    ) -> None:
-        """Cancel again what the queue, read at that monotonic time, still shows of them.
+# ── A controller that does not answer ───────────────────────────────────────────────────────────
 
-        `whole`: Slurm does not have a job that `rows` lack.
-        """
-        sight = QueueSnapshot(rows)
-        there = []
-        for held in list(self._untold.values()):
-            if not held.id:
-                if whole and not on_its_way(held.attempt):
-                    self.told([held])
-            elif held.known_at < asked_at:
-                held.row = sight.row_of(held)
-                if held.row is not None and held.row.phase != "over":
-                    there.append(held)
-                elif whole:
-                    self.told([held])
-        self._tell(there)
 
-    def removed_by(self) -> str:
-        """Return the commands by which a person can cancel those that wait for Slurm's answer."""
-        waiting = self._waiting.values()
-        words = [term for term, _ in ranges(held.id for held in waiting if held.id)]
-        if len(words) > MAX_NUMBERS_SHOWN:
-            words[MAX_NUMBERS_SHOWN:] = ["..."]
-        titles = dict.fromkeys(held.title for held in waiting if not held.id and held.title)
-        lines = [f"scancel {' '.join(words)}"] if words else []
-        return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
+def away(state: State, why: str) -> None:
+    """Note that the controller does not answer, and say so once."""
+    first, state.outage.why = not state.outage.why, f"{SILENT}: {why}"
+    if not say(state) and first:
+        state.warn(f"{SILENT}, what runs goes on: {why}")
+    let_go(state)
 
-    def _tell(self, some: Sequence[SlurmAttempt]) -> None:
-        for part in in_parts([held for held in some if held.id and held.reachable]):
 
-            def answered(
-                answer: commands.CancelAnswer, part: Sequence[SlurmAttempt] = part
-            ) -> None:
-                if isinstance(answer, commands.Unreachable):
-                    self._away(answer.text)
-                else:
-                    self._answered(part)
+def back(state: State, asked_at: float) -> None:
+    """Note an answer to a question asked at that monotonic time; say so after an outage."""
+    state.outage.heard_at = asked_at
+    if state.outage.why:
+        state.warn("Slurm's controller answers again")
+    state.outage.why = ""
+    state.outage.said.clear()
 
-            self._slurm.cancel([held.id for held in part], answered)
 
-    def _answered(self, some: Sequence[SlurmAttempt]) -> None:
-        """End attempts that scancel has taken. `look` cancels again until the queue shows it."""
-        for held in some:
-            if self._waiting.pop(held.attempt, None):
-                self._over(held)
+def say(state: State) -> bool:
+    """Warn how the attempts that are to end do so without Slurm; return True if anything was said.
+
+    Once for each attempt, and once more when it is to end at once.
+    """
+    stopping = state.which(lambda one: one.stop or one.withdrawn)
+    new = [one for one in stopping if _demand(one) not in state.outage.said]
+    state.outage.said.update(map(_demand, new))
+    waited = sum(one.withdrawn for one in new)
+    told = []
+    if waited:
+        removed_by = _removed_by(state)
+        by = f" ({removed_by} takes them out of its queue)" if removed_by else ""
+        told.append(f"{_count(waited)} withdrawn: what it still starts ends at once{by}")
+    if ran := len(new) - waited:
+        told.append(f"{_count(ran)} told through the run directory, within a minute")
+        if any(one.stop is not None and one.stop.now for one in new):
+            told.append(f"what has not ended in {OUT_OF_REACH_TIMEOUT:g} s is left in its hands")
+    if told:
+        state.warn(f"{SILENT}: {'; '.join(told)}")
+    return bool(told)
+
+
+def gives_up(state: State) -> str:
+    """Return why to give up on all attempts now; empty to go on waiting."""
+    followed: Collection[SlurmAttempt] = state.attempts.values()
+    if not (state.outage.why and followed and all(o.stop and o.stop.now for o in followed)):
+        return ""
+    if state.now - max(state.outage.heard_at, state.stops.now_since) < OUT_OF_REACH_TIMEOUT:
+        return ""
+    them = "it" if len(followed) == 1 else "them"
+    return f"{_count(len(followed))} still in Slurm's hands: gpulaunch resume looks after {them}"
+
+
+def _removed_by(state: State) -> str:
+    """Return the commands by which a person can cancel those that wait for Slurm's answer."""
+    known: Callable[[AttemptId], SlurmAttempt | None] = state.withdrawals.there.get
+    waiting = list(filter(None, map(known, state.withdrawals.waiting)))
+    words = [term for term, _ in ranges(one.id for one in waiting if one.id)]
+    if len(words) > MAX_NUMBERS_SHOWN:
+        words[MAX_NUMBERS_SHOWN:] = ["..."]
+    unnumbered = (one.slurm.title for one in waiting if not one.id)
+    titles = dict.fromkeys(filter(None, unnumbered))
+    lines = [f"scancel {' '.join(words)}"] if words else []
+    return ", ".join([*lines, *(f"scancel --name={shlex.quote(title)}" for title in titles)])
+
+
+def _demand(one: SlurmAttempt) -> tuple[AttemptId, bool]:
+    return one.attempt, one.stop is not None and one.stop.now
+
+
+def _count(count: int) -> str:
+    return "1 attempt is" if count == 1 else f"{count:,} attempts are"

@@ -1,0 +1,289 @@
+"""What goes into the state machine of a cluster's engine, and what comes out of it. Values alone.
+
+    observation ─▶ step(state, observation, now) ─▶ actions ─▶ the skin (engine.py) ─▶ observation
+
+Each call of one of Slurm's programs is `Answered` once, later; what is
+prepared and claimed, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from gpulaunch.core.events import Ended, Event, HoldQueue, Launch, StopAttempt
+from gpulaunch.core.model import AttemptId, Job
+from gpulaunch.engines.slurm import commands
+from gpulaunch.engines.slurm.batches import Batch
+from gpulaunch.process.ends import End
+from gpulaunch.process.nodeside import NodeStart, Withdrawn
+
+Timer: TypeAlias = Literal[
+    "records", "queue", "gather", "send", "room", "stop", "withdrawal", "hold", "confirm",
+    "scarce", "postponed",
+]  # fmt: skip
+Purpose: TypeAlias = Literal["stop", "give up", "never starts"]
+
+
+class Records(Protocol):
+    """What stands in the run directory, as far as it shows here. Reading fails as if absent."""
+
+    def starts(self) -> frozenset[str]:
+        """The names of the claimed attempts."""
+
+    def ends(self) -> frozenset[str]:
+        """The names of the attempts whose end is recorded."""
+
+    def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None: ...
+    def end(self, attempt: AttemptId) -> End | None: ...
+
+    def beat(self, attempt: AttemptId) -> float | None:
+        """The node's last sign of life, by the file server's clock."""
+
+    def said(self, id: str) -> str:
+        """What Slurm or the node's side printed of a job."""
+
+    def probe_was_here(self) -> bool: ...
+
+
+# ── Actions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Write the attempt's files. Answered by `Prepared` or `Unprepared`."""
+
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Write the batch's intent, then call sbatch."""
+
+    batch: Batch
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitProbe:
+    """Call sbatch for the probe."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordNumber:
+    """Write Slurm's number of the batch."""
+
+    batch: Batch
+    number: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetBatch:
+    """Remove the intent of a batch that Slurm neither has nor will get."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class AskConfig:
+    """Ask `scontrol` for the cluster's configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskQueue:
+    """Call squeue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Ask `scontrol` for one job."""
+
+    attempt: AttemptId
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJobs:
+    """Call scancel; the `withdrawn` attempts wait for its answer."""
+
+    ids: tuple[str, ...]
+    withdrawn: tuple[AttemptId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SignalJobs:
+    """Signal batch scripts."""
+
+    attempts: tuple[AttemptId, ...]
+    ids: tuple[str, ...]
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold these terms in Slurm's queue, or release them (`on`).
+
+    `listed`: the names that the file of held attempts has to have before.
+    """
+
+    on: bool
+    terms: tuple[str, ...]
+    names: frozenset[str]
+    listed: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetHeld:
+    """Remove the file of held attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAttempts:
+    """Claim attempts, so that no node begins them any more. Answered by `Claimed`.
+
+    `all`: those that the purpose is about, claimed already or not.
+    """
+
+    purpose: Purpose
+    groups: Mapping[Withdrawn, Sequence[AttemptId]]
+    all: tuple[AttemptId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStop:
+    """Write the stop file that the node reads."""
+
+    attempt: AttemptId
+    why: Withdrawn
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetAttempt:
+    """Remove what an attempt that is over needs no more."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSilence:
+    """Remove the output of Slurm's own script, if it is empty."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PostEvent:
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnose:
+    """Post the end, once it is known what there is to know of it."""
+
+    ended: Ended
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell people."""
+
+    job: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Answered by `Due` in so many seconds; the newest of one timer counts."""
+
+    timer: Timer
+    seconds: float
+
+
+Call: TypeAlias = (
+    Submit | SubmitProbe | AskConfig | AskQueue | Show | CancelJobs | SignalJobs | Hold
+)
+Action: TypeAlias = (
+    Call | Prepare | RecordNumber | ForgetBatch | ForgetHeld | ClaimAttempts | WriteStop
+    | ForgetAttempt | ForgetSilence | PostEvent | Diagnose | Warn | Wake
+)  # fmt: skip
+
+
+# ── Observations ────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """An earlier launcher's attempts, its batches, and what it knew of the jobs.
+
+    `ended`: those to which it left word that their start is to end.
+    """
+
+    attempts: tuple[AttemptId, ...]
+    batches: tuple[Batch, ...]
+    jobs: Mapping[AttemptId, Job]
+    ended: frozenset[AttemptId]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The attempt's files are written; `options` are sbatch's."""
+
+    launch: Launch
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unprepared:
+    """The attempt's files cannot be written; `scarce`: for want of descriptors, memory or disk."""
+
+    launch: Launch
+    why: str
+    scarce: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What one of Slurm's programs, called for that action at that monotonic time, has answered."""
+
+    action: Call
+    answer: commands.Answer
+    asked_at: float
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """A file could not be written; what would have followed has not been done."""
+
+    action: Submit | Hold | WriteStop
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Who has each attempt: `won` are ours, `lost` a node's; the others could not be claimed."""
+
+    claim: ClaimAttempts
+    won: frozenset[AttemptId]
+    lost: frozenset[AttemptId]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A timer has come; the records are those of now."""
+
+    timer: Timer
+    records: Records
+
+
+Observation: TypeAlias = (
+    Launch | StopAttempt | HoldQueue | Adopted | Prepared | Unprepared | Answered | Unwritten
+    | Claimed | Due
+)  # fmt: skip
+"""The first three are the core's instructions."""

@@ -1,0 +1,125 @@
+"""The run directory as a launcher on a cluster sees it. Nothing here decides anything.
+
+What cannot be read counts as absent: usually a file server's doing, and looked for again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm import script
+from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.files import read_bytes
+from gpulaunch.journal.rundir import RunDir
+from gpulaunch.process.checked import record_bytes, record_of
+from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.nodeside import (
+    NodeStart,
+    Withdrawn,
+    last_beat,
+    put,
+    read_start,
+    withdraw,
+    write_stop,
+)
+
+
+class DiskRecords:
+    """The records of one run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+
+    def starts(self) -> frozenset[str]:
+        return _names(self._run.starts)
+
+    def ends(self) -> frozenset[str]:
+        return _names(self._run.ends)
+
+    def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None:
+        with suppress(OSError):
+            return read_start(self._run.start(attempt))
+        return None
+
+    def end(self, attempt: AttemptId) -> End | None:
+        with suppress(OSError):
+            return read_end(self._run.end(attempt))
+        return None
+
+    def beat(self, attempt: AttemptId) -> float | None:
+        return last_beat(self._run.start(attempt))
+
+    def said(self, id: str) -> str:
+        return script.said(self._run, id)
+
+    def probe_was_here(self) -> bool:
+        return self._run.seen.exists()
+
+    def held(self) -> frozenset[str]:
+        """Return the names of the attempts that an earlier launcher has held."""
+        with suppress(OSError, ValueError, TypeError):
+            return frozenset(map(str, json.loads(read_bytes(self._run.held))))
+        return frozenset()
+
+    def left_word(self, attempt: AttemptId) -> bool:
+        """True if an earlier launcher told the attempt's start to end, and so caused its end."""
+        try:
+            stop = record_of(record_bytes(self._run.stop(attempt)))
+            return bool(stop["by"] == REQUEUED)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    # ── What a launcher writes ──────────────────────────────────────────────────────────────────
+
+    def claim(
+        self, groups: Mapping[Withdrawn, Sequence[AttemptId]]
+    ) -> tuple[frozenset[AttemptId], frozenset[AttemptId]]:
+        """Claim attempts; return those that are ours now, and those that a node has.
+
+        The others could not be claimed: the disk is full.
+        """
+        won: set[AttemptId] = set()
+        lost: set[AttemptId] = set()
+        for why, attempts in groups.items():
+            with suppress(OSError):
+                paths = [self._run.start(attempt) for attempt in attempts]
+                ours = withdraw(paths, why.reason, why.by)
+                for attempt, mine in zip(attempts, ours, strict=True):
+                    (won if mine else lost).add(attempt)
+        return frozenset(won), frozenset(lost)
+
+    def write_stop(self, attempt: AttemptId, why: Withdrawn, now: bool) -> bool:
+        """Write the stop file; return False if that failed."""
+        try:
+            write_stop(self._run.stop(attempt), why.reason, why.by, now)
+        except OSError:
+            return False
+        return True
+
+    def forget_stop(self, attempt: AttemptId) -> None:
+        with suppress(OSError):
+            os.unlink(self._run.stop(attempt))
+
+    def hold(self, names: frozenset[str]) -> bool:
+        """List the attempts that are held; return True if a later launcher can rely on it."""
+        try:
+            put(self._run.held, json.dumps(sorted(names)).encode(), durable=True)
+        except OSError:
+            return False
+        return True
+
+    def forget_held(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._run.held)
+
+
+def _names(directory: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError:
+        return frozenset()

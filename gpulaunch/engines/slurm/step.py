@@ -1,0 +1,294 @@
+"""The state machine of a cluster's engine: an observation in, actions out. Pure: told the time.
+
+Launch ─▶ Prepare ─▶ Prepared ─▶ submission ─▶ Submit ─▶ Answered ─▶ Queued
+Due ─▶ AskQueue ─▶ Answered ─▶ following ─▶ Started, Ended
+StopAttempt ─▶ stopping ─▶ ClaimAttempts ─▶ Claimed ─▶ withdrawals: Ended
+                                                    └▶ WriteStop, SignalJobs, CancelJobs
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpulaunch.core.causes import Quoted
+from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt
+from gpulaunch.core.model import AttemptId, Interrupted, NotStarted
+from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
+from gpulaunch.engines.slurm import (
+    commands,
+    following,
+    probe,
+    queue_hold,
+    standstill,
+    stopping,
+    submission,
+    withdrawals,
+)
+from gpulaunch.engines.slurm.actions import (
+    Action,
+    Adopted,
+    Answered,
+    AskConfig,
+    AskQueue,
+    CancelJobs,
+    Claimed,
+    Due,
+    Hold,
+    Observation,
+    Prepare,
+    Prepared,
+    Records,
+    Show,
+    SignalJobs,
+    Submit,
+    SubmitProbe,
+    Unprepared,
+    Unwritten,
+    WriteStop,
+)
+from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt
+from gpulaunch.engines.slurm.batches import Terms
+from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
+from gpulaunch.engines.slurm.state import State
+
+
+def step(state: State, observation: Observation, now: float) -> list[Action]:
+    """Take the observation in; return what is to be done, in that order. Changes `state`."""
+    state.now = now
+    _observe(state, observation)
+    actions, state.out = state.out, []
+    return actions
+
+
+def _observe(state: State, observation: Observation) -> None:
+    match observation:
+        case Due():
+            _due(state, observation)
+        case Answered():
+            _answered(state, observation)
+        case Claimed():
+            stopping.claimed(state, observation)
+        case Launch():
+            state.do(Prepare(observation))
+        case Prepared(launch, options):
+            attempt = launch.attempt
+            state.attempts[attempt] = SlurmAttempt(attempt, launch.job, after=launch.after)
+            submission.add(state, attempt, Terms(options, (), launch.share), launch.after)
+            following.plan(state)
+        case Unprepared():
+            _unprepared(state, observation)
+        case StopAttempt():
+            _stop(state, observation)
+        case HoldQueue(on):
+            queue_hold.want(state, on)
+            if not on:
+                submission.send(state)
+        case Unwritten(Submit(), why):
+            submission.unwritten(state, why)
+        case Unwritten(Hold() as hold):
+            queue_hold.answered(state, hold, None)
+        case Unwritten(WriteStop(attempt)):
+            stopping.unwritten(state, attempt)
+        case Adopted():
+            _adopt(state, observation)
+
+
+def _answered(state: State, seen: Answered) -> None:
+    answer: Any = seen.answer
+    match seen.action:
+        case Submit():
+            submission.submitted(state, answer)
+        case SubmitProbe():
+            probe.submitted(state, answer)
+        case AskConfig():
+            submission.configured(state, answer)
+        case AskQueue():
+            _queue_seen(state, answer, seen.asked_at, seen.records)
+        case Show(attempt):
+            following.shown(state, attempt, answer, seen.asked_at)
+            following.plan(state)
+        case Hold() as hold:
+            queue_hold.answered(state, hold, answer)
+        case CancelJobs(_, withdrawn) if not isinstance(answer, commands.Unreachable):
+            withdrawals.answered(state, withdrawn)
+        case SignalJobs(attempts) if isinstance(answer, commands.Unreachable):
+            stopping.unsignalled(state, attempts)
+            withdrawals.away(state, answer.text)
+        case CancelJobs():
+            withdrawals.away(state, answer.text)
+
+
+def _due(state: State, due: Due) -> None:
+    state.planned.discard(due.timer)
+    match due.timer:
+        case "records":
+            following.look(state, due.records)
+            following.plan(state)
+        case "queue":
+            following.ask(state)
+        case "gather":
+            submission.gather_what_is_ripe(state)
+        case "send" | "room":
+            submission.send(state)
+        case "stop":
+            stopping.begin(state)
+        case "withdrawal":
+            withdrawals.late(state)
+        case "hold":
+            queue_hold.look(state)
+        case "confirm":
+            following.confirm_next(state)
+        case "scarce":
+            _take_scarce(state)
+        case "postponed":
+            _take_postponed(state)
+
+
+def _queue_seen(
+    state: State, answer: commands.QueueAnswer, asked_at: float, records: Records
+) -> None:
+    if asked_at != state.asked_at:
+        return
+    state.asked_at = None
+    if isinstance(answer, commands.Unreachable):
+        withdrawals.away(state, answer.text)
+        following.plan(state)
+        return
+    rows = answer.rows
+    withdrawals.back(state, asked_at)
+    doubted = following.place(state, rows, asked_at, records)
+    whole = not doubted  # a doubtful answer may lack jobs that Slurm does have
+    submission.look_up(state, rows, whole)
+    following.trail(state, rows, asked_at, whole, records)
+    withdrawals.look(state, rows, asked_at, whole)
+    if whole:
+        probe.look(state, rows, records)
+    following.cancel_strays(state, rows, records)
+    following.recall(state)
+    standstill.give_up_hope(state)
+    queue_hold.look(state)
+    following.look(state, records)
+    following.confirm(state, doubted)
+    stopping.insist(state)
+    following.plan(state)
+
+
+# ── Launches ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _unprepared(state: State, seen: Unprepared) -> None:
+    """Postpone a launch that failed, or post its end when nothing that it needs is under way.
+
+    What it lacked may come: descriptors, memory, disk; a job that it needs may be about to make the
+    missing file.
+    """
+    attempt = seen.launch.attempt
+    if seen.scarce:
+        submission.waits(state, seen.why)
+        state.postponed[attempt] = seen.launch
+        state.scarce[attempt] = seen.why
+        state.wake("scarce", SCARCITY_RETRY_DELAY)
+    elif any(state.id_of(need) is not None for need in seen.launch.after):
+        state.postponed[attempt] = seen.launch
+    else:
+        state.post(Ended(attempt, NotStarted(seen.why)))
+
+
+def _take_scarce(state: State) -> None:
+    scarce, state.scarce = state.scarce, {}
+    for attempt in scarce:
+        if launch := state.postponed.pop(attempt, None):
+            state.do(Prepare(launch))
+
+
+def _take_postponed(state: State) -> None:
+    for attempt, launch in list(state.postponed.items()):
+        needs_over = all(state.id_of(need) is None for need in launch.after)
+        if needs_over and attempt not in state.scarce:
+            del state.postponed[attempt]
+            state.do(Prepare(replace(launch, after=())))
+
+
+def _stop(state: State, stop: StopAttempt) -> None:
+    attempt = stop.attempt
+    if state.postponed.pop(attempt, None):
+        state.post(Ended(attempt, withdrawals.as_asked(Interrupted(stop.by), stop)))
+    elif attempt in state.attempts:
+        one = state.change(attempt, stop=stop)
+        if stop.now:
+            state.stops.now_since = state.stops.now_since or state.now
+        if not one.id and submission.drop(state, attempt):
+            withdrawals.over(state, one, Interrupted(stop.by))
+        else:
+            stopping.ask(state, attempt)
+    elif not state.adopted:
+        state.early[attempt] = stop
+
+
+def _adopt(state: State, left: Adopted) -> None:
+    """Follow an earlier launcher's attempts; post the end of those that Slurm never got.
+
+    The core launches the latter again.
+    """
+    state.adopted = True
+    unknown = set(left.attempts)
+    # Batches with a number first: an attempt may also stand in an older batch, without a number,
+    # that was split before it was handed over.
+    for batch in sorted(left.batches, key=lambda batch: not batch.id):
+        state.outbox.titled[batch.title] = batch
+        mine = [attempt for attempt in batch.attempts if attempt in unknown]
+        if not mine:
+            continue
+        unknown.difference_update(mine)
+        for attempt in mine:
+            state.attempts[attempt] = SlurmAttempt(
+                attempt,
+                left.jobs[attempt],
+                sight=Sighting(recalled=REQUEUED if attempt in left.ended else ""),
+                stop=state.early.get(attempt),
+                adopted=True,
+            )
+        if batch.id:
+            submission.numbered(state, batch)
+        else:
+            submission.take_up(state, batch)
+    for one in state.which(lambda one: one.stop):
+        stopping.ask(state, one.attempt)
+    for attempt in sorted(unknown):
+        state.post(Ended(attempt, Interrupted(Quoted("its launcher was gone before Slurm had it"))))
+    following.plan(state)
+
+
+# ── Why an attempt has not started ──────────────────────────────────────────────────────────────
+
+
+def why(state: State, attempt: AttemptId) -> str:
+    """Return why a launched attempt has not started, in words for people; else ""."""
+    one, silent = state.attempts.get(attempt), state.outage.why
+    if one is None:
+        put_off = "waits for what it needs" if attempt in state.postponed else ""
+        return state.scarce.get(attempt, put_off)
+    if not one.id:
+        handed = "not yet" if state.hold.on else "is being"
+        waits = state.outbox.waits or silent or submission.why(state, attempt)
+        return waits or f"{handed} handed to Slurm"
+    queued = f"in Slurm's queue as {one.id}"
+    if silent or one.row is None or one.row.phase != "queued":
+        return queued + (f": {silent}" if silent else "")
+    return queued + in_words(one.row.reason, _known_here(state, one, one.row.reason))
+
+
+def _known_here(state: State, one: SlurmAttempt, reason: str) -> str:
+    """Return why Slurm lets the attempt wait, where only this launcher knows; else "".
+
+    The core names the jobs that it needs.
+    """
+    if queue_hold.holds(state, one):
+        return "held until the run goes on"
+    if reason != DEPENDENCY:
+        return ""
+    if state.probe.id:
+        return probe.why(state)
+    return f"others with a token of {one.slurm.token} go first" if one.slurm.token else ""
