@@ -14,6 +14,7 @@ from typing import Literal
 
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
+from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import lockfile, mask
 from gpulaunch.gpus.discover import ProbeClient, find, looks
 from gpulaunch.gpus.events import hearing
@@ -217,11 +218,3 @@ def containers(environ: Mapping[str, str], root: str = "/") -> Iterator[DoctorFi
             "outside of it",
             f"mount one directory everywhere and set {lockfile.VARIABLE} to it",
         )
-
-
-def state_of(pid: int) -> str:
-    """Return the process's state as one letter (proc(5)); empty if it cannot be read."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

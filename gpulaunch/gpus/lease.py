@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Literal
 
+from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import peer, receive
 from gpulaunch.gpus import lockfile
 from gpulaunch.gpus.descriptors import listening_socket, timer
@@ -43,7 +44,6 @@ from gpulaunch.gpus.names import (
     bind_name,
     connect_patiently,
     holder_of,
-    is_stopped,
     listening,
 )
 

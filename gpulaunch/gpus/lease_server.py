@@ -26,9 +26,9 @@ import sys
 import time
 from typing import Any
 
+from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import receive
 from gpulaunch.gpus.lease import Lease
-from gpulaunch.gpus.names import is_stopped
 
 LOOK = 2.0
 """Seconds between two looks whether the supervisor is stopped."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.farside.proc import is_stopped
 from gpulaunch.farside.wire import peer
 
 PREFIX = "gpulaunch/1/"
@@ -183,16 +184,6 @@ def command_of(pid: int, width: int = 200) -> str | None:
     text = " ".join(known_as(raw.rstrip(b"\0").decode(errors="replace").split("\0")))
     # Anybody may name a process with escape sequences in it.
     return "".join(c if c.isprintable() else "?" for c in text)[:width] or None
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is suspended, by job control or a debugger; False where that is unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The process's name before the state may hold anything, brackets too. (proc(5))
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
 
 
 def known_as(argv: list[str]) -> list[str]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gpulaunch.farside.proc import children_of, stat_fields
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM, _START = 1, 11, 12, 13, 14, 19
 """Fields of /proc/PID/stat, from the state on."""
@@ -35,9 +37,11 @@ def keeper_of(main: int, pid: int, goes_on: bool = False) -> Keeper | None:
     `goes_on`: the main process is a worker that has run others before.
     """
     try:
-        if int(_stat(main)[_PARENT]) != pid:  # the keeper is gone: another inherited the process
+        if (
+            int(stat_fields(main)[_PARENT]) != pid
+        ):  # the keeper is gone: another inherited the process
             return None
-        fields = _stat(pid)
+        fields = stat_fields(pid)
     except (OSError, IndexError):
         return None
     before = _live(pid) if goes_on else 0.0
@@ -59,7 +63,7 @@ def spent_since(keeper: Keeper) -> float | None:
     Negative where a worker lives that had spent more before: its own count makes up for it.
     """
     try:
-        fields = _stat(keeper.pid)
+        fields = stat_fields(keeper.pid)
         if int(fields[_START]) != keeper.start:
             return None
     except (OSError, IndexError):
@@ -69,39 +73,18 @@ def spent_since(keeper: Keeper) -> float | None:
 
 def _live(pid: int) -> float:
     """CPU seconds of all that live below a process, with what they have waited for."""
-    total, todo = 0.0, _children(pid)
+    total, todo = 0.0, children_of(pid)
     while todo:
         pid = todo.pop()
         try:
-            fields = _stat(pid)
+            fields = stat_fields(pid)
         except (OSError, IndexError):
             continue
         own = int(fields[_USER]) + int(fields[_SYSTEM])
         total += own / _TICKS + _spent(fields)
-        todo += _children(pid)
+        todo += children_of(pid)
     return total
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += [int(number) for number in file.read().split()]
-    except OSError:
-        return found  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
-    return found
 
 
 def _spent(fields: list[bytes]) -> float:
     return (int(fields[_CHILDREN_USER]) + int(fields[_CHILDREN_SYSTEM])) / _TICKS
-
-
-def _stat(pid: int) -> list[bytes]:
-    """What follows the name in /proc/PID/stat, from the state on."""
-    file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _, _, rest = os.read(file, 4096).rpartition(b")")
-    finally:
-        os.close(file)
-    return rest.split()

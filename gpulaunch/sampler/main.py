@@ -27,6 +27,7 @@ from statistics import fmean
 from typing import Any
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.farside.proc import stat_fields
 from gpulaunch.gpus.names import command_of
 from gpulaunch.gpus.probe import die_with_parent, is_the_same_here, sees_all_pids
 from gpulaunch.metrics.model import AttemptSample
@@ -241,8 +242,7 @@ def _on_the_host() -> bool:
 
 def _cpu_of(pid: int | None) -> float:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = stat_fields(str(pid))
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -529,7 +529,7 @@ input()
 
 
 def state(pid: int) -> str:
-    from gpulaunch.gpus.doctor import state_of
+    from gpulaunch.farside.proc import state_of
 
     return state_of(pid)
 

@@ -16,9 +16,9 @@ import pytest
 
 from gpulaunch import helper_process
 from gpulaunch.core.model import Gpu
+from gpulaunch.farside.proc import state_of
 from gpulaunch.gpus import listen
 from gpulaunch.gpus.discover import find, simulated
-from gpulaunch.gpus.doctor import state_of
 from gpulaunch.gpus.events import HealthEvent, hearing
 from gpulaunch.helper_process import command
 from tests.gpus.fake import FakeDriver

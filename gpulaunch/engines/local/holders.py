@@ -13,8 +13,9 @@ from typing import Literal, TypeAlias
 from gpulaunch.core.events import Elsewhere, HolderChanged
 from gpulaunch.engines.local.pace import Pace
 from gpulaunch.engines.protocol import Post
+from gpulaunch.farside.proc import is_stopped
 from gpulaunch.gpus.lease import POLL, Holder, Lease, Waiter, holder
-from gpulaunch.gpus.names import UNKNOWN, is_stopped
+from gpulaunch.gpus.names import UNKNOWN
 from gpulaunch.loop import Loop
 
 CONNECTS = 8

@@ -9,6 +9,8 @@ import fcntl
 import os
 import signal
 
+from ..proc import stat_fields
+
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
 # The clock that file systems stamp files with: a file written now is never older than it.
 CLOCK_REALTIME_COARSE = 5
@@ -43,12 +45,6 @@ def rename(title: str) -> None:
     if 0 < start < end:
         ctypes.memset(start, 0, end - start)
         ctypes.memmove(start, name, min(len(name), end - start - 1))
-
-
-def stat_fields(pid: int | str) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on, the third, after the last `)`."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()
 
 
 def started_at(pid: int) -> int:
@@ -108,14 +104,6 @@ def terminate(pid: int) -> None:
     for number in (signal.SIGTERM, signal.SIGCONT):
         if not send_signal(-pid, number):
             send_signal(pid, number)
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is suspended, by job control or a debugger (proc(5))."""
-    try:
-        return stat_fields(pid)[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
 
 
 def close_all_but(kept: set[int]) -> None:

@@ -8,9 +8,10 @@ import os
 import select
 import time
 
+from ..proc import is_stopped
 from ..wire import peer
 from .attempt import KeeperAttempt
-from .kernel import PR_SET_CHILD_SUBREAPER, Waker, is_stopped, prctl, rename
+from .kernel import PR_SET_CHILD_SUBREAPER, Waker, prctl, rename
 from .phases import begun
 from .retirement import Retirement
 from .start import fork_child

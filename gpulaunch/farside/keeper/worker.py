@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 
+from ..proc import children_of
 from ..wire import Any, read_spec
 from .end import AttemptTerms
 from .kernel import children
@@ -115,11 +116,9 @@ def tree_memory(pid: int) -> int:
         try:
             with open(f"/proc/{pid}/statm", "rb") as file:
                 total += int(file.read().split()[1]) * page
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                    todo.extend(int(number) for number in file.read().split())
         except OSError:
-            continue  # the process has ended, or the kernel lacks CONFIG_PROC_CHILDREN
+            continue  # the process has ended
+        todo += children_of(pid)
     return total
 
 

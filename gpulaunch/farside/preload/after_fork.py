@@ -6,7 +6,8 @@ import ctypes
 import os
 import sys
 
-from ..keeper.kernel import PR_SET_NAME, libc, stat_fields
+from ..keeper.kernel import PR_SET_NAME, libc
+from ..proc import stat_fields
 from ..wire import Any
 
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
