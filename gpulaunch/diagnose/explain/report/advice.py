@@ -9,13 +9,12 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING
 
-from .cards import baked_in, seen_cards, visible
+from .errors import baked_in, seen_cards, visible
 from .frames import TracebackStep, short
 from .limits import PER_FRAME
-from .lookup import NOTHING, resolve
 from .messages import KERNEL, LOADED, MEMORY, MIXED, NO_GPU, ORDINAL, SAME_CARD
 from .search import FrameSearch
-from .syntax import factory, unparse
+from .syntax import NOTHING, factory, resolve, unparse
 from .tensors import NamedTensor, by_owner, described, grouped
 from .verdict import DeviceErrorEvidence
 

@@ -7,7 +7,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cards import visible
+from .errors import visible
 from .frames import (
     FROM_TEXT,
     INSTALLED,
@@ -19,11 +19,10 @@ from .frames import (
     variables,
 )
 from .limits import SECONDS
-from .lookup import NOTHING, resolve
 from .messages import MIXED, message
 from .objects import is_code
 from .search import NUMBERED, FrameSearch
-from .syntax import SourceFile, chains
+from .syntax import NOTHING, SourceFile, chains, resolve
 from .tensors import NamedTensor, Torch
 
 if TYPE_CHECKING:
