@@ -27,7 +27,7 @@ from gpulaunch.engines.slurm import (
 )
 from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt
 from gpulaunch.engines.slurm.records import DiskRecords
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from tests.slurm.histories import ROUGH, History, lived
 
 COUNT = int(os.environ.get("GPULAUNCH_TEST_HISTORIES", "60"))
@@ -80,7 +80,7 @@ Breakage: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
 def _hand_over_again_without_asking(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, rows: object, whole: bool) -> None:
+    def broken(state: SlurmState, rows: object, whole: bool) -> None:
         batch = state.outbox.sending
         if batch is not None and state.outbox.in_doubt:
             submission._not_there(state, batch, batch.state)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def _withdraw_what_runs(patch: pytest.MonkeyPatch) -> None:
 
 
 def _leave_in_the_queue_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    def broken(state: State, some: list[SlurmAttempt]) -> None:
+    def broken(state: SlurmState, some: list[SlurmAttempt]) -> None:
         withdrawals.answered(state, [held.attempt for held in some])
 
     patch.setattr(withdrawals, "cancel", broken)
@@ -122,7 +122,7 @@ def _never_release(patch: pytest.MonkeyPatch) -> None:
 def _never_hold(patch: pytest.MonkeyPatch) -> None:
     want = queue_hold.want
 
-    def broken(state: State, on: bool) -> None:
+    def broken(state: SlurmState, on: bool) -> None:
         if not on:
             want(state, on)
 
@@ -132,7 +132,7 @@ def _never_hold(patch: pytest.MonkeyPatch) -> None:
 def _hand_over_while_paused(patch: pytest.MonkeyPatch) -> None:
     observe = step._observe
 
-    def broken(state: State, seen: object) -> None:
+    def broken(state: SlurmState, seen: object) -> None:
         observe(state, seen)  # type: ignore[arg-type]
         if isinstance(seen, HoldQueue) and seen.on:
             state.hold.on = False
@@ -143,7 +143,7 @@ def _hand_over_while_paused(patch: pytest.MonkeyPatch) -> None:
 def _forget_what_came_with_no_number(patch: pytest.MonkeyPatch) -> None:
     ask = stopping.ask
 
-    def broken(state: State, attempt: AttemptId) -> None:
+    def broken(state: SlurmState, attempt: AttemptId) -> None:
         if state.attempts[attempt].id:
             ask(state, attempt)
 
@@ -151,7 +151,7 @@ def _forget_what_came_with_no_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(submission, "numbered", _numbered_and_no_more)
 
 
-def _numbered_and_no_more(state: State, batch: object) -> None:
+def _numbered_and_no_more(state: SlurmState, batch: object) -> None:
     stops = {held.attempt: held.stop for held in state.attempts.values()}
     for attempt in stops:
         state.change(attempt, stop=None)
@@ -166,7 +166,7 @@ _NUMBERED = submission.numbered
 def _post_ends_twice(patch: pytest.MonkeyPatch) -> None:
     over = withdrawals.over
 
-    def broken(state: State, held: SlurmAttempt, *how: object) -> None:
+    def broken(state: SlurmState, held: SlurmAttempt, *how: object) -> None:
         over(state, held, *how)  # type: ignore[arg-type]
         state.post(next(a.event for a in state.out if hasattr(a, "event")))
 

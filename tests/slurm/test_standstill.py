@@ -15,7 +15,7 @@ from gpulaunch.engines.slurm.actions import Warn
 from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.standstill import NEVER_STARTS_TIMEOUT, SETTLED
-from gpulaunch.engines.slurm.state import Probe, State
+from gpulaunch.engines.slurm.state import Probe, SlurmState
 from tests.engines.bench import SlurmBench, fresh_pool, run_directory, sh
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE as LONG
@@ -31,17 +31,17 @@ def waiting(reason: str, *jobs: str) -> list[SlurmAttempt]:
     ]
 
 
-def look(state: State, some: list[SlurmAttempt], now: float) -> list[SlurmAttempt]:
+def look(state: SlurmState, some: list[SlurmAttempt], now: float) -> list[SlurmAttempt]:
     state.now = now
     return standstill.look(state, some)
 
 
-def said(state: State) -> list[str]:
+def said(state: SlurmState) -> list[str]:
     return [action.text for action in state.out if isinstance(action, Warn)]
 
 
 def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
-    state = State("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
     some = waiting("PartitionDown", "a", "b", "c", "d", "e")
     for now in (0.0, 5.0, 1e6):
         assert look(state, [*some, *waiting("Priority", "f")], now) == []
@@ -52,7 +52,7 @@ def test_each_reason_is_said_once_with_how_to_end_what_waits() -> None:
 
 
 def test_what_can_never_start_is_given_up_once_slurm_has_kept_saying_so() -> None:
-    state = State("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
     some = waiting("QOSMaxGRESPerJob", "a")
     assert look(state, some, -SETTLED) == []
     assert said(state) == []
@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_leaves_no_probe_in_the_queue(
     cluster = own_cluster(nodes=1)
     launcher = launcher_on(cluster, tmp_path)
     launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: 'true'}]")
-    cluster.command("scontrol", "update", "PartitionName=main", "State=DOWN")
+    cluster.command("scontrol", "update", "PartitionName=main", "SlurmState=DOWN")
     with launcher.begun("run", "jobs.yaml", "--engine", "slurm") as process:
         wait_until(lambda: len(cluster.command("squeue", "-h").splitlines()) == 2, LONG)
         process.send_signal(signal.SIGINT)

@@ -26,7 +26,7 @@ from gpulaunch.engines.slurm.actions import (
 )
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.batches import Batch, Terms
-from gpulaunch.engines.slurm.state import GATHER_DELAY, Probe, State
+from gpulaunch.engines.slurm.state import GATHER_DELAY, Probe, SlurmState
 from gpulaunch.engines.slurm.step import step
 from gpulaunch.journal.rundir import RunDir
 from tests.slurm.world import PretendLoop
@@ -41,7 +41,7 @@ class Site:
 
     def __init__(self) -> None:
         self.loop = PretendLoop()
-        self.state = State("gl:x:", 1, "/run", 5.0, Probe("p", asked=True, settled=True))
+        self.state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p", asked=True, settled=True))
         self.state.now = self.loop.now
         self.slow = 0.0
         self.room: dict[str, int] = {}
@@ -242,7 +242,7 @@ def test_what_is_gathered_waits_for_a_bounded_time_and_not_where_slurm_has_littl
 def test_the_probe_is_told_where_and_who_pays_but_not_what_jobs_are_to_have(
     tmp_path: Path,
 ) -> None:
-    state = State("gl:x:", 1, "/run", 5.0, Probe("p"))
+    state = SlurmState("gl:x:", 1, "/run", 5.0, Probe("p"))
     told = ("--partition=a", "--account=b", "--qos=c", "--constraint=d", "--reservation=e")
     extra = ("--mem=900G", "--mem-per-cpu=9G", "--exclusive", "--mail-type=ALL", "--mail-user=x")
     extra += ("--tmp=1T", "--licenses=l", "--hold", "--begin=now+1day", "--deadline=1", "--nice=9")

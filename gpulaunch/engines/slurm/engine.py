@@ -25,7 +25,7 @@ from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
 from gpulaunch.engines.slurm.settings import Settings
-from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, State
+from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.loop import Loop
@@ -58,7 +58,7 @@ class SlurmEngine:
         script.lay_out(context.run)
         prefix, seen = f"gl:{context.run_id}:", self._records.probe_was_here()
         held = self._records.held()
-        self._state = State(
+        self._state = SlurmState(
             prefix,
             context.epoch,
             str(context.run.path),

@@ -47,7 +47,7 @@ from gpulaunch.engines.slurm.judge import (
     judge,
 )
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import End
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
@@ -67,7 +67,7 @@ Doubted = list[tuple[AttemptId, QueueRow | None]]
 # ── When to look ────────────────────────────────────────────────────────────────────────────────
 
 
-def plan(state: State) -> None:
+def plan(state: SlurmState) -> None:
     """Plan the next looks at the records and at the queue while anything is followed."""
     doubts = state.outbox.in_doubt or state.probe.in_doubt or state.withdrawals.there
     if state.attempts or state.trailing or doubts:
@@ -76,14 +76,14 @@ def plan(state: State) -> None:
             state.plan("queue", state.cycle)
 
 
-def hurry(state: State) -> None:
+def hurry(state: SlurmState) -> None:
     """Ask Slurm for its queue soon: a recorded end waits for Slurm's state alone."""
     if state.asked_at is None:
         state.planned.discard("queue")
         state.plan("queue", min(RECORDS_INTERVAL, state.cycle))
 
 
-def ask(state: State) -> None:
+def ask(state: SlurmState) -> None:
     state.asked_at = state.now
     state.do(AskQueue())
 
@@ -91,7 +91,9 @@ def ask(state: State) -> None:
 # ── The queue ───────────────────────────────────────────────────────────────────────────────────
 
 
-def place(state: State, rows: Sequence[QueueRow], asked_at: float, records: Records) -> Doubted:
+def place(
+    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, records: Records
+) -> Doubted:
     """Store each attempt's row of the queue; return those that `scontrol` must confirm first.
 
     Skips attempts that Slurm got after it was asked at `asked_at`: the answer cannot show them.
@@ -115,7 +117,7 @@ def place(state: State, rows: Sequence[QueueRow], asked_at: float, records: Reco
     return doubted
 
 
-def confirm(state: State, doubted: Doubted) -> None:
+def confirm(state: SlurmState, doubted: Doubted) -> None:
     """Confirm these attempts, each with `squeue`'s row, instead of those of an earlier look.
 
     Those whose last question is the longest ago come first.
@@ -129,7 +131,7 @@ def confirm(state: State, doubted: Doubted) -> None:
     confirm_next(state)
 
 
-def confirm_next(state: State) -> None:
+def confirm_next(state: SlurmState) -> None:
     """Ask `scontrol` for the next attempt whose row is in doubt."""
     doubts = state.doubts
     while not doubts.busy and doubts.waiting:
@@ -139,7 +141,9 @@ def confirm_next(state: State) -> None:
             state.do(Show(attempt, one.id))
 
 
-def shown(state: State, attempt: AttemptId, answer: commands.ShowAnswer, asked_at: float) -> None:
+def shown(
+    state: SlurmState, attempt: AttemptId, answer: commands.ShowAnswer, asked_at: float
+) -> None:
     """Store a row that `scontrol` has confirmed, or the one that it has in its place.
 
     Where `scontrol` does not know the job, the row is `squeue`'s.
@@ -159,7 +163,7 @@ def shown(state: State, attempt: AttemptId, answer: commands.ShowAnswer, asked_a
 
 
 def trail(
-    state: State, rows: Sequence[QueueRow], asked_at: float, whole: bool, records: Records
+    state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool, records: Records
 ) -> None:
     """Follow the jobs of attempts whose end was posted, until Slurm is done with them.
 
@@ -178,7 +182,7 @@ def trail(
             state.do(ForgetSilence(one.id))
 
 
-def recall(state: State) -> None:
+def recall(state: SlurmState) -> None:
     """Cancel the jobs that Slurm would start again or never, and stop their first start.
 
     Slurm may start a job again whose end is recorded, if it missed the message of that end. Jobs
@@ -193,7 +197,7 @@ def recall(state: State) -> None:
             _leave_word(state, one.attempt)
 
 
-def _leave_word(state: State, attempt: AttemptId) -> None:
+def _leave_word(state: SlurmState, attempt: AttemptId) -> None:
     """Write a stop file for a start that Slurm takes for ended but that may still live.
 
     A node that lost its controller may still run it; the node ends it once it reads the file.
@@ -201,7 +205,7 @@ def _leave_word(state: State, attempt: AttemptId) -> None:
     state.do(WriteStop(attempt, Withdrawn("interrupted", REQUEUED)))
 
 
-def cancel_strays(state: State, rows: Sequence[QueueRow], records: Records) -> None:
+def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
     """Cancel this run's jobs whose start would do nothing.
 
     A batch may be in the queue twice (the answer to its first submission was lost), or although
@@ -216,7 +220,7 @@ def cancel_strays(state: State, rows: Sequence[QueueRow], records: Records) -> N
 
 
 def _strays_of(
-    state: State, row: QueueRow, claimed: frozenset[str], records: Records
+    state: SlurmState, row: QueueRow, claimed: frozenset[str], records: Records
 ) -> Iterable[str]:
     batch = state.outbox.titled.get(row.name)
     for place, attempt in batch.members if batch else ():
@@ -237,7 +241,7 @@ def _strays_of(
 # ── The records ─────────────────────────────────────────────────────────────────────────────────
 
 
-def look(state: State, records: Records) -> None:
+def look(state: SlurmState, records: Records) -> None:
     """Read the records and Slurm's last rows; post what has started or ended since."""
     started, ended = records.starts(), records.ends()
     for one in list(state.attempts.values()):
@@ -253,7 +257,7 @@ def look(state: State, records: Records) -> None:
         state.post(OutOfReach(Quoted(why)))
 
 
-def begun(state: State, attempt: AttemptId, records: Records) -> None:
+def begun(state: SlurmState, attempt: AttemptId, records: Records) -> None:
     """Take in who has claimed the attempt, as soon as that can be read."""
     one, start = state.attempts[attempt], records.start(attempt)
     if start is None:
@@ -273,7 +277,9 @@ def begun(state: State, attempt: AttemptId, records: Records) -> None:
     _tell_start(state, one, records)
 
 
-def _tell_start(state: State, one: SlurmAttempt, records: Records, is_over: bool = False) -> None:
+def _tell_start(
+    state: SlurmState, one: SlurmAttempt, records: Records, is_over: bool = False
+) -> None:
     """Post `Started` with the cards' names, or their indices if the names come too late.
 
     The node writes the names a moment after its claim. An attempt that `is_over` is not kept
@@ -298,7 +304,7 @@ def _tell_start(state: State, one: SlurmAttempt, records: Records, is_over: bool
     state.post(Started(one.attempt, start.pid, gpus, start.node))
 
 
-def _consider(state: State, attempt: AttemptId, has_end: bool, records: Records) -> None:
+def _consider(state: SlurmState, attempt: AttemptId, has_end: bool, records: Records) -> None:
     """End the attempt if the records and Slurm's row allow it."""
     one = state.attempts[attempt]
     end = records.end(attempt) if has_end else None
@@ -317,7 +323,7 @@ def _consider(state: State, attempt: AttemptId, has_end: bool, records: Records)
         _end(state, one, verdict, sight, records)
 
 
-def _sight_of(state: State, one: SlurmAttempt, end: End | None, said: str) -> Observation:
+def _sight_of(state: SlurmState, one: SlurmAttempt, end: End | None, said: str) -> Observation:
     gone, sight = one.sight.unaccounted, one.sight
     return Observation(
         sight.row,
@@ -335,7 +341,7 @@ def _sight_of(state: State, one: SlurmAttempt, end: End | None, said: str) -> Ob
     )
 
 
-def _wait(state: State, one: SlurmAttempt, end: End | None, records: Records) -> None:
+def _wait(state: SlurmState, one: SlurmAttempt, end: End | None, records: Records) -> None:
     """Ask Slurm soon, or remember the node's last sign of life: a record is awaited."""
     if end is not None:
         hurry(state)
@@ -351,7 +357,7 @@ def _wait(state: State, one: SlurmAttempt, end: End | None, records: Records) ->
             state.warn(text, one.attempt.job)
 
 
-def _still_beats(state: State, one: SlurmAttempt, records: Records) -> bool:
+def _still_beats(state: SlurmState, one: SlurmAttempt, records: Records) -> bool:
     """True if the node's side showed a sign of life since the last call.
 
     The attempt is then not over, whatever Slurm says.
@@ -365,7 +371,7 @@ def _still_beats(state: State, one: SlurmAttempt, records: Records) -> bool:
 
 
 def _end(
-    state: State, one: SlurmAttempt, verdict: Over, sight: Observation, records: Records
+    state: SlurmState, one: SlurmAttempt, verdict: Over, sight: Observation, records: Records
 ) -> None:
     """Post the end of an attempt that began; follow its job until Slurm is done with it."""
     _tell_start(state, one, records, is_over=True)
@@ -393,7 +399,7 @@ def _end(
         state.post(ended)
 
 
-def _compare(state: State, one: SlurmAttempt, succeeded: bool, records: Records) -> None:
+def _compare(state: SlurmState, one: SlurmAttempt, succeeded: bool, records: Records) -> None:
     """Note a success that Slurm takes for a failure, and warn of a process killed for memory.
 
     Slurm cancels what needs such a job; an exit status of 0 may hide the kill.
@@ -404,7 +410,7 @@ def _compare(state: State, one: SlurmAttempt, succeeded: bool, records: Records)
         _say_hidden_kill(state, one, hidden_kill(seen))
 
 
-def _say_hidden_kill(state: State, one: SlurmAttempt, killed: str) -> None:
+def _say_hidden_kill(state: SlurmState, one: SlurmAttempt, killed: str) -> None:
     """Warn once that a process of an attempt that succeeded was killed for its memory."""
     if killed and one.attempt not in state.said_killed:
         state.said_killed.add(one.attempt)
@@ -413,7 +419,7 @@ def _say_hidden_kill(state: State, one: SlurmAttempt, killed: str) -> None:
         state.warn(text, one.attempt.job)
 
 
-def _say_why_again(state: State, one: SlurmAttempt) -> None:
+def _say_why_again(state: SlurmState, one: SlurmAttempt) -> None:
     """Warn that Slurm cancelled the attempt because of a need that did succeed."""
     for need in one.after if one.row is not None and one.row.kind == "dependency" else ():
         if taken := state.contrary.get(need):
@@ -424,7 +430,7 @@ def _say_why_again(state: State, one: SlurmAttempt) -> None:
 # ── What will not start ─────────────────────────────────────────────────────────────────────────
 
 
-def give_up(state: State) -> None:
+def give_up(state: SlurmState) -> None:
     """Withdraw attempts that by Slurm's word will not start.
 
     Withdrawing makes that certain: Slurm may remember a job after all, and the shared disk may
@@ -434,7 +440,7 @@ def give_up(state: State) -> None:
         state.do(ClaimAttempts("give up", {Withdrawn("interrupted", FORGOTTEN): some}))
 
 
-def keep_given_up(state: State, seen: Claimed) -> None:
+def keep_given_up(state: SlurmState, seen: Claimed) -> None:
     """End what was given up and is ours now; on a full disk, what Slurm has finished.
 
     That never starts without a claim. The rest is claimed again later.

@@ -18,7 +18,7 @@ from gpulaunch.engines.slurm.actions import CancelJobs, ForgetSilence, Records, 
 from gpulaunch.engines.slurm.reading import UNSEEN, QueueRow
 from gpulaunch.engines.slurm.reasons import in_words, prospect
 from gpulaunch.engines.slurm.standstill import SETTLED
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 
 FIRST_RESUBMIT_DELAY, MAX_RESUBMIT_DELAY = 5.0, 300.0
 """Seconds before a probe whose submission ended in doubt is submitted again: at first, doubling
@@ -38,7 +38,7 @@ MEMORY = "100M"
 """The probe's memory. Without a limit a partition may give it all of a node's."""
 
 
-def comes_first(state: State, options: Sequence[str]) -> bool:
+def comes_first(state: SlurmState, options: Sequence[str]) -> bool:
     """True while batches must wait: the probe has no number yet, or seems to have failed.
 
     The first call submits the probe to where `options` say; a wake of "send" follows once batches
@@ -52,7 +52,7 @@ def comes_first(state: State, options: Sequence[str]) -> bool:
     return True
 
 
-def _hand_over(state: State) -> None:
+def _hand_over(state: SlurmState) -> None:
     probe = state.probe
     probe.unsure, probe.refused = False, ""
     # A probe that cannot be started is an answer; requeued, it would be held for ever.
@@ -60,7 +60,7 @@ def _hand_over(state: State) -> None:
     state.do(SubmitProbe((*probe.options, *own, f"--job-name={probe.title}")))
 
 
-def submitted(state: State, answer: commands.SubmitAnswer) -> None:
+def submitted(state: SlurmState, answer: commands.SubmitAnswer) -> None:
     """Take in what sbatch has answered."""
     probe = state.probe
     match answer:
@@ -77,18 +77,18 @@ def submitted(state: State, answer: commands.SubmitAnswer) -> None:
             following.plan(state)
 
 
-def _go_on(state: State) -> None:
+def _go_on(state: SlurmState) -> None:
     """Let batches be submitted."""
     state.wake("send", 0.0)
 
 
-def _is_refused(state: State, why: str) -> None:
+def _is_refused(state: SlurmState, why: str) -> None:
     state.probe.settled = True
     state.warn(f"not checked whether the nodes see {state.path}: {why}")
     _go_on(state)
 
 
-def look(state: State, rows: Sequence[QueueRow], records: Records) -> None:
+def look(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
     """Update the probe's state from the queue's rows and from its file."""
     probe = state.probe
     ours = [row for row in rows if row.name == probe.title]
@@ -103,7 +103,7 @@ def look(state: State, rows: Sequence[QueueRow], records: Records) -> None:
         _follow(state, next((row for row in ours if row.id == probe.id), None), records)
 
 
-def _sweep(state: State, ours: Sequence[QueueRow]) -> None:
+def _sweep(state: SlurmState, ours: Sequence[QueueRow]) -> None:
     """Cancel waiting probes after the answer, except the one on which batches depend.
 
     A probe may be in the queue twice. A controller that forgot the end of the needed one may
@@ -113,7 +113,7 @@ def _sweep(state: State, ours: Sequence[QueueRow]) -> None:
         state.do(CancelJobs(waiting))
 
 
-def _look_up(state: State, ours: Sequence[QueueRow]) -> None:
+def _look_up(state: SlurmState, ours: Sequence[QueueRow]) -> None:
     """Adopt the probe that the queue shows, else submit it again after a growing delay."""
     probe = state.probe
     if ours:
@@ -131,7 +131,7 @@ def _look_up(state: State, ours: Sequence[QueueRow]) -> None:
             _hand_over(state)
 
 
-def _follow(state: State, row: QueueRow | None, records: Records) -> None:
+def _follow(state: SlurmState, row: QueueRow | None, records: Records) -> None:
     probe = state.probe
     if row is not None and row.phase != "over":
         _wait(state, row.reason if row.phase == "queued" else "")
@@ -153,19 +153,19 @@ def _follow(state: State, row: QueueRow | None, records: Records) -> None:
         state.post(Asked(Stop(Quoted(why))))
 
 
-def unneeded(state: State) -> tuple[str, ...]:
+def unneeded(state: SlurmState) -> tuple[str, ...]:
     """Return the number of the probe if it is in Slurm's queue and nothing waits for it."""
     return (state.probe.id,) if state.probe.id and not state.attempts else ()
 
 
-def why(state: State) -> str:
+def why(state: SlurmState) -> str:
     """Return why a batch waits for the probe, in words for people."""
     probe = state.probe
     waits = f"; it waits{in_words(probe.reason)}" if probe.reason else ""
     return f"the probe of the run directory, {probe.id}, goes first{waits}"
 
 
-def _wait(state: State, reason: str) -> None:
+def _wait(state: SlurmState, reason: str) -> None:
     probe = state.probe
     again, probe.reason = reason == probe.reason, reason
     probe.since = probe.since if again else state.now
@@ -180,7 +180,7 @@ def _wait(state: State, reason: str) -> None:
         _give_up(state)
 
 
-def _give_up(state: State) -> None:
+def _give_up(state: SlurmState) -> None:
     """Cancel a probe that Slurm will never start, and go on without its answer.
 
     The batches may start where the probe may not: a QOS may take no job without a card. Slurm
@@ -195,13 +195,13 @@ def _give_up(state: State) -> None:
     _go_on(state)
 
 
-def _settle(state: State) -> None:
+def _settle(state: SlurmState) -> None:
     probe = state.probe
     state.do(ForgetSilence(probe.id))
     probe.settled, probe.needed, probe.id = True, probe.id, ""
 
 
-def _why_failed(state: State, row: QueueRow | None, said: str) -> str:
+def _why_failed(state: SlurmState, row: QueueRow | None, said: str) -> str:
     node = f"node {row.node}" if row is not None and row.node else "the nodes"
     if said:
         return f"{node} cannot run jobs of this run: {said}"

@@ -15,14 +15,14 @@ from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.actions import ForgetHeld, Hold
 from gpulaunch.engines.slurm.attempt import MAX_NUMBERS_PER_CALL, SlurmAttempt, ranges
 from gpulaunch.engines.slurm.reasons import HELD
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.farside.wire import coded
 
 GATHER_DELAY = 0.02
 """Seconds for which pauses are gathered: one that is over at once holds nothing."""
 
 
-def want(state: State, on: bool) -> None:
+def want(state: SlurmState, on: bool) -> None:
     """Hold all attempts that wait, now and later, while `on`; else release them."""
     hold = state.hold
     if on != hold.on:
@@ -30,7 +30,7 @@ def want(state: State, on: bool) -> None:
         state.wake("hold", GATHER_DELAY)
 
 
-def look(state: State) -> None:
+def look(state: SlurmState) -> None:
     """Send the next hold or release for the attempts that no call has covered yet.
 
     After each look at the queue too. One call at a time, so that a release cannot overtake its
@@ -47,12 +47,12 @@ def look(state: State) -> None:
         _release(state, [one for one in untold if _name(one) in hold.ours])
 
 
-def holds(state: State, one: SlurmAttempt) -> bool:
+def holds(state: SlurmState, one: SlurmAttempt) -> bool:
     """True if the attempt waits because the run is paused."""
     return state.hold.on and _name(one) in state.hold.ours
 
 
-def _hold(state: State, some: Sequence[SlurmAttempt]) -> None:
+def _hold(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     if some:
         hold, names = state.hold, frozenset(map(_name, some))
         hold.ours |= names
@@ -60,7 +60,7 @@ def _hold(state: State, some: Sequence[SlurmAttempt]) -> None:
         _tell(state, some)
 
 
-def _release(state: State, some: Sequence[SlurmAttempt]) -> None:
+def _release(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     """Release these; delete the file if none is left. One without a number waits for it."""
     known = [one for one in some if one.id and not one.withdrawn]
     if known:
@@ -70,7 +70,7 @@ def _release(state: State, some: Sequence[SlurmAttempt]) -> None:
         state.do(ForgetHeld())
 
 
-def _tell(state: State, some: Sequence[SlurmAttempt]) -> None:
+def _tell(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     """Call for as many of these as one call takes; the rest follows its answer."""
     terms = ranges(one.id for one in some)[:MAX_NUMBERS_PER_CALL]
     ids = {id for _, members in terms for id in members}
@@ -80,7 +80,7 @@ def _tell(state: State, some: Sequence[SlurmAttempt]) -> None:
     state.do(Hold(hold.on, tuple(term for term, _ in terms), names, hold.ours))
 
 
-def answered(state: State, call: Hold, answer: commands.CancelAnswer | None) -> None:
+def answered(state: SlurmState, call: Hold, answer: commands.CancelAnswer | None) -> None:
     """Take in an answer of scontrol; without one, `look` asks again after the next look."""
     hold = state.hold
     hold.busy = False
@@ -92,7 +92,7 @@ def answered(state: State, call: Hold, answer: commands.CancelAnswer | None) -> 
         look(state)
 
 
-def _say(state: State, why: str, on: bool) -> None:
+def _say(state: SlurmState, why: str, on: bool) -> None:
     if why != state.hold.refused:
         what = "hold back what is in its queue" if on else "release what was held back"
         state.warn(f"Slurm does not {what}: {why}")

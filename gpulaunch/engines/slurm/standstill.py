@@ -16,7 +16,7 @@ from gpulaunch.engines.slurm.actions import ClaimAttempts
 from gpulaunch.engines.slurm.attempt import SlurmAttempt
 from gpulaunch.engines.slurm.queue_hold import holds
 from gpulaunch.engines.slurm.reasons import in_words, prospect
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.nodeside import Withdrawn
 from gpulaunch.text import listing
 
@@ -28,7 +28,7 @@ SETTLED = 2.0
 MAX_JOBS_SHOWN = 3
 
 
-def give_up_hope(state: State) -> None:
+def give_up_hope(state: SlurmState) -> None:
     """Claim the attempts that Slurm will never start, to cancel and to end them."""
     waiting = state.which(lambda h: h.row and h.row.waits and not (h.stop or h.begun))
     for one in look(state, [one for one in waiting if not holds(state, one)]):
@@ -36,7 +36,7 @@ def give_up_hope(state: State) -> None:
         state.do(ClaimAttempts("never starts", {Withdrawn("interrupted", why): [one.attempt]}))
 
 
-def look(state: State, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttempt]:
+def look(state: SlurmState, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttempt]:
     """Warn of stuck attempts; return those to give up now."""
     seen: dict[AttemptId, tuple[str, float]] = {}
     stuck: dict[str, list[SlurmAttempt]] = {}
@@ -58,7 +58,7 @@ def look(state: State, waiting: Iterable[SlurmAttempt]) -> list[SlurmAttempt]:
     return over
 
 
-def _say(state: State, reason: str, some: list[SlurmAttempt]) -> None:
+def _say(state: SlurmState, reason: str, some: list[SlurmAttempt]) -> None:
     """Warn once for each job and reason: its next attempt may wait for the same."""
     said = state.standstill.said
     new = [one for one in some if (reason, one.attempt.job) not in said]

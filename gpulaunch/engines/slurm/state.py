@@ -154,7 +154,7 @@ class Standstill:
 
 
 @dataclass(slots=True)
-class State:
+class SlurmState:
     """What one launcher knows. `prefix` begins its batches' names in Slurm, `path` is the run's."""
 
     prefix: str

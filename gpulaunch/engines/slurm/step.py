@@ -51,10 +51,10 @@ from gpulaunch.engines.slurm.attempt import Sighting, SlurmAttempt
 from gpulaunch.engines.slurm.batches import Terms
 from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.engines.slurm.reasons import DEPENDENCY, in_words
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 
 
-def step(state: State, observation: Observation, now: float) -> list[Action]:
+def step(state: SlurmState, observation: Observation, now: float) -> list[Action]:
     """Take the observation in; return what is to be done, in that order. Changes `state`."""
     state.now = now
     _observe(state, observation)
@@ -62,7 +62,7 @@ def step(state: State, observation: Observation, now: float) -> list[Action]:
     return actions
 
 
-def _observe(state: State, observation: Observation) -> None:
+def _observe(state: SlurmState, observation: Observation) -> None:
     match observation:
         case Due():
             _due(state, observation)
@@ -95,7 +95,7 @@ def _observe(state: State, observation: Observation) -> None:
             _adopt(state, observation)
 
 
-def _answered(state: State, seen: Answered) -> None:
+def _answered(state: SlurmState, seen: Answered) -> None:
     answer: Any = seen.answer
     match seen.action:
         case Submit():
@@ -120,7 +120,7 @@ def _answered(state: State, seen: Answered) -> None:
             withdrawals.away(state, answer.text)
 
 
-def _due(state: State, due: Due) -> None:
+def _due(state: SlurmState, due: Due) -> None:
     state.planned.discard(due.timer)
     match due.timer:
         case "records":
@@ -147,7 +147,7 @@ def _due(state: State, due: Due) -> None:
 
 
 def _queue_seen(
-    state: State, answer: commands.QueueAnswer, asked_at: float, records: Records
+    state: SlurmState, answer: commands.QueueAnswer, asked_at: float, records: Records
 ) -> None:
     if asked_at != state.asked_at:
         return
@@ -178,7 +178,7 @@ def _queue_seen(
 # ── Launches ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _unprepared(state: State, seen: Unprepared) -> None:
+def _unprepared(state: SlurmState, seen: Unprepared) -> None:
     """Postpone a launch that failed, or post its end when nothing that it needs is under way.
 
     What it lacked may come: descriptors, memory, disk; a job that it needs may be about to make the
@@ -196,14 +196,14 @@ def _unprepared(state: State, seen: Unprepared) -> None:
         state.post(Ended(attempt, NotStarted(seen.why)))
 
 
-def _take_scarce(state: State) -> None:
+def _take_scarce(state: SlurmState) -> None:
     scarce, state.scarce = state.scarce, {}
     for attempt in scarce:
         if launch := state.postponed.pop(attempt, None):
             state.do(Prepare(launch))
 
 
-def _take_postponed(state: State) -> None:
+def _take_postponed(state: SlurmState) -> None:
     for attempt, launch in list(state.postponed.items()):
         needs_over = all(state.id_of(need) is None for need in launch.after)
         if needs_over and attempt not in state.scarce:
@@ -211,7 +211,7 @@ def _take_postponed(state: State) -> None:
             state.do(Prepare(replace(launch, after=())))
 
 
-def _stop(state: State, stop: StopAttempt) -> None:
+def _stop(state: SlurmState, stop: StopAttempt) -> None:
     attempt = stop.attempt
     if state.postponed.pop(attempt, None):
         state.post(Ended(attempt, withdrawals.as_asked(Interrupted(stop.by), stop)))
@@ -227,7 +227,7 @@ def _stop(state: State, stop: StopAttempt) -> None:
         state.early[attempt] = stop
 
 
-def _adopt(state: State, left: Adopted) -> None:
+def _adopt(state: SlurmState, left: Adopted) -> None:
     """Follow an earlier launcher's attempts; post the end of those that Slurm never got.
 
     The core launches the latter again.
@@ -264,7 +264,7 @@ def _adopt(state: State, left: Adopted) -> None:
 # ── Why an attempt has not started ──────────────────────────────────────────────────────────────
 
 
-def why(state: State, attempt: AttemptId) -> str:
+def why(state: SlurmState, attempt: AttemptId) -> str:
     """Return why a launched attempt has not started, in words for people; else ""."""
     one, silent = state.attempts.get(attempt), state.outage.why
     if one is None:
@@ -280,7 +280,7 @@ def why(state: State, attempt: AttemptId) -> str:
     return queued + in_words(one.row.reason, _known_here(state, one, one.row.reason))
 
 
-def _known_here(state: State, one: SlurmAttempt, reason: str) -> str:
+def _known_here(state: SlurmState, one: SlurmAttempt, reason: str) -> str:
     """Return why Slurm lets the attempt wait, where only this launcher knows; else "".
 
     The core names the jobs that it needs.

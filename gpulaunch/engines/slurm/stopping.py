@@ -18,7 +18,7 @@ from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, 
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, Taken, in_parts
 from gpulaunch.engines.slurm.following import begun, keep_given_up
 from gpulaunch.engines.slurm.judge import Over
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import text_of
 from gpulaunch.process.nodeside import Reason, Withdrawn
 
@@ -31,30 +31,30 @@ WRITE_RETRY_DELAY = 5.0
 REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
 
-def ask(state: State, attempt: AttemptId) -> None:
+def ask(state: SlurmState, attempt: AttemptId) -> None:
     """Stop the attempt as was demanded: at first, or again with a stronger demand."""
     state.stops.asked[attempt] = None
     state.wake("stop", GATHER_DELAY)
 
 
-def begin(state: State) -> None:
+def begin(state: SlurmState) -> None:
     """Stop all that was asked for since the last time."""
     asked, state.stops.asked = state.stops.asked, {}
     _tell(state, tuple(attempt for attempt in asked if attempt in state.attempts))
 
 
-def insist(state: State) -> None:
+def insist(state: SlurmState) -> None:
     """Repeat the stops after a look at the queue: attempts may wait still, or have begun."""
     _tell(state, tuple(one.attempt for one in state.which(lambda one: one.stop)))
 
 
-def again(state: State, attempts: Iterable[AttemptId]) -> None:
+def again(state: SlurmState, attempts: Iterable[AttemptId]) -> None:
     """Repeat stops that could not be written, in a while."""
     state.stops.asked.update(dict.fromkeys(attempts))
     state.wake("stop", WRITE_RETRY_DELAY)
 
 
-def _tell(state: State, attempts: tuple[AttemptId, ...]) -> None:
+def _tell(state: SlurmState, attempts: tuple[AttemptId, ...]) -> None:
     groups: dict[Withdrawn, list[AttemptId]] = {}
     for one in map(state.attempts.__getitem__, attempts):
         if not (one.begun or one.withdrawn):
@@ -65,7 +65,7 @@ def _tell(state: State, attempts: tuple[AttemptId, ...]) -> None:
         _go_on(state, attempts)
 
 
-def claimed(state: State, seen: Claimed) -> None:
+def claimed(state: SlurmState, seen: Claimed) -> None:
     """Take in who has which attempt, and go on with what the claim was for."""
     for why, attempts in seen.claim.groups.items():
         for attempt in attempts:
@@ -99,7 +99,7 @@ def claimed(state: State, seen: Claimed) -> None:
                 withdrawals.over(state, one, NotStarted(why.by), advice)
 
 
-def refuse(state: State, attempts: Sequence[AttemptId], why: str) -> None:
+def refuse(state: SlurmState, attempts: Sequence[AttemptId], why: str) -> None:
     """End attempts that Slurm has refused, for good: they are claimed before."""
     outcome = Over(NotStarted(why), Failure("not_started", advice=REFUSED))
     for attempt in attempts:
@@ -109,7 +109,7 @@ def refuse(state: State, attempts: Sequence[AttemptId], why: str) -> None:
     withdrawals.forget(state, attempts)
 
 
-def _go_on(state: State, attempts: Sequence[AttemptId]) -> None:
+def _go_on(state: SlurmState, attempts: Sequence[AttemptId]) -> None:
     """Stop those of the attempts that a node has, or that could not be claimed."""
     known = (state.attempts.get(attempt) for attempt in attempts)
     some = [one for one in known if one is not None and not one.withdrawn]
@@ -126,7 +126,7 @@ def _go_on(state: State, attempts: Sequence[AttemptId]) -> None:
         withdrawals.let_go(state)
 
 
-def _write(state: State, one: SlurmAttempt) -> None:
+def _write(state: SlurmState, one: SlurmAttempt) -> None:
     """Write the stop file that the node reads. Without it the end would look like Slurm's."""
     written = (_why(one), one.stop is not None and one.stop.now)
     if state.stops.written.get(one.attempt) != written:
@@ -134,19 +134,19 @@ def _write(state: State, one: SlurmAttempt) -> None:
         state.do(WriteStop(one.attempt, *written))
 
 
-def unwritten(state: State, attempt: AttemptId) -> None:
+def unwritten(state: SlurmState, attempt: AttemptId) -> None:
     """Try again, in a while, a stop that could not be written."""
     if state.stops.written.pop(attempt, None) is not None:
         again(state, [attempt])
 
 
-def _is_late(state: State, one: SlurmAttempt) -> bool:
+def _is_late(state: SlurmState, one: SlurmAttempt) -> bool:
     word, since = state.stops.signalled.get(one.attempt, ("", state.now))
     grace = 0.0 if word == "USR2" else one.job.grace
     return bool(word) and state.now - since > HARD_END_DELAY + grace
 
 
-def _signal(state: State, running: Sequence[SlurmAttempt], word: str) -> None:
+def _signal(state: SlurmState, running: Sequence[SlurmAttempt], word: str) -> None:
     told = state.stops.signalled
     new = [one for one in running if _word_for(one) == word]
     new = [one for one in new if told.get(one.attempt, ("",))[0] != word]
@@ -156,7 +156,7 @@ def _signal(state: State, running: Sequence[SlurmAttempt], word: str) -> None:
         state.do(SignalJobs(tuple(one.attempt for one in some), ids, word))
 
 
-def unsignalled(state: State, attempts: Iterable[AttemptId]) -> None:
+def unsignalled(state: SlurmState, attempts: Iterable[AttemptId]) -> None:
     """Forget signals that did not reach Slurm: they are sent again."""
     for attempt in attempts:
         state.stops.signalled.pop(attempt, None)

@@ -33,7 +33,7 @@ from gpulaunch.engines.slurm.batches import (
 )
 from gpulaunch.engines.slurm.limits import Lane
 from gpulaunch.engines.slurm.reading import QueueRow, is_about_arrays, spans
-from gpulaunch.engines.slurm.state import GATHER_DELAY, State
+from gpulaunch.engines.slurm.state import GATHER_DELAY, SlurmState
 
 MANY_WAITING, GATHERED_SHARE, MAX_GATHER_DELAY = 64, 4, 10.0
 """With so many attempts waiting in Slurm, new ones are gathered until they are one part in
@@ -51,7 +51,9 @@ MAX_FOREIGN_FAILURES = 2
 """Failures in words that are not Slurm's own after which a batch counts as refused."""
 
 
-def add(state: State, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()) -> None:
+def add(
+    state: SlurmState, attempt: AttemptId, terms: Terms, after: Sequence[AttemptId] = ()
+) -> None:
     """Queue the attempt for submission. `after`: attempts under way that must succeed first."""
     box = state.outbox
     box.fresh[attempt] = terms, tuple(after)
@@ -59,14 +61,14 @@ def add(state: State, attempt: AttemptId, terms: Terms, after: Sequence[AttemptI
     state.wake("gather", GATHER_DELAY)
 
 
-def take_up(state: State, batch: Batch) -> None:
+def take_up(state: SlurmState, batch: Batch) -> None:
     """Queue an earlier launcher's batch, and look up whether Slurm has it."""
     batch.state = BatchLeft()
     state.outbox.batches.append(batch)
     send(state)
 
 
-def drop(state: State, attempt: AttemptId) -> bool:
+def drop(state: SlurmState, attempt: AttemptId) -> bool:
     """Take the attempt back; False if Slurm has it, or may have it."""
     if state.outbox.fresh.pop(attempt, None) is not None:
         return True
@@ -74,20 +76,20 @@ def drop(state: State, attempt: AttemptId) -> bool:
     return found is not None and isinstance(found.state, BatchReady) and not found.state.tried
 
 
-def why(state: State, attempt: AttemptId) -> str:
+def why(state: SlurmState, attempt: AttemptId) -> str:
     """Return Slurm's reason for not taking the attempt now; empty if Slurm gave none."""
     found = state.outbox.batch_of(attempt)
     return state.outbox.limits.why(found.terms.lane) if found else ""
 
 
-def waits(state: State, why: str) -> None:
+def waits(state: SlurmState, why: str) -> None:
     """Say, once, that nothing is handed over for now."""
     if why != state.outbox.waits:
         state.warn(f"Slurm is given no more for now: {why}")
     state.outbox.waits = why
 
 
-def _wanted(state: State, attempt: AttemptId) -> bool:
+def _wanted(state: SlurmState, attempt: AttemptId) -> bool:
     one = state.attempts.get(attempt)
     return one is not None and not one.withdrawn
 
@@ -95,7 +97,7 @@ def _wanted(state: State, attempt: AttemptId) -> bool:
 # ── What Slurm has of it ────────────────────────────────────────────────────────────────────────
 
 
-def look_up(state: State, rows: Sequence[QueueRow], whole: bool) -> None:
+def look_up(state: SlurmState, rows: Sequence[QueueRow], whole: bool) -> None:
     """Settle the batch in doubt by the queue's rows, which were read after the doubt arose.
 
     `whole`: a batch that the rows lack is one that Slurm does not have, as far as can be told.
@@ -110,14 +112,14 @@ def look_up(state: State, rows: Sequence[QueueRow], whole: bool) -> None:
         _not_there(state, batch, batch.state)
 
 
-def _begun_as(state: State, batch: Batch) -> str:
+def _begun_as(state: SlurmState, batch: Batch) -> str:
     """Return the number under which a node started one of the batch's attempts; else ""."""
     known = (state.attempts.get(attempt) for attempt in batch.attempts)
     starts = (one.start for one in known if one is not None)
     return next((start.job.partition("_")[0] for start in starts if start), "")
 
 
-def _not_there(state: State, batch: Batch, doubt: BatchDoubted) -> None:
+def _not_there(state: SlurmState, batch: Batch, doubt: BatchDoubted) -> None:
     """Submit a batch again that Slurm does not have, or refuse it if its failure was real.
 
     The delay doubles from one doubt to the next.
@@ -134,7 +136,7 @@ def _not_there(state: State, batch: Batch, doubt: BatchDoubted) -> None:
     send(state)
 
 
-def submitted(state: State, answer: commands.SubmitAnswer) -> None:
+def submitted(state: SlurmState, answer: commands.SubmitAnswer) -> None:
     """Take in what sbatch has answered."""
     batch, box = state.outbox.sending, state.outbox
     assert batch is not None
@@ -163,7 +165,7 @@ def submitted(state: State, answer: commands.SubmitAnswer) -> None:
             _doubt(state, batch, BatchDoubted(before, text))
 
 
-def unwritten(state: State, why: str) -> None:
+def unwritten(state: SlurmState, why: str) -> None:
     """Submit the batch later whose intent could not be written."""
     batch = state.outbox.sending
     assert batch is not None
@@ -173,7 +175,7 @@ def unwritten(state: State, why: str) -> None:
     state.wake("send", SUBMIT_RETRY_DELAY)
 
 
-def has_it(state: State, batch: Batch, number: str) -> None:
+def has_it(state: SlurmState, batch: Batch, number: str) -> None:
     """Note that Slurm has the batch as `number`; go on with what waits behind it."""
     _done(state, batch)
     box = state.outbox
@@ -189,7 +191,7 @@ def has_it(state: State, batch: Batch, number: str) -> None:
         send(state)
 
 
-def numbered(state: State, batch: Batch) -> None:
+def numbered(state: SlurmState, batch: Batch) -> None:
     """Give the attempts of a batch their numbers; stop those that are to end already."""
     state.outbox.waits, share = "", batch.terms.share
     for place, attempt in batch.members:
@@ -208,7 +210,7 @@ def numbered(state: State, batch: Batch) -> None:
             stopping.ask(state, attempt)
 
 
-def _refuse(state: State, batch: Batch, why: str) -> None:
+def _refuse(state: SlurmState, batch: Batch, why: str) -> None:
     """Give the batch up, and its attempts. Its file stays.
 
     Should Slurm have it after all, its node reads there which attempts it is, and finds them
@@ -219,7 +221,7 @@ def _refuse(state: State, batch: Batch, why: str) -> None:
     following.give_up(state)
 
 
-def _too_many(state: State, batch: Batch, why: str) -> None:
+def _too_many(state: SlurmState, batch: Batch, why: str) -> None:
     """Retry a batch that a limit of the site refused: half of it now, or a single one later.
 
     Before a single one, other batches of its lane have their turn.
@@ -233,7 +235,7 @@ def _too_many(state: State, batch: Batch, why: str) -> None:
     send(state)
 
 
-def _yield(state: State, batch: Batch) -> None:
+def _yield(state: SlurmState, batch: Batch) -> None:
     """Move the batch behind others of its lane that have other options.
 
     The batch itself may be what is too large or too long for the lane.
@@ -245,18 +247,18 @@ def _yield(state: State, batch: Batch) -> None:
         all_.insert(all_.index(others[-1]) + 1, batch)
 
 
-def _doubt(state: State, batch: Batch, doubt: BatchDoubted) -> None:
+def _doubt(state: SlurmState, batch: Batch, doubt: BatchDoubted) -> None:
     batch.state = doubt
     doubtful(state)
 
 
-def doubtful(state: State) -> None:
+def doubtful(state: SlurmState) -> None:
     """Have the queue read anew: an answer to an earlier question does not show what is in doubt."""
     state.asked_at = None
     following.plan(state)
 
 
-def _done(state: State, batch: Batch) -> None:
+def _done(state: SlurmState, batch: Batch) -> None:
     state.outbox.again_at = 0.0
     state.outbox.batches.remove(batch)
 
@@ -264,7 +266,7 @@ def _done(state: State, batch: Batch) -> None:
 # ── Batches ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def gather_what_is_ripe(state: State) -> None:
+def gather_what_is_ripe(state: SlurmState) -> None:
     """Make batches now, or once more attempts have come or MAX_GATHER_DELAY seconds have passed."""
     box = state.outbox
     late = box.fresh_since + MAX_GATHER_DELAY - state.now
@@ -275,12 +277,12 @@ def gather_what_is_ripe(state: State) -> None:
         state.wake("gather", late)
 
 
-def _is_wanted_now(state: State, lane: Lane, count: int) -> bool:
+def _is_wanted_now(state: SlurmState, lane: Lane, count: int) -> bool:
     behind = len(state.which(lambda h: h.id and not h.begun and h.slurm.lane == lane))
     return behind < MANY_WAITING or count * GATHERED_SHARE >= behind
 
 
-def gather(state: State) -> None:
+def gather(state: SlurmState) -> None:
     """Make batches of the attempts whose needs have numbers, and submit the first."""
     box = state.outbox
     if not box.largest:
@@ -301,7 +303,7 @@ def gather(state: State) -> None:
     send(state)
 
 
-def configured(state: State, answer: commands.ConfigAnswer) -> None:
+def configured(state: SlurmState, answer: commands.ConfigAnswer) -> None:
     """Take in how large an array may be."""
     if isinstance(answer, commands.Config):
         state.outbox.largest = max(1, min(MAX_ARRAY_TASKS, answer.array))
@@ -311,7 +313,7 @@ def configured(state: State, answer: commands.ConfigAnswer) -> None:
         state.wake("gather", OUTAGE_RETRY_DELAY)
 
 
-def _made(state: State, members: Sequence[_Member], terms: Terms) -> list[Batch]:
+def _made(state: SlurmState, members: Sequence[_Member], terms: Terms) -> list[Batch]:
     """Return the members as batches, usually one.
 
     With `terms.each`, a member whose needed task is over goes alone: Slurm may have forgotten
@@ -330,7 +332,7 @@ def _made(state: State, members: Sequence[_Member], terms: Terms) -> list[Batch]
     return made
 
 
-def _batch(state: State, members: Sequence[_Member], terms: Terms) -> Batch:
+def _batch(state: SlurmState, members: Sequence[_Member], terms: Terms) -> Batch:
     state.outbox.count += 1
     name = f"{state.epoch}-{state.outbox.count}"
     attempts = tuple(attempt for _, attempt in members)
@@ -341,7 +343,7 @@ def _batch(state: State, members: Sequence[_Member], terms: Terms) -> Batch:
     return batch
 
 
-def send(state: State) -> None:
+def send(state: SlurmState) -> None:
     """Submit the next batch, unless one is being submitted or in doubt."""
     box = state.outbox
     while box.sending is None and (batch := _next(state)):
@@ -363,7 +365,7 @@ def send(state: State) -> None:
     state.plan_room()
 
 
-def _next(state: State) -> Batch | None:
+def _next(state: SlurmState) -> Batch | None:
     """Return the next batch: an earlier launcher's, else the first for which there is room."""
     box = state.outbox
     for batch in box.batches:
@@ -376,7 +378,7 @@ def _next(state: State) -> Batch | None:
     return None
 
 
-def _sized(state: State, batch: Batch, most: int) -> Batch:
+def _sized(state: SlurmState, batch: Batch, most: int) -> Batch:
     """Return a batch of up to `most` attempts, split from or merged with those of its terms."""
     alike, all_ = [batch], state.outbox.batches
     if not batch.terms.each and batch.state == BatchReady():
@@ -395,7 +397,7 @@ def _sized(state: State, batch: Batch, most: int) -> Batch:
     return parts[0]
 
 
-def _left_of(state: State, batch: Batch) -> list[Batch]:
+def _left_of(state: SlurmState, batch: Batch) -> list[Batch]:
     """Return the batch without attempts that are no longer wanted: usually the batch itself."""
     wanted = [member for member in batch.members if _wanted(state, member[1])]
     if wanted == batch.members:
@@ -405,7 +407,7 @@ def _left_of(state: State, batch: Batch) -> list[Batch]:
     return _made(state, wanted, batch.terms)
 
 
-def _replace(state: State, batch: Batch, parts: Sequence[Batch]) -> None:
+def _replace(state: SlurmState, batch: Batch, parts: Sequence[Batch]) -> None:
     """Put the parts in the batch's place. What Slurm may have of it, it may have of each."""
     assert isinstance(batch.state, BatchReady)
     for part in parts:
@@ -418,12 +420,12 @@ def _replace(state: State, batch: Batch, parts: Sequence[Batch]) -> None:
 # ── Options of sbatch ───────────────────────────────────────────────────────────────────────────
 
 
-def _options(state: State, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
+def _options(state: SlurmState, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
     depends = _dependency(state, batch, ready)
     return (*batch.terms.options, *_array(batch), *depends, f"--job-name={batch.title}")
 
 
-def _dependency(state: State, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
+def _dependency(state: SlurmState, batch: Batch, ready: BatchReady) -> tuple[str, ...]:
     each, after = batch.terms.each, _needs(state, batch, ready)
     needed = ":".join(filter(None, (state.probe.id, *(() if each else after))))
     conditions = [f"afterok:{needed}"] if needed else []
@@ -436,7 +438,7 @@ def _dependency(state: State, batch: Batch, ready: BatchReady) -> tuple[str, ...
     return (f"--dependency={','.join(conditions)}", "--kill-on-invalid-dep=yes")
 
 
-def _needs(state: State, batch: Batch, ready: BatchReady) -> Sequence[str]:
+def _needs(state: SlurmState, batch: Batch, ready: BatchReady) -> Sequence[str]:
     """Return Slurm's numbers of what the batch needs; after a refusal, only those under way."""
     if not ready.unneeded:
         return batch.terms.after
@@ -447,7 +449,7 @@ def _needs(state: State, batch: Batch, ready: BatchReady) -> Sequence[str]:
     return [number for number in batch.terms.after if number in numbers]
 
 
-def _shares_with(state: State, batch: Batch) -> Batch | None:
+def _shares_with(state: SlurmState, batch: Batch) -> Batch | None:
     """Return the batch under way with the same token; None if there is none.
 
     Slurm bounds the running tasks of one array only: of two arrays, one follows the other.

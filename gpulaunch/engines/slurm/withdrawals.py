@@ -27,7 +27,7 @@ from gpulaunch.core.model import (
 from gpulaunch.engines.slurm.actions import CancelJobs, ForgetAttempt
 from gpulaunch.engines.slurm.attempt import QueueSnapshot, SlurmAttempt, in_parts, ranges
 from gpulaunch.engines.slurm.reading import QueueRow
-from gpulaunch.engines.slurm.state import State
+from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import cause_of
 from gpulaunch.process.nodeside import Withdrawn
 
@@ -43,7 +43,9 @@ SILENT = "Slurm's controller does not answer"
 # ── The end of an attempt that never began ──────────────────────────────────────────────────────
 
 
-def over(state: State, one: SlurmAttempt, outcome: Outcome, failure: Failure | None = None) -> None:
+def over(
+    state: SlurmState, one: SlurmAttempt, outcome: Outcome, failure: Failure | None = None
+) -> None:
     """Forget an attempt that never began, and post its end."""
     gone(state, one)
     outcome = as_asked(outcome, one.stop)
@@ -51,7 +53,7 @@ def over(state: State, one: SlurmAttempt, outcome: Outcome, failure: Failure | N
     state.post(Ended(one.attempt, outcome, failure=failure))
 
 
-def gone(state: State, one: SlurmAttempt) -> None:
+def gone(state: SlurmState, one: SlurmAttempt) -> None:
     """Forget an attempt that is over; let go what waited for it."""
     del state.attempts[one.attempt]
     state.given_up.pop(one.attempt, None)
@@ -79,7 +81,7 @@ def as_asked(outcome: Outcome, stop: StopAttempt | None) -> Outcome:
 # ── What was withdrawn, and Slurm may still have ────────────────────────────────────────────────
 
 
-def begin(state: State, some: Sequence[SlurmAttempt]) -> None:
+def begin(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     """Cancel these withdrawn attempts in Slurm; while it is silent, `let_go` follows."""
     until = state.now + WITHDRAWAL_TIMEOUT
     for one in some:
@@ -90,44 +92,44 @@ def begin(state: State, some: Sequence[SlurmAttempt]) -> None:
     _wake(state)
 
 
-def cancel(state: State, some: Sequence[SlurmAttempt]) -> None:
+def cancel(state: SlurmState, some: Sequence[SlurmAttempt]) -> None:
     for part in in_parts([one for one in some if one.id and one.reachable]):
         ids, attempts = (one.id for one in part), (one.attempt for one in part)
         state.do(CancelJobs(tuple(ids), tuple(attempts)))
 
 
-def late(state: State) -> None:
+def late(state: SlurmState) -> None:
     """Take a silence for an outage where scancel's answer has not come in time."""
     if any(until <= state.now for until in state.withdrawals.waiting.values()):
         away(state, f"no answer within {WITHDRAWAL_TIMEOUT:g} s")
     _wake(state)
 
 
-def _wake(state: State) -> None:
+def _wake(state: SlurmState) -> None:
     if at := min(state.withdrawals.waiting.values(), default=None):
         state.wake("withdrawal", max(0.0, at - state.now))
 
 
-def answered(state: State, attempts: Iterable[AttemptId]) -> None:
+def answered(state: SlurmState, attempts: Iterable[AttemptId]) -> None:
     """End attempts that scancel has taken. `look` cancels again until the queue shows it."""
     for attempt in attempts:
         if state.withdrawals.waiting.pop(attempt, None) is not None:
             _left(state, attempt)
 
 
-def let_go(state: State) -> None:
+def let_go(state: SlurmState) -> None:
     """End all attempts that wait for Slurm's answer, without it."""
     answered(state, list(state.withdrawals.waiting))
 
 
-def forget(state: State, attempts: Iterable[AttemptId]) -> None:
+def forget(state: SlurmState, attempts: Iterable[AttemptId]) -> None:
     """Forget attempts that Slurm will not start, and end those that waited for that."""
     for attempt in attempts:
         state.withdrawals.there.pop(attempt, None)
         answered(state, [attempt])
 
 
-def _left(state: State, attempt: AttemptId) -> None:
+def _left(state: SlurmState, attempt: AttemptId) -> None:
     one = state.attempts.get(attempt)
     if one is not None and isinstance(one.holder, Withdrawn):
         why = one.holder
@@ -136,7 +138,7 @@ def _left(state: State, attempt: AttemptId) -> None:
         )
 
 
-def look(state: State, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
+def look(state: SlurmState, rows: Sequence[QueueRow], asked_at: float, whole: bool) -> None:
     """Cancel again what the queue, read at that monotonic time, still shows of them.
 
     `whole`: Slurm does not have a job that `rows` lack.
@@ -159,7 +161,7 @@ def look(state: State, rows: Sequence[QueueRow], asked_at: float, whole: bool) -
 # ── A controller that does not answer ───────────────────────────────────────────────────────────
 
 
-def away(state: State, why: str) -> None:
+def away(state: SlurmState, why: str) -> None:
     """Note that the controller does not answer, and say so once."""
     first, state.outage.why = not state.outage.why, f"{SILENT}: {why}"
     if not say(state) and first:
@@ -167,7 +169,7 @@ def away(state: State, why: str) -> None:
     let_go(state)
 
 
-def back(state: State, asked_at: float) -> None:
+def back(state: SlurmState, asked_at: float) -> None:
     """Note an answer to a question asked at that monotonic time; say so after an outage."""
     state.outage.heard_at = asked_at
     if state.outage.why:
@@ -176,7 +178,7 @@ def back(state: State, asked_at: float) -> None:
     state.outage.said.clear()
 
 
-def say(state: State) -> bool:
+def say(state: SlurmState) -> bool:
     """Warn how the attempts that are to end do so without Slurm; return True if anything was said.
 
     Once for each attempt, and once more when it is to end at once.
@@ -199,7 +201,7 @@ def say(state: State) -> bool:
     return bool(told)
 
 
-def gives_up(state: State) -> str:
+def gives_up(state: SlurmState) -> str:
     """Return why to give up on all attempts now; empty to go on waiting."""
     followed: Collection[SlurmAttempt] = state.attempts.values()
     if not (state.outage.why and followed and all(o.stop and o.stop.now for o in followed)):
@@ -210,7 +212,7 @@ def gives_up(state: State) -> str:
     return f"{_count(len(followed))} still in Slurm's hands: gpulaunch resume looks after {them}"
 
 
-def _removed_by(state: State) -> str:
+def _removed_by(state: SlurmState) -> str:
     """Return the commands by which a person can cancel those that wait for Slurm's answer."""
     known: Callable[[AttemptId], SlurmAttempt | None] = state.withdrawals.there.get
     waiting = list(filter(None, map(known, state.withdrawals.waiting)))
