@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.cli.launcher import Launcher
 from tests.helpers import wait_until
 
+REPLAY = ["-m", "gpulaunch.journal.replay"]
 JOBS = """
     jobs:
       - {name: again, run: '[ -e good ] || { touch good; exit 1; }', retries: 2}
@@ -51,6 +52,12 @@ def test_a_trace_that_is_there_already_is_left_as_it_is_and_the_run_says_so(
     assert (launcher.path / "trace").read_text() == "mine"
 
 
+def test_the_document_has_the_command() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "design" / "journal.md").read_text()
+    assert "GPULAUNCH_TRACE=trace gpulaunch run jobs.yaml\n" in text
+    assert " ".join(["python", *REPLAY, "trace"]) in text
+
+
 def _replayed(where: Path, trace: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "gpulaunch.journal.replay", trace]
+    command = [sys.executable, *REPLAY, trace]
     return subprocess.run(command, cwd=where, check=False, timeout=60)
