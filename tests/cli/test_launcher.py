@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.gpus.doctor import state_of
-from tests.cli.launcher import Launcher
+from tests.cli.launcher import COMMAND, Launcher
 from tests.faults.test_stopping import alive
 from tests.helpers import wait_until
 
@@ -61,3 +61,21 @@ def test_a_signal_that_the_tests_ignore_is_not_ignored_by_a_launcher(
             assert process.wait(60) == 128 + number
     finally:
         signal.signal(number, before)
+
+
+def test_a_forked_command_does_what_one_that_starts_anew_does(launcher: Launcher) -> None:
+    cold = Launcher(launcher.path, command=[*COMMAND])
+    launcher.file("jobs.yaml", "jobs: [{name: a, run: 'cat; echo $HOME >&2; exit 3'}]")
+    launcher.file("wrong.yaml", "jobs: [{name: a}]")
+    launcher.environ["HOME"] = cold.environ["HOME"] = "/elsewhere"
+    for argv in (
+        ("--version",),
+        ("check", "jobs.yaml", "--simulate", "1"),
+        ("check", "wrong.yaml", "--json"),
+        ("nonsense",),
+    ):
+        assert launcher(*argv) == cold(*argv)
+    for each in (launcher, cold):
+        result = each("run", "--new", "jobs.yaml", "--simulate", "1", stdin="unread")
+        assert (result.status, result.out) == (1, "")
+        assert each.log("a") == "/elsewhere\n"

@@ -72,7 +72,7 @@ class Warm:
         return int(status)
 
     def _listening(self) -> str:
-        if self._server is None:
+        if self._server is None or self._server.poll() is not None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(self._address)
                 listener.listen(64)
