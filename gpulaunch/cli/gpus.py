@@ -10,8 +10,8 @@ import click
 from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
+    from gpulaunch.digest.gpus import GpuRow
     from gpulaunch.gpus.inventory import InventoryRow
-    from gpulaunch.views.gpus import GpuRow
 
 
 @click.command("gpus")
@@ -25,12 +25,13 @@ def command(as_json: bool) -> None:
     gpulaunch gpus
     """
     from gpulaunch.cli.output import print_json, say, stdout_console
+    from gpulaunch.digest.gpus import gpus_json
     from gpulaunch.errors import UsageError
     from gpulaunch.gpus.discover import ProbeClient, find
     from gpulaunch.gpus.inventory import inventory
     from gpulaunch.gpus.lease import scope_of
     from gpulaunch.gpus.mask import pool
-    from gpulaunch.views.gpus import gpus_json, print_gpus
+    from gpulaunch.views.gpus import print_gpus
 
     with ProbeClient(os.environ) as client:
         machine = find(os.environ, client=client)
@@ -49,7 +50,7 @@ def command(as_json: bool) -> None:
 
 
 def _row(row: InventoryRow) -> GpuRow:
-    from gpulaunch.views.gpus import GpuRow, GpuUser
+    from gpulaunch.digest.gpus import GpuRow, GpuUser
 
     users = [GpuUser(p.pid, p.user, p.command, p.memory) for p in row.processes]
     return GpuRow(

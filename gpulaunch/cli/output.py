@@ -100,15 +100,14 @@ def show_summary(ledger: Ledger, run: RunDir) -> None:
 
 def echo_plan(preview: Preview, as_json: bool) -> None:
     """Print what a run would do; as JSON also the findings in its commands and scripts."""
+    from gpulaunch.digest.plan import plan_json
     from gpulaunch.notify.preflight import describe
-    from gpulaunch.views.plan import plan_json, print_plan
+    from gpulaunch.views.plan import print_plan
 
     plan, pool, jobs = preview.plan, preview.pool, preview.jobs
     if as_json:
-        more: dict[str, Any] = {"notify": [describe(target) for target in plan.notify]}
-        more["warnings"] = [finding.plain() for finding in preview.found]
-        told = plan_json(plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
-        print_json(told | more)
+        parts = (plan.name, pool.echo, pool.gpus, plan.limits, jobs, pool.engine)
+        print_json(plan_json(*parts, [describe(one) for one in plan.notify], preview.found))
     else:
         console = stdout_console()
         print_plan(console, plan.name, pool.echo, plan.limits, jobs, pool.engine)

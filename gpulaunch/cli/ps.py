@@ -12,7 +12,7 @@ from gpulaunch.cli.options import as_json
 
 if TYPE_CHECKING:
     from gpulaunch.control.client import RunInfo
-    from gpulaunch.views.runs import RunRow
+    from gpulaunch.digest.runs import RunRow
 
 
 @click.command("ps")
@@ -25,8 +25,9 @@ def command(as_json: bool) -> None:
     """
     from gpulaunch.cli.output import print_json, stdout_console
     from gpulaunch.control.client import live_runs
+    from gpulaunch.digest.runs import runs_json
     from gpulaunch.journal.codec import now
-    from gpulaunch.views.runs import print_runs, runs_json
+    from gpulaunch.views.runs import print_runs
 
     rows = [_row(info) for info in live_runs()]
     if as_json:
@@ -37,9 +38,9 @@ def command(as_json: bool) -> None:
 
 def _row(info: RunInfo) -> RunRow:
     from gpulaunch.core.model import JobState
+    from gpulaunch.digest.runs import RunRow
     from gpulaunch.errors import UsageError
     from gpulaunch.journal.rundir import RunDir
-    from gpulaunch.views.runs import RunRow
 
     row = RunRow(info.id, info.pid, info.user)
     if info.dir is None:

@@ -45,8 +45,9 @@ def command(what: str | None, run: str | None, everything: bool, as_json: bool) 
     if as_json:
         absolute = paths.absolute()
         told = status_json(one.ledger, absolute, one.state, why, used, at, earlier)
-        jobs = [job for job in told["jobs"] if not names or job["name"] in set(names)]
-        print_json(told | {"jobs": jobs})
+        if names:
+            told["jobs"] = [job for job in told["jobs"] if job["name"] in set(names)]
+        print_json(told)
         return
     console = stdout_console()
     standing = Standing(one.ledger, paths, one.state, why, at, used, earlier, one.here)

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from gpulaunch import wording
+from gpulaunch.contracts import (
+    SCHEMA,
+    Attempt,
+    OnNode,
+    Queued,
+    RunCard,
+    RunJob,
+    StatusDocument,
+    Use,
+)
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.core.reasons import WaitReason
@@ -46,15 +55,13 @@ def status_json(
     measured: Measured = NOTHING,
     now: Instant | None = None,
     earlier: Callable[[], Mapping[str, float]] = dict,
-) -> dict[str, Any]:
+) -> StatusDocument:
     """Return what `status --json` prints. `reasons`: why jobs wait, by the live run's answer.
     `earlier`: how long jobs took in an earlier run, in seconds by name; asked only of a live run.
-
-    Durations in seconds, memory in bytes, utilisation in per cent, times UTC ISO 8601; what is
-    not known is null. Cards of a cluster have their `node`, attempts there that and `queue_id`.
     """
     ahead = ahead_of(ledger, state, now, earlier)
     return {
+        "schema": SCHEMA,
         "run": {
             "id": ledger.run,
             "name": ledger.name,
@@ -67,7 +74,7 @@ def status_json(
             "simulated": ledger.simulated,
             "counts": {name: ledger.counts[name] for name in STATES},
             "vanished": ledger.vanished,
-            "seconds_left": ahead and {"low": round(ahead.low), "high": round(ahead.high)},
+            "seconds_left": {"low": round(ahead.low), "high": round(ahead.high)} if ahead else None,
             "next_command": next_command(state, ledger, os.fspath(paths.root)),
         },
         "gpus": [_gpu_json(record) for record in ledger.gpus.values()],
@@ -107,10 +114,11 @@ def ahead_of(
     return estimate.ahead(now)
 
 
-def _gpu_json(record: GpuRecord) -> dict[str, Any]:
+def _gpu_json(record: GpuRecord) -> RunCard:
     gpu = record.gpu
-    node = {"node": gpu.node} if gpu.node else {}
-    return node | {
+    node: OnNode = {"node": gpu.node} if gpu.node else {}
+    return {
+        **node,
         "index": gpu.index,
         "uuid": gpu.uuid,
         "name": gpu.name,
@@ -129,7 +137,7 @@ def _job_json(
     paths: RunPaths,
     reasons: Mapping[str, WaitReason],
     measured: Measured,
-) -> dict[str, Any]:
+) -> RunJob:
     last = job.attempts[-1] if job.attempts else None
     ended = last.outcome if last else None
     return {
@@ -141,18 +149,18 @@ def _job_json(
         "signal": signal_of(ended) if ended else None,
         "failure": last.failure if last else None,
         "evidence": evidence_of(job),
-        "attempts": [
-            _attempt_json(attempt, ledger, paths) | _measured_json(attempt, measured)
-            for attempt in job.attempts
-        ],
+        "attempts": [_attempt_json(attempt, ledger, paths, measured) for attempt in job.attempts],
     }
 
 
-def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> dict[str, Any]:
+def _attempt_json(
+    attempt: AttemptRecord, ledger: Ledger, paths: RunPaths, measured: Measured
+) -> Attempt:
     ended = attempt.outcome
     out = os.fspath(paths.out(attempt.id))
-    queue = {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
-    return queue | {
+    queue: Queued = {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
+    return {
+        **queue,
         "number": attempt.id.number,
         "state": attempt.state,
         "gpus": [{"index": _index(uuid, ledger), "uuid": uuid} for uuid in attempt.gpus],
@@ -169,10 +177,11 @@ def _attempt_json(attempt: AttemptRecord, ledger: Ledger, paths: RunPaths) -> di
         "worker": str(attempt.worker) if attempt.worker else None,
         "log": os.fspath(paths.log(attempt.id)),
         "out": out if os.path.isdir(out) else None,
+        **_use_json(attempt, measured),
     }
 
 
-def _measured_json(attempt: AttemptRecord, measured: Measured) -> dict[str, Any]:
+def _use_json(attempt: AttemptRecord, measured: Measured) -> Use:
     use = measured.uses.get(attempt.id) or AttemptUse(attempt.id)
     pin, why = measured.pins.get(attempt.id, (None, ""))
     return {

@@ -1,52 +1,16 @@
-"""`gpulaunch gpus`: the cards, who uses them, who holds their lease, their health."""
+"""Prints what `gpulaunch gpus` shows: the cards, who is on them, who holds them, their health."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.digest import words
+from gpulaunch.digest.gpus import GpuRow, GpuUser
 from gpulaunch.text import size
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUser:
-    """A process on a card. `user`, `command` and `memory` (bytes) are None where not known."""
-
-    pid: int
-    user: str | None = None
-    command: str | None = None
-    memory: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """A card as the machine shows it now. Memory in bytes; None is not known.
-
-    `lease`: who holds it, in words; None: nobody. `health`: `ok`, else what is wrong, in words.
-    `state`: what keeps a launcher off though nobody holds it, in words; None: nothing does.
-    `outside`: the inherited mask that leaves the card out of the pool; empty: it is in.
-    """
-
-    index: int
-    uuid: str
-    name: str
-    memory: int | None = None
-    used: int | None = None
-    users: tuple[GpuUser, ...] = ()
-    lease: str | None = None
-    health: str = "ok"
-    simulated: bool = False
-    state: str | None = None
-    outside: str = ""
-
-
-def gpus_json(rows: Sequence[GpuRow]) -> dict[str, Any]:
-    return {"gpus": [asdict(row) for row in rows]}
 
 
 def print_gpus(console: Console, rows: Sequence[GpuRow]) -> None:

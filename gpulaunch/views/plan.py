@@ -6,15 +6,13 @@ Values that are known only when a job starts stand as `{{out}}` in the commands.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from gpulaunch.core.model import Gpu, Job, Worker
-from gpulaunch.core.template import Text as Command
-from gpulaunch.core.template import slots
+from gpulaunch.core.model import Job
 from gpulaunch.digest import words
-from gpulaunch.text import clock, listing, several, size, span, unescaped
+from gpulaunch.digest.plan import command
+from gpulaunch.text import clock, listing, several, size, span
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,96 +24,6 @@ COMMANDS = 3
 """Jobs of a group whose command is shown."""
 MAX_COMMAND_CHARACTERS = 500
 """Characters of a command that are shown."""
-
-
-def plan_json(
-    name: str,
-    cards: str,
-    gpus: Sequence[Gpu],
-    limits: Mapping[str, int],
-    jobs: Sequence[Job],
-    engine: str = "local",
-) -> dict[str, Any]:
-    """Return the plan as JSON. Durations in seconds, memory in bytes; environments are left out.
-
-    `cards` says in words on what the jobs run; `gpus` are the cards, where they are known.
-    """
-    return {
-        "name": name,
-        "engine": engine,
-        "cards": cards,
-        "simulated": any(gpu.simulated for gpu in gpus),
-        "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory": gpu.memory}
-            for gpu in gpus
-        ],
-        "limits": dict(limits),
-        "jobs": [_job_json(job) for job in jobs],
-    }
-
-
-def _job_json(job: Job) -> dict[str, Any]:
-    return {
-        "name": job.name,
-        "group": job.group,
-        "params": dict(job.params),
-        "run": command(job.run),
-        "worker": None if job.worker is None else _worker_json(job.worker, job.demand.worker),
-        "cwd": job.cwd,
-        "gpus": job.demand.gpus,
-        "gpu_memory": job.demand.gpu_memory or None,
-        "per_gpu": job.demand.per_gpu,
-        "cpus": job.demand.cpus,
-        "uses": list(job.demand.uses),
-        "needs": list(job.needs),
-        "after": list(job.after),
-        "priority": job.priority,
-        "cost": job.cost,
-        "expected_seconds": job.expected or None,
-        "timeout": job.timeout,
-        "idle_timeout": job.idle_timeout,
-        "grace": job.grace,
-        "retries": job.retry.times,
-        "outputs": [unescaped(_shown(text)) for text in job.outputs],
-        "service": job.service is not None,
-        "engine": {
-            name: {key: list(told) for key, told in given.items()}
-            for name, given in job.engine.items()
-        },
-    }
-
-
-def _worker_json(worker: Worker, key: str) -> dict[str, Any]:
-    """Return a worker as JSON. Jobs with the same `key` may follow each other in one process."""
-    return {
-        "key": key,
-        "function": worker.function or None,
-        "load": worker.load or None,
-        "items": worker.items,
-        "memory": worker.memory,
-        "load_timeout": worker.load_timeout,
-    }
-
-
-def command(run: Command | tuple[Command, ...]) -> str:
-    """Return a command as a person would type it; a list is quoted for a shell, slots are not."""
-    if not isinstance(run, tuple):
-        return _shown(run)
-    return " ".join(
-        _shown(part) if any(True for _ in slots(part)) else shlex.quote(_shown(part))
-        for part in run
-    )
-
-
-def _shown(text: Command) -> str:
-    if isinstance(text, str):
-        return text
-    return "".join(
-        part if isinstance(part, str) else "{{" + part.name + "}}" for part in text.parts
-    )
-
-
-# ── For people ──────────────────────────────────────────────────────────────────────────────────
 
 
 def print_plan(

@@ -1,59 +1,19 @@
-"""`gpulaunch ps`: the runs alive on this machine."""
+"""Prints what `gpulaunch ps` shows: the runs alive on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.core.model import Instant
 from gpulaunch.digest import words
+from gpulaunch.digest.runs import RunRow
 from gpulaunch.text import clock
 from gpulaunch.views.terminal import fits
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A live run. `started` in UTC seconds. Another user's has only `run`, `user` and `pid`.
-
-    `state` is not running where the run is over and its report is being written; `silent`: it is
-    this user's, and does not answer.
-    """
-
-    run: str
-    pid: int
-    user: str
-    name: str = ""
-    directory: str = ""
-    state: RunState = "running"
-    started: float | None = None
-    cards: str = ""
-    simulated: bool = False
-    counts: Mapping[JobState, int] | None = None
-    silent: bool = False
-
-
-def runs_json(rows: Sequence[RunRow]) -> dict[str, Any]:
-    return {
-        "runs": [
-            {
-                "id": row.run,
-                "name": row.name or None,
-                "dir": row.directory or None,
-                "state": row.state,
-                "started": words.iso(row.started),
-                "pid": row.pid,
-                "user": row.user,
-                "simulated": row.simulated,
-                "counts": None if row.counts is None else dict(row.counts),
-            }
-            for row in rows
-        ]
-    }
 
 
 def print_runs(console: Console, rows: Sequence[RunRow], now: Instant) -> None:

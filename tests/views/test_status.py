@@ -31,7 +31,7 @@ def test_json_has_the_documented_shape() -> None:
     run = busy()
     found = status_json(run.ledger, Paths(), "running", {"e": Quoted("waits for a card")})
     json.dumps(found)
-    assert list(found) == ["run", "gpus", "jobs"]
+    assert list(found) == ["schema", "run", "gpus", "jobs"]
     assert found["run"] == {
         "id": "20261120-074215-a1b2c3",
         "name": "nanobodies",

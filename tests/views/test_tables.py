@@ -9,9 +9,12 @@ import pytest
 
 from gpulaunch.core.model import Demand, Instant, Job, RetryPolicy, Service
 from gpulaunch.core.template import Slot, Template
-from gpulaunch.views.gpus import GpuRow, GpuUser, gpus_json, print_gpus
-from gpulaunch.views.plan import command, plan_json, print_plan
-from gpulaunch.views.runs import RunRow, print_runs, runs_json
+from gpulaunch.digest.gpus import GpuRow, GpuUser, gpus_json
+from gpulaunch.digest.plan import command, plan_json
+from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.views.gpus import print_gpus
+from gpulaunch.views.plan import print_plan
+from gpulaunch.views.runs import print_runs
 from tests.views.history import START, gpus
 from tests.views.screen import rendered
 

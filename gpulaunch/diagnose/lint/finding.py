@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.jobfile.source import pointed
+
+if TYPE_CHECKING:
+    from gpulaunch.contracts import ScriptWarning
 
 RULES = {
     "device-index": "asks for a card that the job does not have",
@@ -126,10 +129,16 @@ class Finding:
         """`path:12:5: why; mend [rule]`, then the line and a caret."""
         return pointed(self.path, self.line - 1, self.column - 1, self.message, self.text)
 
-    def plain(self) -> dict[str, Any]:
-        """For machines."""
-        keys = ("path", "line", "column", "rule", "why", "mend")
-        return {key: getattr(self, key) for key in keys}
+    def plain(self) -> ScriptWarning:
+        """Return the finding for machines."""
+        return {
+            "path": self.path,
+            "line": self.line,
+            "column": self.column,
+            "rule": self.rule,
+            "why": self.why,
+            "mend": self.mend,
+        }
 
 
 def judged(

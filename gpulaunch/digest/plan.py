@@ -1,0 +1,109 @@
+"""Makes the JSON of `gpulaunch check --json`: what would run, and where.
+
+Takes a plan's parts, so that it need not know how a job file is read. Values that are known only
+when a job starts stand as `{{out}}` in the commands.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.contracts import SCHEMA, PlanDocument, PlanJob, PlanWorker
+from gpulaunch.core.model import Gpu, Job, Worker
+from gpulaunch.core.template import Text, slots
+from gpulaunch.diagnose.lint.finding import Finding
+from gpulaunch.text import unescaped
+
+
+def plan_json(
+    name: str,
+    cards: str,
+    gpus: Sequence[Gpu],
+    limits: Mapping[str, int],
+    jobs: Sequence[Job],
+    engine: str = "local",
+    notify: Sequence[str] = (),
+    warnings: Sequence[Finding] = (),
+) -> PlanDocument:
+    """Return what `check --json` prints; environments are left out.
+
+    `cards` says in words on what the jobs run; `gpus` are the cards, where they are known;
+    `notify` says in words who is told, and when.
+    """
+    return {
+        "schema": SCHEMA,
+        "name": name,
+        "engine": engine,
+        "cards": cards,
+        "simulated": any(gpu.simulated for gpu in gpus),
+        "gpus": [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory": gpu.memory}
+            for gpu in gpus
+        ],
+        "limits": dict(limits),
+        "jobs": [_job_json(job) for job in jobs],
+        "notify": list(notify),
+        "warnings": [finding.plain() for finding in warnings],
+    }
+
+
+def _job_json(job: Job) -> PlanJob:
+    return {
+        "name": job.name,
+        "group": job.group,
+        "params": dict(job.params),
+        "run": command(job.run),
+        "worker": None if job.worker is None else _worker_json(job.worker, job.demand.worker),
+        "cwd": job.cwd,
+        "gpus": job.demand.gpus,
+        "gpu_memory": job.demand.gpu_memory or None,
+        "per_gpu": job.demand.per_gpu,
+        "cpus": job.demand.cpus,
+        "uses": list(job.demand.uses),
+        "needs": list(job.needs),
+        "after": list(job.after),
+        "priority": job.priority,
+        "cost": job.cost,
+        "expected_seconds": job.expected or None,
+        "timeout": job.timeout,
+        "idle_timeout": job.idle_timeout,
+        "grace": job.grace,
+        "retries": job.retry.times,
+        "outputs": [unescaped(_shown(text)) for text in job.outputs],
+        "service": job.service is not None,
+        "engine": {
+            name: {key: list(told) for key, told in given.items()}
+            for name, given in job.engine.items()
+        },
+    }
+
+
+def _worker_json(worker: Worker, key: str) -> PlanWorker:
+    """Return a worker as JSON. Jobs with the same `key` may follow each other in one process."""
+    return {
+        "key": key,
+        "function": worker.function or None,
+        "load": worker.load or None,
+        "items": worker.items,
+        "memory": worker.memory,
+        "load_timeout": worker.load_timeout,
+    }
+
+
+def command(run: Text | tuple[Text, ...]) -> str:
+    """Return a command as a person would type it; a list is quoted for a shell, slots are not."""
+    if not isinstance(run, tuple):
+        return _shown(run)
+    return " ".join(
+        _shown(part) if any(True for _ in slots(part)) else shlex.quote(_shown(part))
+        for part in run
+    )
+
+
+def _shown(text: Text) -> str:
+    if isinstance(text, str):
+        return text
+    return "".join(
+        part if isinstance(part, str) else "{{" + part.name + "}}" for part in text.parts
+    )

@@ -1,0 +1,88 @@
+"""What commands print with `--json` is what their schemas say, member by member."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gpulaunch.contracts import DOCUMENTS
+from gpulaunch.contracts.schema import json_schema
+from gpulaunch.digest.gpus import GpuRow, GpuUser, gpus_json
+from gpulaunch.digest.runs import RunRow, runs_json
+from gpulaunch.digest.status import status_json
+from tests.cli.launcher import Launcher
+from tests.views.screen import Paths
+from tests.views.test_cluster import cluster
+
+JOBS = """
+defaults: {retries: 1}
+notify: [{run: "true", on: [finish]}]
+jobs:
+  - {name: "a-{{n}}", matrix: {n: [1, 2]}, run: "echo {{n}} > {{out}}/x", timeout: 2h}
+  - {name: b, run: "exit 3", gpus: 0}
+  - {name: c, run: "true", needs: [b]}
+"""
+
+
+def closed(schema: Any) -> Any:
+    """Return the schema without leave to add members."""
+    if isinstance(schema, list):
+        return [closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    more = {"additionalProperties": False} if "properties" in schema and "type" in schema else {}
+    return {key: closed(value) for key, value in schema.items()} | more
+
+
+def check(name: str, printed: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(printed)
+    jsonschema.Draft202012Validator(closed(json_schema(DOCUMENTS[name]))).validate(document)
+    assert document["schema"] == 1
+    return document
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_schema_is_one_and_refuses_another_version_and_a_member_too_few(name: str) -> None:
+    schema = json_schema(DOCUMENTS[name])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    lists = [one for one in schema["properties"] if one not in ("schema", "run")]
+    for wrong in ({"schema": 2}, {}, {"schema": 1, lists[0]: 3}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def test_the_status_of_a_run_keeps_to_its_schema(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", JOBS.replace("notify", "# notify"))
+    assert launcher("run", "jobs.yaml", "--simulate", "2").status == 1
+    told = check("status", launcher("status", "--json").out)
+    assert [job["state"] for job in told["jobs"]] == ["succeeded", "succeeded", "failed", "skipped"]
+    assert {len(job["attempts"]) for job in told["jobs"]} == {0, 1, 2}
+    only = check("status", launcher("status", "b", "--json").out)
+    assert [job["name"] for job in only["jobs"]] == ["b"]
+
+
+def test_a_plan_keeps_to_its_schema(launcher: Launcher) -> None:
+    launcher.file("jobs.yaml", JOBS.replace("exit 3", "CUDA_VISIBLE_DEVICES=1 true"))
+    told = check("check", launcher("check", "jobs.yaml", "--simulate", "2", "--json").out)
+    assert told["warnings"]
+    assert told["notify"]
+    mapped = launcher("map", "--dry-run", "--json", "--simulate", "2", "echo", ":::", "a", "b")
+    assert len(check("check", mapped.out)["jobs"]) == 2
+
+
+def test_cards_and_runs_keep_to_their_schemas(launcher: Launcher) -> None:
+    check("gpus", launcher("gpus", "--json").out)
+    check("ps", launcher("ps", "--json").out)
+    used = GpuRow(0, "GPU-1", "H200", 9, 8, (GpuUser(7, "ann", "python", 6), GpuUser(8)), "a run")
+    assert check("gpus", json.dumps(gpus_json([used, GpuRow(1, "GPU-2", "")])))["gpus"][0]["users"]
+    known = RunRow("1", 7, "ann", "n", "/runs/n", "running", 1.5, "0", True, {"failed": 2})
+    assert check("ps", json.dumps(runs_json([known, RunRow("2", 8, "bob")])))["runs"][0]["counts"]
+
+
+def test_cards_and_attempts_of_a_cluster_keep_to_the_schema() -> None:
+    told = check("status", json.dumps(status_json(cluster().ledger, Paths(), "running", {})))
+    assert any("node" in card for card in told["gpus"])
+    assert any("queue_id" in one for job in told["jobs"] for one in job["attempts"])
