@@ -156,7 +156,7 @@ def test_every_field_form_and_placeholder_is_explained() -> None:
         "is past the import after 0.01 s",
         "`sys.exit(n)` gives the item that status and ends the process, so that the next item loads"
         " anew",
-        "`gpulaunch init` reads them and `submit.sh` back, under the same names",
+        "`gpulaunch init` reads `submit.sh` back, under the same names",
         "again, at most so often: a number",
         "non-empty and younger than the attempt (a directory: non-empty)",
         "to YAML 1.1 it is true. gpulaunch takes it either way",
