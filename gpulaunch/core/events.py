@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.causes import EndCause
+from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import AttemptId, Failure, Gpu, Instant, Job, Outcome
 from gpulaunch.core.reasons import RunReason
 
@@ -206,7 +207,7 @@ class Misplaced:
     gpu: str
     pid: int
     text: str
-    advice: str = ""
+    advice: Advice = ()
 
 
 @dataclass(frozen=True, slots=True)

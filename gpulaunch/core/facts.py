@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
+from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import (
     SPARSE,
     AttemptId,
@@ -146,7 +147,7 @@ class AttemptEnded:
     started: Instant | None = None
     ended: Instant | None = None
     evidence: str = ""
-    advice: str = ""
+    advice: Advice = ()
     unrecorded: bool = field(default=False, metadata=SPARSE)
 
 

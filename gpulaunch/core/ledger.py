@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.causes import Because
+from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import (
     AttemptId,
     AttemptState,
@@ -57,7 +58,7 @@ class AttemptRecord:
     leftovers: int = 0
     state: AttemptState = "launching"
     evidence: str = ""
-    advice: str = ""
+    advice: Advice = ()
     reports: list[str] = field(default_factory=list)
     worker: AttemptId | None = None
     queued: bool = False

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from gpulaunch.core.causes import EndCause
+from gpulaunch.core.hints import Advice
 from gpulaunch.core.template import Text
 
 JobState: TypeAlias = Literal["waiting", "running", "succeeded", "failed", "cancelled", "skipped"]
@@ -290,13 +291,13 @@ class Failure:
     """The recognised class of a failed attempt, with what shows it.
 
     `kind` is the failure class; `evidence` the line of the log, or the words of the driver or the
-    kernel, that show it; `advice` what a person can do about it, one or two lines. `gpus` are the
+    kernel, that show it; `advice` what a person can do about it. `gpus` are the
     UUIDs of the cards that the evidence names. `foreign`: others used the card's memory as well.
     """
 
     kind: str
     evidence: str = ""
-    advice: str = ""
+    advice: Advice = ()
     gpus: tuple[str, ...] = ()
     foreign: bool = False
 

@@ -22,6 +22,7 @@ from gpulaunch.contracts import (
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState, exit_code_of, signal_of
 from gpulaunch.core.reasons import WaitReason
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Ahead, Estimate
 from gpulaunch.digest.groups import evidence_of
@@ -172,7 +173,7 @@ def _attempt_json(
         "signal": signal_of(ended) if ended else None,
         "failure": attempt.failure,
         "evidence": attempt.evidence,
-        "advice": attempt.advice,
+        "advice": advice(attempt.advice),
         "reports": list(attempt.reports),
         "worker": str(attempt.worker) if attempt.worker else None,
         "log": os.fspath(paths.log(attempt.id)),

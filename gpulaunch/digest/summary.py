@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpulaunch.core.ledger import AttemptRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import Alike, failures, reasons
 from gpulaunch.digest.measured import use_of_all, use_of_one
@@ -156,7 +157,7 @@ def _failed(
         card=_where(last, ledger),
         log=log,
         tail=tuple(tail_of(log)) if log else (),
-        advice=last.advice if last else "",
+        advice=advice(last.advice) if last else "",
         reports=tuple(last.reports) if last else (),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from gpulaunch.core.facts import RunClosed
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import Instant, JobState, RunState
+from gpulaunch.diagnose.failure.advice import advice as advice_of
 from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.digest import words
 from gpulaunch.digest.events import tally
@@ -173,7 +174,7 @@ def _told(causes: Sequence[Cause]) -> list[str]:
 
 
 def _plain(cause: Cause) -> dict[str, Any]:
-    advice = cause.attempt.advice if cause.attempt else ""
+    advice = advice_of(cause.attempt.advice) if cause.attempt else ""
     return {
         "class": cause.kind,
         "jobs": cause.jobs,

@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from statistics import median
 
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.ledger import AttemptRecord, JobRecord, Ledger
 from gpulaunch.core.model import AttemptId
-from gpulaunch.diagnose.failure.classes import CLASSES, advice_for
+from gpulaunch.diagnose.failure.advice import advice as advice_of
+from gpulaunch.diagnose.failure.classes import CLASSES
 from gpulaunch.digest import words
 from gpulaunch.metrics.model import AttemptUse
 from gpulaunch.report.fold import Period, RunHistory, begin, finish
@@ -40,7 +42,7 @@ def failures(
         shown = tuple(_failed(job, a, history, when, tails, logs) for job, a in found[:FAILED])
         mended = sum(job.state == "succeeded" for job, _ in found)
         title = CLASSES[kind].title if kind in CLASSES else kind
-        advice = next((a.advice for _, a in found if a.advice), "") or advice_for(kind)
+        advice = advice_of(next((a.advice for _, a in found if a.advice), (Hint(kind),)))
         groups.append(
             FailureGroup(
                 words.visible(title),

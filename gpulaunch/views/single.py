@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gpulaunch.core.ledger import AttemptRecord, JobRecord
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.groups import evidence_of, how
 from gpulaunch.digest.measured import use_of_one
@@ -60,7 +61,7 @@ def _attempt(run: Standing, attempt: AttemptRecord) -> Iterator[tuple[str, str]]
         yield "ended", words.visible(words.ending(attempt))
     if attempt.evidence:
         yield "shows", words.visible(attempt.evidence)
-    for number, line in enumerate(attempt.advice.splitlines()):
+    for number, line in enumerate(advice(attempt.advice).splitlines()):
         yield "" if number else "advice", words.visible(line)
     for report in attempt.reports:
         yield "driver", words.visible(report)

@@ -47,6 +47,7 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -394,7 +395,7 @@ class Cluster:
         failure = None
         if entry.runs and not self.calm and self.rng.random() < 0.4:
             told = tuple(card.uuid for card in entry.cards or ())
-            failure = Failure(self.rng.choice(list(POLICIES)), "said so", "do this", told)
+            failure = Failure(self.rng.choice(list(POLICIES)), "said so", (Hint("exit"),), told)
         ended = Ended(entry.attempt, outcome, self.rng.randrange(2), failure=failure)
         self.ends[entry.attempt] = ended
         if outcome == Exited(0) and entry.attempt not in self.misplaced:

@@ -19,6 +19,7 @@ from gpulaunch.core.events import (
     TimerFired,
 )
 from gpulaunch.core.facts import AttemptEnded, GpuReported, JobRequeued, Noted
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Demand,
@@ -54,7 +55,7 @@ TWICE = RetryPolicy(2)
 
 def failed(table: Table, what: str, kind: str, *gpus: int, **more: object) -> list[str]:
     told = tuple(f"GPU-{gpu}" for gpu in gpus)
-    failure = Failure(kind, f"the log said {kind}", "do this", told, **more)  # type: ignore[arg-type]
+    failure = Failure(kind, f"the log said {kind}", (Hint("no_modules"),), told, **more)  # type: ignore[arg-type]
     return table.on(Ended(attempt(what), Exited(1), failure=failure))
 
 
@@ -198,7 +199,7 @@ def test_evidence_and_advice_are_recorded_with_the_end() -> None:
     assert (end.failure, end.evidence, end.advice) == (
         "gpu_oom",
         "the log said gpu_oom",
-        "do this",
+        (Hint("no_modules"),),
     )
 
 
@@ -310,7 +311,7 @@ def test_a_loss_reported_while_the_card_is_asked_for_sets_it_aside_when_it_comes
 
 def misplaced(table: Table, what: str) -> list[str]:
     text = f"process 77 of {what} is on GPU 1, which is not its own"
-    return table.on(Misplaced(attempt(what), "GPU-1", 77, text, "do this"))
+    return table.on(Misplaced(attempt(what), "GPU-1", 77, text, (Hint("wrong_gpu"),)))
 
 
 def test_an_attempt_on_a_card_of_others_is_ended_and_has_failed() -> None:
@@ -325,7 +326,7 @@ def test_an_attempt_on_a_card_of_others_is_ended_and_has_failed() -> None:
         " not tried again: it would end in the same way"
     )
     (end,) = [fact for fact in table.facts if isinstance(fact, AttemptEnded)]
-    assert (end.failure, end.advice) == ("wrong_gpu", "do this")
+    assert (end.failure, end.advice) == ("wrong_gpu", (Hint("wrong_gpu"),))
     assert table.run.ledger.attempt(attempt("a.1")).state == "failed"
 
 

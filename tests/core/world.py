@@ -62,6 +62,7 @@ from gpulaunch.core.events import (
     WorkerEnded,
 )
 from gpulaunch.core.facts import Fact, RunOpened
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.model import (
     AttemptId,
@@ -597,7 +598,7 @@ class World:
         kind = self.rng.choice([*POLICIES, "gpu_lost", "gpu_oom", "crash"])
         gpus = self.rng.sample(process.gpus, self.rng.randint(0, len(process.gpus)))
         told = tuple(gpus) if self.rng.random() < 0.3 else ()
-        return Failure(kind, "said so", "do this", told, self.rng.random() < 0.2)
+        return Failure(kind, "said so", (Hint(kind),), told, self.rng.random() < 0.2)
 
     def _outcome(self, process: Process) -> Outcome:
         honest = self.rng.random() < (1.0 if self.calm else 0.9)

@@ -8,6 +8,7 @@ import pytest
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, Sick
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -155,7 +156,7 @@ def test_what_is_not_recognised_is_told_with_its_last_line(scene: Scene) -> None
     failure = scene.told[0].failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("exit", "no such residue: X")
-    assert failure.advice == ""
+    assert failure.advice == ()
 
 
 def test_what_follows_where_modules_are_missing_gets_advice_on_them(scene: Scene) -> None:
@@ -163,7 +164,7 @@ def test_what_follows_where_modules_are_missing_gets_advice_on_them(scene: Scene
     failure = scene.told[0].failure
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("exit", "not set up")
-    assert "BASH_ENV" in failure.advice
+    assert failure.advice == (Hint("no_modules"),)
 
 
 @pytest.mark.parametrize("log", ["", "\n\n"])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpulaunch.core.hints import MemoryUse
 from gpulaunch.diagnose.failure import Counters, counters, rooms, tail
-from gpulaunch.diagnose.failure.memory import Numbers, numbers_of
+from gpulaunch.diagnose.failure.advice import advice
+from gpulaunch.diagnose.failure.memory import numbers_of
 
 GIB = 1 << 30
 
@@ -118,40 +120,40 @@ def test_room_is_told_once_a_file_system(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "numbers"),
     [
-        ("", Numbers()),
-        ("Tried to allocate 512.00 MiB", Numbers(GIB // 2)),
-        ("Out of memory while trying to allocate 1073741824 bytes.", Numbers(GIB)),
-        ("allocating 1024.00 MiB on device 0: cudaMalloc failed", Numbers(GIB)),
+        ("", MemoryUse()),
+        ("Tried to allocate 512.00 MiB", MemoryUse(GIB // 2)),
+        ("Out of memory while trying to allocate 1073741824 bytes.", MemoryUse(GIB)),
+        ("allocating 1024.00 MiB on device 0: cudaMalloc failed", MemoryUse(GIB)),
         (
             "Tried to allocate 1.00 GiB. GPU 0 has a total capacty of 4.00 GiB of which 0 bytes is "
             "free. Including non-PyTorch memory, this process has 3.00 GiB memory in use.",
-            Numbers(GIB, 4 * GIB, 3 * GIB),
+            MemoryUse(GIB, 4 * GIB, 3 * GIB),
         ),
         (
             "GPU 0 has a total capacity of 4.00 GiB of which 0 bytes is free. Process 5 has "
             "3.00 GiB memory in use. Process 6 has 1.00 GiB memory in use.",
-            Numbers(None, 4 * GIB, 3 * GIB, GIB, (6,)),
+            MemoryUse(None, 4 * GIB, 3 * GIB, GIB, (6,)),
         ),
         (
             "(GPU 0; 8.00 GiB total capacity; 1.00 GiB already allocated; 0 bytes free; 1.50 GiB "
             "reserved in total by PyTorch)",
-            Numbers(None, 8 * GIB, None, 5 * GIB),
+            MemoryUse(None, 8 * GIB, None, 5 * GIB),
         ),
         (
             "(GPU 0; 8.00 GiB total capacity; 6.00 GiB already allocated; 0 bytes free; 1.00 GiB "
             "cached)",
-            Numbers(None, 8 * GIB, None, 0),
+            MemoryUse(None, 8 * GIB, None, 0),
         ),
         (
             "Free memory on device cuda:0 (2.0/8.0 GiB) on startup is less than desired GPU memory",
-            Numbers(None, 8 * GIB, None, 6 * GIB),
+            MemoryUse(None, 8 * GIB, None, 6 * GIB),
         ),
     ],
 )
-def test_a_messages_numbers(message: str, numbers: Numbers) -> None:
+def test_a_messages_numbers(message: str, numbers: MemoryUse) -> None:
     assert numbers_of(message) == numbers
 
 
 def test_numbers_in_words() -> None:
-    assert Numbers().words() == ""
-    assert Numbers(total=GIB).words() == "The card has 1 GiB."
+    assert advice((MemoryUse(),)) == ""
+    assert advice((MemoryUse(total=GIB),)) == "The card has 1 GiB."

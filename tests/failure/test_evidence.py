@@ -9,6 +9,7 @@ import pytest
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.classes import POLICIES
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -34,7 +35,7 @@ from gpulaunch.diagnose.failure import (
     hint,
     title_of,
 )
-from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH
+from gpulaunch.diagnose.failure.advice import advice as words
 
 GIB = 1 << 30
 NO_MODULE = "run.sh: line 3: module: command not found\n"
@@ -169,17 +170,17 @@ def test_what_is_no_crash_gets_no_advice_on_one(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("log", "advice"),
     [
-        ("bash: line 1: module: command not found", NO_MODULES),
-        ("run.sh: line 3: ml: command not found", NO_MODULES),
-        ("run.sh: 1: module: not found", NOT_BASH),
-        ("sh: ml: not found", NOT_BASH),
+        ("bash: line 1: module: command not found", "no_modules"),
+        ("run.sh: line 3: ml: command not found", "no_modules"),
+        ("run.sh: 1: module: not found", "not_bash"),
+        ("sh: ml: not found", "not_bash"),
     ],
 )
 def test_where_modules_are_not_found_the_advice_is_for_that_shell(log: str, advice: str) -> None:
     """dash reads no BASH_ENV, and takes no function from its environment."""
     failure = diagnose(Evidence(Exited(127), log + "\n"))
     assert failure is not None
-    assert (failure.kind, failure.advice) == ("not_installed", advice)
+    assert (failure.kind, failure.advice) == ("not_installed", (Hint(advice),))
 
 
 @pytest.mark.parametrize(
@@ -195,18 +196,18 @@ def test_what_is_missing_where_modules_were_not_found_gets_that_advice(
     failure = diagnose(Evidence(Exited(code), f"{NO_MODULE}{then}\n"))
     assert failure is not None
     assert (failure.kind, failure.evidence) == ("not_installed", then)
-    assert failure.advice == NO_MODULES
+    assert failure.advice == (Hint("no_modules"),)
 
 
 def test_whatever_fails_soon_after_modules_were_not_found_gets_that_advice() -> None:
     for code in (1, 2, 127):
         evidence = Evidence(Exited(code), f"{NO_MODULE}it is not set up\n")
-        assert advice_on_modules(evidence) == NO_MODULES
-    assert advice_on_modules(Evidence(Exited(1), NO_MODULE + "step\n" * 100)) == ""
-    assert advice_on_modules(Evidence(Signaled(9), NO_MODULE)) == ""
+        assert advice_on_modules(evidence) == (Hint("no_modules"),)
+    assert advice_on_modules(Evidence(Exited(1), NO_MODULE + "step\n" * 100)) == ()
+    assert advice_on_modules(Evidence(Signaled(9), NO_MODULE)) == ()
     oom = diagnose(Evidence(Exited(1), NO_MODULE + OOM))
     assert oom is not None
-    assert oom.advice != NO_MODULES
+    assert oom.advice != (Hint("no_modules"),)
 
 
 @pytest.mark.parametrize("code", [1, 2, 128, 130, 143, 255])
@@ -232,7 +233,7 @@ def test_a_full_disk_takes_the_logs_last_words_too() -> None:
     failure = diagnose(Evidence(Exited(1), "step 3\n", rooms=full))
     assert failure is not None
     assert failure.kind == "disk_full"
-    assert "/data" in failure.advice
+    assert "/data" in words(failure.advice)
     assert kind(Exited(1), BUG, rooms=full) is None
     assert kind(Exited(1), "step 3\n", rooms=(Room("/data", GIB),)) is None
     assert kind(Exited(1), "step 3\n", rooms=(Room("/dev/shm", 0),)) is None
@@ -245,7 +246,7 @@ def test_out_of_memory_tells_the_numbers_and_whose_they_are() -> None:
     failure = diagnose(Evidence(Exited(1), OOM))
     assert failure is not None
     assert failure.foreign
-    assert failure.advice.startswith(
+    assert words(failure.advice).startswith(
         "It asked for 2 GiB more; the card has 23.6 GiB; 10 GiB were its own; "
         "12.3 GiB other processes' (PID 77). "
     )
@@ -263,7 +264,7 @@ def test_the_driver_knows_better_than_the_message_who_uses_the_card() -> None:
     failure = diagnose(Evidence(Exited(1), plain, cards=others))
     assert failure is not None
     assert failure.foreign
-    assert "Others use 9 GiB of this card." in failure.advice
+    assert "9 GiB other processes'." in words(failure.advice)
 
 
 # ── Successes ───────────────────────────────────────────────────────────────────────────────────

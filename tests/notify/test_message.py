@@ -19,7 +19,9 @@ def fail(run: History, name: str, kind: str, evidence: str) -> None:
     number = len(run.ledger.jobs[name].attempts)
     attempt = AttemptId(name, number)
     run.add(
-        f.AttemptEnded(attempt, Exited(1), kind, True, evidence=evidence, advice=f"mend {kind}")
+        f.AttemptEnded(
+            attempt, Exited(1), kind, True, evidence=evidence, advice=(Quoted(f"mend {kind}"),)
+        )
     )
     run.add(f.JobSettled(name, "failed", Quoted(f"{kind} (exited with status 1)")))
 

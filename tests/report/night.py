@@ -103,7 +103,14 @@ class Night:
         kind, evidence, advice = why or (None, "", "")
         spent = kind not in (None, "gpu_lost")
         self.run.add(
-            f.AttemptEnded(attempt, outcome, kind, spent, evidence=evidence, advice=advice)
+            f.AttemptEnded(
+                attempt,
+                outcome,
+                kind,
+                spent,
+                evidence=evidence,
+                advice=(Quoted(advice),) if advice else (),
+            )
         )
         if kind == "gpu_lost" or (kind == "gpu_oom" and attempt.number == 1):
             self.run.add(f.JobDelayed(name, Quoted("waits for a card")))

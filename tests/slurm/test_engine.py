@@ -32,6 +32,7 @@ from gpulaunch.core.model import (
     NotStarted,
     Signaled,
 )
+from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm import batches, following, probe
 from gpulaunch.process.ends import read_end
 from gpulaunch.wording import cause
@@ -130,7 +131,7 @@ def test_what_slurm_refuses_was_not_started_and_says_why(bench: SlurmBench) -> N
     assert ended.outcome.error.startswith("sbatch: ")
     assert ended.outcome.error.count("sbatch") == 1
     assert ended.failure is not None
-    assert (ended.failure.kind, "--slurm" in ended.failure.advice) == ("not_started", True)
+    assert (ended.failure.kind, "--slurm" in advice(ended.failure.advice)) == ("not_started", True)
 
 
 def test_a_hostile_name_is_no_trouble(bench: SlurmBench) -> None:

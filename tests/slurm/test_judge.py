@@ -22,6 +22,7 @@ from gpulaunch.core.model import (
     TimedOut,
 )
 from gpulaunch.core.retry import failure_of
+from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm.judge import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
@@ -151,7 +152,7 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
     assert isinstance(verdict, Over)
     assert verdict.failure is not None
     assert (verdict.outcome, verdict.failure.kind) == (Exited(1), "host_oom")
-    assert "--mem" in verdict.failure.advice
+    assert "--mem" in advice(verdict.failure.advice)
     assert judge(Observation(row("OUT_OF_MEMORY"), START, end(Exited(0)))) == Over(Exited(0))
 
 

@@ -25,7 +25,7 @@ NO_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 
 
 def fails(run: History, name: str, outcome: Outcome, kind: str, evidence: str) -> None:
     attempt = AttemptId(name, len(run.ledger.jobs[name].attempts))
-    advice = "Make the batch smaller." if kind == "gpu_oom" else ""
+    advice = (Quoted("Make the batch smaller."),) if kind == "gpu_oom" else ()
     run.add(f.AttemptEnded(attempt, outcome, kind, True, 0, evidence=evidence, advice=advice))
     run.add(f.JobSettled(name, "failed", over(outcome, Job(name, ""), Failure(kind, evidence))))
 

@@ -61,7 +61,11 @@ def test_advice_is_given_once_and_the_drivers_reports_with_each_failure() -> Non
     for name, reason in (("a", "went wrong"), ("b", "ran dry")):
         run.start(name, 0).add(f.GpuReported("GPU-0", "Xid 31: a fault", (AttemptId(name, 1),)))
         end = f.AttemptEnded(
-            AttemptId(name, 1), Exited(ord(name)), "crash", True, advice="Do this.\nThen that."
+            AttemptId(name, 1),
+            Exited(ord(name)),
+            "crash",
+            True,
+            advice=(Quoted("Do this.\nThen that."),),
         )
         run.add(end).add(f.JobSettled(name, "failed", Quoted(reason)))
     shown = rendered(lambda console: print_summary(console, summary_of(run)))

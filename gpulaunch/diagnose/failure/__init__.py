@@ -6,6 +6,7 @@
 `reading` and `judge` which of them count.
 """
 
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass, advice_for, title_of
 from gpulaunch.diagnose.failure.evidence import (
     CardFacts,
@@ -25,6 +26,7 @@ __all__ = [
     "Evidence",
     "FailureClass",
     "Room",
+    "advice",
     "advice_for",
     "advice_on_modules",
     "advice_on_signal",

@@ -248,20 +248,6 @@ CLASSES: Mapping[str, FailureClass] = MappingProxyType({one.name: one for one in
 """By name. Holds exactly the names of `core.classes.POLICIES` (a test holds this)."""
 
 
-NO_MODULES = (
-    "A login shell defines `module`, and the job's shell was not given it. Name the file that "
-    "does, for all jobs: defaults: {env: {BASH_ENV: /etc/profile.d/modules.sh}} (Lmod's may be "
-    "lmod.sh or z00_lmod.sh there)."
-)
-"""Where bash finds no `module` or `ml`, which are functions: nothing is to be installed."""
-NOT_BASH = (
-    "`module` is a function of bash, and this is another shell (sh is dash on Debian, Ubuntu), "
-    "which is given no functions, by BASH_ENV neither. Have bash run it: #!/bin/bash in the "
-    "script's first line, or bash in the place of sh."
-)
-"""Where a shell that is not bash finds none."""
-
-
 def advice_for(kind: str) -> str:
     """One or two lines on what to do; empty for a class that is not known."""
     known = CLASSES.get(kind)

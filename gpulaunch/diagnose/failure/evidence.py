@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gpulaunch.core.hints import Advice, DisksFull, Hint, MemoryUse
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -24,10 +25,8 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
-from gpulaunch.diagnose.failure.classes import NO_MODULES, NOT_BASH, advice_for
 from gpulaunch.diagnose.failure.kernel import Counters, Room
 from gpulaunch.diagnose.failure.memory import SUBSTANTIAL, numbers_of
-from gpulaunch.text import size
 from gpulaunch.wording import signal_name
 
 if TYPE_CHECKING:
@@ -39,13 +38,6 @@ FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120})
 Xid catalogue). Other numbers come from programs too and decide nothing by themselves."""
 FAULT_XIDS = frozenset({13, 31})
 """An exception in, or a memory fault of, the program that ran on the card."""
-
-KILLED = (
-    "SIGKILL is sent, and not by gpulaunch: by the kernel or systemd-oomd for want of memory "
-    "(dmesg -T | grep -i 'killed process'; journalctl -u systemd-oomd; memory.events of its "
-    "cgroup), a container's or scheduler's limit, or a person (kill -9)."
-)
-"""Nothing inside a program can tell of a SIGKILL: whom to ask instead."""
 
 _MODULE = re.compile(r": (?:module|ml): (command )?not found$")
 _KILLED_BY = frozenset({4, 6, 7, 8, 9, 11})
@@ -154,7 +146,7 @@ def _lost(evidence: Evidence) -> Failure | None:
         return None
     words = [card.sick or f"the driver reported Xid {fatal[card.uuid]}" for card in gone]
     uuids = tuple(card.uuid for card in gone)
-    return Failure("gpu_lost", "; ".join(dict.fromkeys(words)), advice_for("gpu_lost"), uuids)
+    return Failure("gpu_lost", "; ".join(dict.fromkeys(words)), (Hint("gpu_lost"),), uuids)
 
 
 def _by_signal(evidence: Evidence, signal: int | None) -> Failure | None:
@@ -178,7 +170,7 @@ def _by_xid(evidence: Evidence) -> Failure | None:
         for xid in card.xids:
             if xid in FAULT_XIDS:
                 words = f"the driver reported Xid {xid}, a fault of the program on the card"
-                return Failure("crash", words, advice_for("crash"), (card.uuid,))
+                return Failure("crash", words, (Hint("crash"),), (card.uuid,))
     return None
 
 
@@ -193,13 +185,13 @@ def _by_shell(evidence: Evidence) -> Failure | None:
     return None
 
 
-def advice_on_signal(evidence: Evidence) -> str:
-    """Say what to do about a signal of which nothing else is known: who may have sent a SIGKILL,
+def advice_on_signal(evidence: Evidence) -> Advice:
+    """Return what to do about a signal of which nothing else is known: who may have sent a SIGKILL,
     how a crash is found; empty for other signals, and for what gpulaunch itself ended."""
     signal = _signal(evidence.outcome)
     if evidence.by_launcher or signal not in _KILLED_BY:
-        return ""
-    return KILLED if signal == 9 else advice_for("signal")
+        return ()
+    return (Hint("killed" if signal == 9 else "signal"),)
 
 
 def _signal(outcome: Outcome) -> int | None:
@@ -229,8 +221,7 @@ def _by_log(evidence: Evidence, verdict: Verdict) -> Failure | None:
         return _out_of_memory(evidence, found)
     if found.kind == "disk_full":
         full = [room.path for room in evidence.rooms if room.free < _MAX_LOG_BYTES]
-        where = f"Full: {', '.join(full)}. " if full else ""
-        return _failure(found.kind, found.text, where)
+        return _failure(found.kind, found.text, (DisksFull(tuple(full)),) if full else ())
     return _failure(found.kind, found.text)
 
 
@@ -245,14 +236,14 @@ def _by_status(evidence: Evidence) -> Failure | None:
     return _failure(found.kind, found.text)
 
 
-def advice_on_modules(evidence: Evidence) -> str:
-    """Say what to do where a shell has found no `module`, and went on without; empty elsewhere."""
+def advice_on_modules(evidence: Evidence) -> Advice:
+    """Return what to do where a shell found no `module` and went on without; empty elsewhere."""
     from gpulaunch.diagnose.failure.judge import last_lines
 
     lines = last_lines(evidence.tail) if isinstance(evidence.outcome, Exited) else []
     for shell in filter(None, map(_MODULE.search, lines)):
-        return NO_MODULES if shell[1] else NOT_BASH
-    return ""
+        return (Hint("no_modules" if shell[1] else "not_bash"),)
+    return ()
 
 
 def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
@@ -266,7 +257,7 @@ def _by_disk(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if not full or (error is not None and not _speaks_of_writing(error)):
         return None
     words = error.text if error else f"no space is left at {full[0]}"
-    return _failure("disk_full", words, f"Full: {', '.join(full)}. ")
+    return _failure("disk_full", words, (DisksFull(tuple(full)),))
 
 
 def _speaks_of_writing(error: Error) -> bool:
@@ -279,18 +270,18 @@ def _out_of_memory(evidence: Evidence, found: FailureEvidence) -> Failure:
     seen = [card.foreign for card in evidence.cards if card.foreign is not None]
     others = max(seen) if seen else numbers.others or 0
     foreign = others >= max(SUBSTANTIAL, (numbers.total or 0) // 20)
-    words = numbers.words()
     if foreign and not numbers.others:
-        words = f"{words} Others use {size(others)} of this card.".lstrip()
-    failure = _failure(found.kind, found.text, f"{words} ".lstrip())
+        numbers = replace(numbers, others=others)
+    known = () if numbers == MemoryUse() else (numbers,)
+    failure = _failure(found.kind, found.text, known)
     uuids = tuple(card.uuid for card in evidence.cards)
     return Failure(
         failure.kind, failure.evidence, failure.advice, uuids if len(uuids) == 1 else (), foreign
     )
 
 
-def _failure(kind: str, words: str, before: str = "") -> Failure:
-    return Failure(kind, _clipped(words), f"{before}{advice_for(kind)}")
+def _failure(kind: str, words: str, before: Advice = ()) -> Failure:
+    return Failure(kind, _clipped(words), (*before, Hint(kind)))
 
 
 def _clipped(text: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from gpulaunch.text import size
+from gpulaunch.core.hints import MemoryUse
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"(\d{1,15}(?:\.\d{1,6})?) ?([KMGT]?)(?:iB|B|bytes|b)\b"
@@ -31,37 +30,12 @@ CONTEXT = 3 << 29
 """What a process's CUDA context and libraries may take beside what torch counts: 1.5 GiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Bytes; None where the message does not say. `others`: of other processes, with their PIDs."""
-
-    asked: int | None = None
-    total: int | None = None
-    own: int | None = None
-    others: int | None = None
-    pids: tuple[int, ...] = ()
-
-    def words(self) -> str:
-        """`It asked for 2 GiB more; the card has 23.7 GiB, 20.8 GiB of it in its own use.`"""
-        parts = []
-        if self.asked is not None:
-            parts.append(f"it asked for {size(self.asked)} more")
-        if self.total is not None:
-            parts.append(f"the card has {size(self.total)}")
-        if self.own is not None:
-            parts.append(f"{size(self.own)} were its own")
-        if self.others:
-            who = f" (PID {', '.join(map(str, self.pids[:3]))})" if self.pids else ""
-            parts.append(f"{size(self.others)} other processes'{who}")
-        return f"{parts[0][0].upper()}{'; '.join(parts)[1:]}." if parts else ""
-
-
-def numbers_of(message: str) -> Numbers:
+def numbers_of(message: str) -> MemoryUse:
     asked = next((_bytes(*m.groups()) for m in (r.search(message) for r in _ASKED) if m), None)
     vllm = _VLLM.search(message)
     if vllm:
         free, size = (int(float(vllm[i]) * (1 << 30)) for i in (1, 2))
-        return Numbers(asked, size, None, max(0, size - free))
+        return MemoryUse(asked, size, None, max(0, size - free))
     total = _first(_TOTAL, message)
     own = _first(_OWN, message)
     others = [(int(pid), _bytes(size, unit)) for pid, size, unit in _OTHER.findall(message)]
@@ -72,8 +46,8 @@ def numbers_of(message: str) -> Numbers:
         own = largest[1]
     if others:
         pids = tuple(pid for pid, _ in others)
-        return Numbers(asked, total, own, sum(size for _, size in others), pids)
-    return Numbers(asked, total, own, _left_over(message, total))
+        return MemoryUse(asked, total, own, sum(size for _, size in others), pids)
+    return MemoryUse(asked, total, own, _left_over(message, total))
 
 
 def _left_over(message: str, total: int | None) -> int | None:

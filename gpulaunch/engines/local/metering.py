@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpulaunch.core.events import Misplaced
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, Gpu
-from gpulaunch.diagnose.failure import advice_for
 from gpulaunch.engines.protocol import Post
 from gpulaunch.helper_process import Helper, Restarts, command
 from gpulaunch.loop import Loop
@@ -193,7 +193,7 @@ class Metering:
         if begun is not None and not begun.misplaced:  # else an earlier sampler reported it
             self._live[attempt] = replace(begun, misplaced=True)
             where = message["gpu"], message["pid"], message["text"]
-            self._post(Misplaced(attempt, *where, advice_for("wrong_gpu")))
+            self._post(Misplaced(attempt, *where, (Hint("wrong_gpu"),)))
 
     def _died(self, status: int | None) -> None:
         self._put_off()

@@ -14,7 +14,9 @@ from dataclasses import replace
 
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, Exited, Gpu
+from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm import commands, withdrawals
 from gpulaunch.engines.slurm.actions import (
     AskQueue,
@@ -36,7 +38,6 @@ from gpulaunch.engines.slurm.attempt import (
 )
 from gpulaunch.engines.slurm.judge import (
     FORGOTTEN,
-    MORE_MEMORY,
     NFS_VISIBILITY_TIMEOUT,
     REQUEUED,
     Observation,
@@ -415,7 +416,8 @@ def _say_hidden_kill(state: SlurmState, one: SlurmAttempt, killed: str) -> None:
     if killed and one.attempt not in state.said_killed:
         state.said_killed.add(one.attempt)
         said = f"a process of {one.attempt} was killed for its memory ({killed}), yet it ended"
-        text = f"{said} as a success does: look at what it left. {MORE_MEMORY}"
+        more = advice((Hint("queue_memory"),))
+        text = f"{said} as a success does: look at what it left. {more}"
         state.warn(text, one.attempt.job)
 
 

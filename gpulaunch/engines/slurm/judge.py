@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpulaunch.core.causes import Quoted
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -38,7 +39,6 @@ from gpulaunch.core.model import (
     TimedOut,
     status_of,
 )
-from gpulaunch.diagnose.failure.classes import advice_for
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.farside.node.status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNFIT
 from gpulaunch.process.ends import End
@@ -48,8 +48,6 @@ NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
 REQUEUED = "requeued by Slurm"
 FORGOTTEN = "Slurm forgot it before it began"
-MORE_MEMORY = "Slurm gives what --mem asks for: engine: {slurm: {extra: [--mem=64G]}}."
-TOO_SHORT = "Write timeout:, which becomes --time; without it the partition's own limit holds."
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` prints when a process was killed for want of memory (its source)."""
 _KILLED = (Signaled(9), Exited(137))
@@ -309,7 +307,7 @@ def _out_of_time(
     status: Exited | Signaled | None, sight: Observation, said: str = "Slurm's time limit"
 ) -> Over:
     """Return the verdict on an end at Slurm's time limit: a failure, as it would recur."""
-    failure = Failure("timeout", said, TOO_SHORT)
+    failure = Failure("timeout", said, (Hint("queue_time"),))
     if status is None or (isinstance(status, Exited) and status.code in sight.success):
         return Over(TimedOut("timeout", 0.0, status), failure)
     return Over(status, failure)
@@ -326,4 +324,4 @@ def _out_of_memory(sight: Observation) -> Failure | None:
         words = f"the kernel's count in its cgroup: oom_kill {counted}"
     else:
         return None
-    return Failure("host_oom", words, f"{advice_for('host_oom')} {MORE_MEMORY}")
+    return Failure("host_oom", words, (Hint("host_oom"), Hint("queue_memory")))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, Failure, NotStarted
 from gpulaunch.engines.slurm import withdrawals
 from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, WriteStop
@@ -28,7 +29,6 @@ GATHER_DELAY = 0.02
 """Seconds for which stops are gathered, so that one call carries many."""
 WRITE_RETRY_DELAY = 5.0
 """Seconds after which a stop or a claim that could not be written is tried again."""
-REFUSED = "Check what Slurm is told: engine: and gpus: in the job file, and --slurm"
 
 
 def ask(state: SlurmState, attempt: AttemptId) -> None:
@@ -95,13 +95,13 @@ def claimed(state: SlurmState, seen: Claimed) -> None:
             for one in won:
                 state.withdrawals.there[one.attempt] = one
                 state.cancel([one])
-                advice = Failure("not_started", advice=REFUSED)
+                advice = Failure("not_started", advice=(Hint("queue_refused"),))
                 withdrawals.over(state, one, NotStarted(why.by), advice)
 
 
 def refuse(state: SlurmState, attempts: Sequence[AttemptId], why: str) -> None:
     """End attempts that Slurm has refused, for good: they are claimed before."""
-    outcome = Over(NotStarted(why), Failure("not_started", advice=REFUSED))
+    outcome = Over(NotStarted(why), Failure("not_started", advice=(Hint("queue_refused"),)))
     for attempt in attempts:
         one = state.attempts.get(attempt)
         if one is not None and not one.withdrawn:

@@ -10,6 +10,7 @@ from rich.text import Text
 from gpulaunch.core.causes import Because
 from gpulaunch.core.ledger import AttemptRecord, GpuRecord, JobRecord
 from gpulaunch.core.model import AttemptId, JobState
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.diagnose.failure.classes import title_of
 from gpulaunch.digest import words
 from gpulaunch.digest.events import unusable
@@ -145,8 +146,8 @@ class FailedRows(JobRows):
         head.append(f"  {self._where(last)}{_again(job)}", "dim")
         why = self._board.reason(job) if job.state == "failed" else ""  # else: why it waits
         shown = last.evidence or why or words.ending(last)
-        advice = Text(f"  {words.visible(last.advice)}", "dim") if last.advice else Text()
-        return [head, Text(f"  {words.visible(shown)}"), advice]
+        hints = Text(f"  {words.visible(advice(last.advice))}", "dim") if last.advice else Text()
+        return [head, Text(f"  {words.visible(shown)}"), hints]
 
     def _where(self, last: AttemptRecord) -> str:
         when = self._board.when(last.ended) if last.ended else ""

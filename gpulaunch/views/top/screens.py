@@ -15,6 +15,7 @@ from textual.widgets import Static
 
 from gpulaunch.core.ledger import AttemptRecord
 from gpulaunch.core.model import AttemptId
+from gpulaunch.diagnose.failure.advice import advice
 from gpulaunch.digest import words
 from gpulaunch.digest.status import STYLES
 from gpulaunch.metrics.model import AttemptUse
@@ -174,7 +175,7 @@ class LogScreen(Screen[None]):
             for said in (_use(board, attempt.id), *attempt.reports, attempt.evidence):
                 text.append(f"\n {words.visible(said)}" if said else "")
             if attempt.advice:
-                text.append(f"\n {words.visible(attempt.advice)}", "italic")
+                text.append(f"\n {words.visible(advice(attempt.advice))}", "italic")
         reason = board.reason(job)
         if reason and (attempt is None or not attempt.evidence):
             text.append(f"\n {words.visible(reason)}")

@@ -44,7 +44,9 @@ def night() -> History:
             kind, evidence, advice = FAILURES[n == 26]
             attempt = AttemptId(name, 1)
             run.add(
-                f.AttemptEnded(attempt, Exited(1), kind, True, evidence=evidence, advice=advice)
+                f.AttemptEnded(
+                    attempt, Exited(1), kind, True, evidence=evidence, advice=(Quoted(advice),)
+                )
             )
             run.add(f.JobSettled(name, "failed", Quoted("exited with status 1")))
         else:

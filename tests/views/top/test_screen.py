@@ -27,7 +27,7 @@ def night() -> History:
             "gpu_oom",
             True,
             evidence="torch.OutOfMemoryError: tried to allocate 20.00 GiB",
-            advice="Ask for a card with more memory free (gpu_memory: 40GB).",
+            advice=(Quoted("Ask for a card with more memory free (gpu_memory: 40GB)."),),
         )
     )
     run.add(f.JobSettled("fold-4", "failed", Quoted("exited with status 1"))).start("fold-5", 1)
