@@ -24,6 +24,7 @@ from gpulaunch.cli import COMMANDS, cli
 from gpulaunch.core.causes import EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
+from gpulaunch.core.hints import Advice
 from gpulaunch.core.model import AttemptId, Exited, Gpu, Instant, Outcome
 from gpulaunch.core.reasons import CardReason, JobReason, RunReason
 from gpulaunch.diagnose.failure.classes import CLASSES, FailureClass
@@ -220,7 +221,9 @@ def events() -> Iterator[str]:
         Why a job, a card, an attempt or a run is as it is: an object whose `kind` is one of these.
         No event but a note holds a sentence; `gpulaunch` makes them where it shows events.
     """)
-    for cls in dict.fromkeys(_dataclasses(JobReason | RunReason | CardReason | EndCause)):
+    for cls in dict.fromkeys(
+        _dataclasses(JobReason | RunReason | CardReason | EndCause | get_args(Advice)[0])
+    ):
         if cls not in get_args(Outcome):
             yield from one_record("###", snake_case(cls.__name__), cls)
 
