@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpulaunch.core.cards import Card
+from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import Launch, StopReason
 from gpulaunch.core.facts import AttemptLaunched

@@ -12,9 +12,7 @@ from __future__ import annotations
 from gpulaunch.core import in_queue, on_cards
 from gpulaunch.core.graph import closure
 from gpulaunch.core.state import InEngineQueue, Pass, State
-from gpulaunch.core.waiting import Asking, Node, Ready
-
-FOCUSED = (Ready, Asking)
+from gpulaunch.core.waiting import FOCUSED, Node, Ready
 
 
 def admit(state: State) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from gpulaunch.core import graph
 from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.cards import Card
+from gpulaunch.core.card import Card
 from gpulaunch.core.reasons import CardReason, FailedOnCard, JobsFailedThere, LostByJobs
 from gpulaunch.core.state import FailureStreak, State
 

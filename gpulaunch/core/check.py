@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gpulaunch.core import on_cards
-from gpulaunch.core.cards import NAMES, SetAside
+from gpulaunch.core.card import NAMES, SetAside
 from gpulaunch.core.model import SETTLED
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.state import InEngineQueue, State

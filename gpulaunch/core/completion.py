@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpulaunch.core import card_health, graph, retry
 from gpulaunch.core.active import ActiveAttempt, Stopping
-from gpulaunch.core.cards import Card, SetAside
+from gpulaunch.core.card import Card, SetAside
 from gpulaunch.core.causes import Because, NeedEnded, Quoted, ServiceEnded
 from gpulaunch.core.classes import policy_of
 from gpulaunch.core.events import Ended, WorkerEnded
@@ -67,7 +67,7 @@ def on_ended(state: State, event: Ended) -> None:
         )
     )
     if event.kept and not live.inherited:
-        state.idle_workers.stay(live)
+        state.idle_workers.stay(live.seat, live.demand, live.cards)
     _set_aside(state, live, shown)
     _free(state, live.cards)
     if live.node is None:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from gpulaunch.core import graph, why
 from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.admission import FOCUSED
-from gpulaunch.core.cards import Away, Card, Free, InUse
+from gpulaunch.core.card import Away, Card, Free, InUse
 from gpulaunch.core.causes import Because, RoomFor
 from gpulaunch.core.events import DeadlockCheck, SetTimer
 from gpulaunch.core.graph import closure
 from gpulaunch.core.model import Demand
 from gpulaunch.core.reasons import NeverStarts
 from gpulaunch.core.state import State
-from gpulaunch.core.waiting import Node, Ready, is_extra
+from gpulaunch.core.waiting import FOCUSED, Node, Ready, is_extra
 
 DEADLOCK_TIMEOUT = 600.0
 DEADLOCK_TIMEOUT_JITTER = 300.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from gpulaunch.core.cards import Card
+from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import GangTimeout, ReserveGang, SetTimer
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.cards import Card
+from gpulaunch.core.card import Card
 from gpulaunch.core.effects import Effects
 from gpulaunch.core.events import EndWorker, SetTimer, WorkerIdleTimeout
 from gpulaunch.core.facts import WorkerGone, WorkerLeft
@@ -70,13 +69,12 @@ class IdleWorkers:
     def __iter__(self) -> Iterator[IdleWorker]:
         return iter(list(self._by_id.values()))
 
-    def stay(self, live: ActiveAttempt) -> None:
-        """Add the worker of an attempt that has ended."""
-        until = self._effects.now.mono + LINGER
-        resident = IdleWorker(live.seat, live.demand, live.cards, until)
-        self._by_id[resident.id] = resident
-        for card in live.cards:
-            card.idle_workers[resident.id] = live.demand
+    def stay(self, seat: AttemptId, demand: Demand, cards: tuple[Card, ...]) -> None:
+        """Add the worker of an attempt that has ended; `seat` is the worker's first one."""
+        resident = IdleWorker(seat, demand, cards, self._effects.now.mono + LINGER)
+        self._by_id[seat] = resident
+        for card in cards:
+            card.idle_workers[seat] = demand
 
     def fit(self, demand: Demand) -> IdleWorker | None:
         """Return the idle worker for this demand whose card has the lowest index."""

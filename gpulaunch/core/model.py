@@ -6,7 +6,7 @@ Units: memory in bytes, durations in seconds, unless a name says otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -137,6 +137,33 @@ class Worker:
     def title(self) -> str:
         """The worker's name for people: its function, without directories, or its command."""
         return self.function.rpartition("/")[2] or " ".join(self.run)
+
+
+class Params(Mapping[str, str]):
+    """The values that foreach and matrix gave a job: `texts`, in the order of `names`, each once.
+
+    Jobs of one entry share the names: a dict each would be the largest part of a long job list.
+    """
+
+    __slots__ = ("_names", "_texts")
+
+    def __init__(self, names: tuple[str, ...], texts: tuple[str, ...]) -> None:
+        self._names = names
+        self._texts = texts
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._texts[self._names.index(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 @dataclass(frozen=True, slots=True)

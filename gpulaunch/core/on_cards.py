@@ -16,7 +16,7 @@ from functools import partial
 
 from gpulaunch.core import graph
 from gpulaunch.core.active import cpus_of
-from gpulaunch.core.cards import AskedFor, Away, Card, Draining, Free, InUse, Leased
+from gpulaunch.core.card import AskedFor, Away, Card, Draining, Free, InUse, Leased
 from gpulaunch.core.graph import closure, demands_beside
 from gpulaunch.core.idle_workers import IdleWorker
 from gpulaunch.core.model import Demand

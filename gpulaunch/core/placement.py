@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpulaunch.core.cards import Away, Card, Leased, Look, SetAside
+from gpulaunch.core.card import Away, Card, Leased, Look, SetAside
 from gpulaunch.core.model import Demand, Gpu
 from gpulaunch.core.reasons import CardAside, CardsShort, Impossible, TokensShort
 

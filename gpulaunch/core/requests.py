@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulaunch.core import graph
-from gpulaunch.core.cards import Draining
+from gpulaunch.core.card import Draining
 from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import DrainGpus, HoldQueue
 from gpulaunch.core.facts import AdmissionContinued, AdmissionPaused, GpuDrained, StopAsked

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpulaunch.core import admission, completion, deadlock, graph, on_cards, requests, why
-from gpulaunch.core.cards import AskedFor, Away, Card, Draining
+from gpulaunch.core.card import AskedFor, Away, Card, Draining
 from gpulaunch.core.causes import Because, CardFailed, Quoted
 from gpulaunch.core.check import check
 from gpulaunch.core.events import (

@@ -73,6 +73,8 @@ class Settled:
 NodeState: TypeAlias = Blocked | Delayed | Idle | Asking | Ready | Launched | Settled
 Waiting = (Blocked, Delayed, Idle, Asking, Ready)
 """The states of a job that waits, for `isinstance`."""
+FOCUSED = (Ready, Asking)
+"""The states in which a job may stay the only one that may start."""
 
 UNKNOWN, IDLE, READY, SETTLED = Blocked(), Idle(), Ready(), Settled()
 """States that all jobs share, of which there may be a hundred thousand."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpulaunch.core.active import cpus_of
-from gpulaunch.core.cards import AskedFor, Away, Card, Draining, InUse, Leased
+from gpulaunch.core.card import AskedFor, Away, Card, Draining, InUse, Leased
 from gpulaunch.core.causes import Because
 from gpulaunch.core.model import AttemptId, Demand, Instant
 from gpulaunch.core.reasons import (

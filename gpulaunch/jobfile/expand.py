@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpulaunch.core.model import Demand, Job, RetryPolicy, Worker
-from gpulaunch.core.params import Params
+from gpulaunch.core.model import Demand, Job, Params, RetryPolicy, Worker
 from gpulaunch.jobfile import engines, paths, workers
 from gpulaunch.jobfile.digest import digest
 from gpulaunch.jobfile.fields import Deferred, filled

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.cards import Card
+from gpulaunch.core.card import Card
 from gpulaunch.core.waiting import Node
 from tests.core.transitions import TABLES
 

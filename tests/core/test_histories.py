@@ -13,6 +13,7 @@ import pytest
 
 from gpulaunch.core import (
     active,
+    card,
     cards,
     gang,
     graph,
@@ -121,7 +122,7 @@ def _play(seed: int, sides: int) -> World:
 
 
 def _skip_the_drain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cards.Cards, "drain", lambda self, card: self._change(card, cards.Leased()))
+    patch.setattr(cards.Cards, "drain", lambda self, one: self._change(one, card.Leased()))
 
 
 def _forget_the_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -143,14 +144,14 @@ def _keep_idle_cards(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_with_anybody(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
         return len(card.attempts) + len(card.reservations) < max(2, demand.per_gpu)
 
     patch.setattr(placement, "has_room", broken)
 
 
 def _promise_memory_twice(patch: pytest.MonkeyPatch) -> None:
-    def broken(card: cards.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
+    def broken(card: card.Card, demand: Demand, memory: int, idle_workers: bool = True) -> bool:
         beside = [*card.attempts.values(), *card.reservations]
         alike = all(other.per_gpu == demand.per_gpu for other in beside)
         room = not beside or (alike and len(beside) < demand.per_gpu)
@@ -193,10 +194,12 @@ def _keep_workers_idle(patch: pytest.MonkeyPatch) -> None:
 def _forget_that_workers_hold_memory(patch: pytest.MonkeyPatch) -> None:
     stay = idle_workers.IdleWorkers.stay
 
-    def broken(self: idle_workers.IdleWorkers, live: active.ActiveAttempt) -> None:
-        stay(self, live)
-        for card in live.cards:
-            card.idle_workers.clear()
+    def broken(
+        self: idle_workers.IdleWorkers, seat: object, demand: Demand, on: tuple[card.Card, ...]
+    ) -> None:
+        stay(self, seat, demand, on)  # type: ignore[arg-type]
+        for each in on:
+            each.idle_workers.clear()
 
     patch.setattr(idle_workers.IdleWorkers, "stay", broken)
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from gpulaunch.core.active import ActiveAttempt
-from gpulaunch.core.cards import NAMES, AskedFor, Card
+from gpulaunch.core.card import NAMES, AskedFor, Card
 from gpulaunch.core.model import AttemptState
 from gpulaunch.core.waiting import Node, Settled
 from tests.core.histories import play, play_in_a_queue

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpulaunch.core.params import Params
+from gpulaunch.core.model import Params
 
 NAMES = ("item", "seed")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulaunch.core import active, cards, waiting
+from gpulaunch.core import active, card, waiting
 
 TABLES: dict[type[Any], Any] = {
     waiting.Node: waiting.TRANSITIONS,
     active.ActiveAttempt: active.TRANSITIONS,
-    cards.Card: cards.TRANSITIONS,
+    card.Card: card.TRANSITIONS,
 }
