@@ -146,8 +146,8 @@ class AttemptEnded:
     leftovers: int = 0
     started: Instant | None = None
     ended: Instant | None = None
-    evidence: str = ""
-    advice: Advice = ()
+    evidence: str = field(default="", metadata=SPARSE)
+    advice: Advice = field(default=(), metadata=SPARSE)
     unrecorded: bool = field(default=False, metadata=SPARSE)
 
 
