@@ -6,8 +6,9 @@ Anything else that is raised is a bug, and shows its traceback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 OK = 0
@@ -20,6 +21,31 @@ EXEC_WAIT_RAN_OUT = 124
 EXEC_OWN_FAILURE = 125
 EXEC_CANNOT_EXECUTE = 126
 EXEC_NOT_FOUND = 127
+
+OF_A_RUN: Mapping[int, str] = MappingProxyType(
+    {
+        OK: "every job succeeded",
+        SOME_JOB_FAILED: "some job did not",
+        USAGE: "the command line or the job file is wrong: nothing started",
+        NO_CARDS: "the cards (or Slurm) cannot be had, or --wait ran out: nothing started",
+        NOT_RECORDED: "not recorded (disk full for a minute, directory gone), and stopped",
+        UNFINISHED: "the last run of this file is unfinished: gpulaunch resume it, or --new",
+        130: "stopped by Ctrl-C",
+        143: "stopped by SIGTERM",
+        129: "stopped by SIGHUP",
+    }
+)
+"""What the exit statuses of `run`, `map`, `resume` and `retry` mean."""
+
+OF_EXEC: Mapping[int, str] = MappingProxyType(
+    {
+        EXEC_WAIT_RAN_OUT: "the wait for a card ran out",
+        EXEC_OWN_FAILURE: "gpulaunch's own failure",
+        EXEC_CANNOT_EXECUTE: "CMD cannot be executed",
+        EXEC_NOT_FOUND: "CMD was not found",
+    }
+)
+"""What the exit statuses of `exec` mean that are not its command's own."""
 
 NOWHERE = "the working directory was deleted: cd to one that is there"
 

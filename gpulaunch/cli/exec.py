@@ -17,12 +17,14 @@ from gpulaunch.cli.options import (
     pool_options,
     refuse_option_as_command,
     run_options_of,
+    tells_exit_statuses,
 )
 from gpulaunch.errors import (
     EXEC_CANNOT_EXECUTE,
     EXEC_NOT_FOUND,
     EXEC_OWN_FAILURE,
     EXEC_WAIT_RAN_OUT,
+    OF_EXEC,
     GpulaunchError,
     UsageError,
 )
@@ -50,6 +52,7 @@ class ExecCommand:
 @click.option("--recorded", is_flag=True, help="Take JOB from the run's own copy of the job file.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
 @click.pass_context
+@tells_exit_statuses(OF_EXEC)
 def command(
     context: click.Context,
     /,
@@ -62,8 +65,9 @@ def command(
     """Become CMD, or with --job a job's own command, on the next free card(s).
 
     Stands where CUDA_VISIBLE_DEVICES=1 CMD stood: terminal, job control, signals and exit status
-    are CMD's own. The lease ends with its processes. Exit status 124: the wait ran out; 125:
-    gpulaunch's own failure; 126, 127: CMD cannot be executed, or was not found.
+    are CMD's own. The lease ends with its processes. Exit statuses of gpulaunch:
+
+    {statuses}
 
     \b
     gpulaunch exec -- python predict.py --device cuda:0

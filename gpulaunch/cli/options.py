@@ -95,6 +95,18 @@ def json_option(text: str) -> Callable[[F], F]:
     )
 
 
+def tells_exit_statuses(meanings: Mapping[int, str]) -> Callable[[F], F]:
+    """Return a decorator that lists exit statuses in a help text, where it has {statuses}."""
+    lines = [f"    {status:<3}  {meaning}" for status, meaning in meanings.items()]
+
+    def tell(function: F) -> F:
+        doc = function.__doc__ or ""  # None under -OO
+        function.__doc__ = doc.replace("    {statuses}", "\n".join(["    \b", *lines]))
+        return function
+
+    return tell
+
+
 as_json = json_option("Print JSON on standard output.")
 
 

@@ -15,7 +15,9 @@ from gpulaunch.cli.options import (
     pool_options,
     run_options,
     run_options_of,
+    tells_exit_statuses,
 )
+from gpulaunch.errors import OF_A_RUN
 
 
 @click.command("run")
@@ -30,12 +32,13 @@ from gpulaunch.cli.options import (
 @click.option("--dry-run", is_flag=True, help="Print the plan, start nothing.")
 @click.option("--new", is_flag=True, help="Start afresh, whatever became of the last run.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last run, or start one.")
+@tells_exit_statuses(OF_A_RUN)
 def command(jobs: Path, more: tuple[str, ...], new: bool, go_on: bool, **options: Any) -> int:
     """Run a job list to its end, in the foreground.
 
-    Exit status: 0 every job succeeded; 1 some job did not; 2 the command line or the job file is
-    wrong; 3 the cards cannot be had; 4 the run could not be recorded; 5 the last run of this file
-    is unfinished; 130, 143, 129: stopped by Ctrl-C, SIGTERM, SIGHUP.
+    Exit status:
+
+    {statuses}
 
     \b
     gpulaunch run jobs.yaml

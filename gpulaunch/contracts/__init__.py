@@ -34,7 +34,7 @@ class SecondsLeft(TypedDict):
     high: Annotated[int, "at most, in seconds"]
 
 
-class Run(TypedDict):
+class RunHeader(TypedDict):
     """The run as a whole."""
 
     id: Annotated[str, "by which commands find the run too"]
@@ -79,7 +79,7 @@ class AttemptCard(TypedDict):
     uuid: Annotated[str, "which it keeps"]
 
 
-class Queued(TypedDict, total=False):
+class QueuedAttempt(TypedDict, total=False):
     """What an attempt on a cluster has besides."""
 
     queue_id: Annotated[str, "the cluster's name for it; left out on this machine"]
@@ -101,7 +101,7 @@ class Use(TypedDict):
     pin_reason: Annotated[str, "why, in words"]
 
 
-class Attempt(Queued, Use):
+class Attempt(QueuedAttempt, Use):
     """One start of a job."""
 
     number: Annotated[int, "counted from 1"]
@@ -140,7 +140,7 @@ class StatusDocument(TypedDict):
     """What `gpulaunch status --json` prints."""
 
     schema: Version
-    run: Annotated[Run, "the run"]
+    run: Annotated[RunHeader, "the run"]
     gpus: Annotated[list[RunCard], "its cards"]
     jobs: Annotated[list[RunJob], "its jobs, or those asked for"]
 

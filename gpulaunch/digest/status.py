@@ -13,7 +13,7 @@ from gpulaunch.contracts import (
     SCHEMA,
     Attempt,
     OnNode,
-    Queued,
+    QueuedAttempt,
     RunCard,
     RunJob,
     StatusDocument,
@@ -159,7 +159,9 @@ def _attempt_json(
 ) -> Attempt:
     ended = attempt.outcome
     out = os.fspath(paths.out(attempt.id))
-    queue: Queued = {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
+    queue: QueuedAttempt = (
+        {"queue_id": attempt.queue_id, "node": attempt.node} if attempt.queued else {}
+    )
     return {
         **queue,
         "number": attempt.id.number,

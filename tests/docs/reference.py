@@ -3,7 +3,8 @@
 python -m tests.docs.reference        writes them anew; `test_reference` compares
 
 Each page is a function that reads the code's own data: the click commands, the fields and the
-schema of the job file, the facts of the journal, the failure classes, the rules of the lint.
+schema of the job file, the facts of the journal, the failure classes, the rules of the lint, what
+commands print as JSON, the exit statuses.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import click
 
+from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
+from gpulaunch.contracts import DOCUMENTS
+from gpulaunch.contracts.schema import json_schema
+from gpulaunch.contracts.schema import members as members_of
 from gpulaunch.core.causes import EndCause
 from gpulaunch.core.classes import POLICIES
 from gpulaunch.core.facts import Fact
@@ -41,6 +46,7 @@ MADE = "<!-- Made by `python -m tests.docs.reference` from {source}; not to be e
 
 def main() -> None:
     for name, text in pages().items():
+        (FOLDER / name).parent.mkdir(exist_ok=True)
         (FOLDER / name).write_text(text)
 
 
@@ -52,6 +58,12 @@ def pages() -> dict[str, str]:
         "events.md": page("gpulaunch.core.facts", events()),
         "failure-classes.md": page("gpulaunch.diagnose.failure.classes", failure_classes()),
         "lint-rules.md": page("gpulaunch.diagnose.lint", lint_rules()),
+        "exit-status.md": page("gpulaunch.errors", exit_statuses()),
+        "status-json.md": page("gpulaunch.contracts", documents()),
+        **{
+            f"schemas/{name}.json": json.dumps(json_schema(document), indent=2) + "\n"
+            for name, document in DOCUMENTS.items()
+        },
     }
 
 
@@ -281,7 +293,9 @@ def spelt(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(code(str(value)) for value in args)
-    if origin is tuple:
+    if is_typeddict(hint):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    if origin in (tuple, list):
         return f"list of {spelt(args[0])}"
     if origin is Mapping or (origin and issubclass_of_mapping(origin)):
         return f"object of {spelt(args[1])}"
@@ -383,6 +397,71 @@ SUSPECTS = {
     "all-gpus": wording.all_cards("--gpus all"),
 }
 """What is said of one line for each rule that has its words in `lint.wording`."""
+
+
+# ── Exit statuses ───────────────────────────────────────────────────────────────────────────────
+
+
+def exit_statuses() -> Iterator[str]:
+    yield "# Exit status"
+    yield "Of `run`, `map`, `resume` and `retry`; `wait` has that of the run:"
+    yield meanings(errors.OF_A_RUN)
+    yield "`exec` has its command's own, or:"
+    yield meanings(errors.OF_EXEC)
+    yield "All others: 0, or 2 with a line that says why; `doctor`: 1 where it finds an error."
+
+
+def meanings(statuses: Mapping[int, str]) -> str:
+    return table(("status", "meaning"), ((str(n), plain(text)) for n, text in statuses.items()))
+
+
+# ── What commands print as JSON ─────────────────────────────────────────────────────────────────
+
+
+def documents() -> Iterator[str]:
+    yield "# JSON that commands print"
+    _, *said = (contracts.__doc__ or "").split("\n\n")
+    yield flow(said[-1])
+    yield flow("""
+        `run` and `map` print [events](events.md) with `--json`, a line each. A command that failed
+        prints one line instead, with `error` (in words), `status` (its [exit
+        status](exit-status.md)) and `mistakes` (of a job file: `file`, `line`, `column`, `field`,
+        `message`).
+    """)
+    told: set[type] = set()
+    for name, document in DOCUMENTS.items():
+        yield f"## {document.__name__}"
+        yield f"{inspect.getdoc(document)} Its [JSON Schema](schemas/{name}.json)."
+        yield members_table(document)
+        for inner in within(document):
+            if inner not in told:
+                told.add(inner)
+                yield f"### {inner.__name__}"
+                yield inspect.getdoc(inner) or ""
+                yield members_table(inner)
+
+
+def within(hint: Any) -> Iterator[type]:
+    """The objects inside a type, each before those inside it."""
+    kinds = [kind for kind, _ in members_of(hint).values()] if is_typeddict(hint) else ()
+    for kind in kinds or get_args(hint):
+        if is_typeddict(kind):
+            yield kind
+        yield from within(kind)
+
+
+def members_table(document: Any) -> str:
+    return table(
+        ("member", "type", "what it says"),
+        (
+            (
+                code(name),
+                spelt(kind) + ("" if name in document.__required_keys__ else ", or left out"),
+                plain(told),
+            )
+            for name, (kind, told) in members_of(document).items()
+        ),
+    )
 
 
 if __name__ == "__main__":

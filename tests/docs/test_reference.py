@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 
 import pytest
+from click.testing import CliRunner
 
 from gpulaunch import errors
-from gpulaunch.digest.status import status_json
+from gpulaunch.cli import cli
 from tests.docs.reference import FOLDER, pages
-from tests.views.screen import Paths
-from tests.views.test_status import busy
 
 PAGES = pages()
 
@@ -20,23 +19,19 @@ def test_a_page_is_what_the_code_makes_of_it_today(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name], "python -m tests.docs.reference"
 
 
-def test_every_exit_status_is_named() -> None:
-    text = (FOLDER / "exit-status.md").read_text()
+def test_every_exit_status_is_explained() -> None:
     statuses = {value for value in vars(errors).values() if type(value) is int}
     assert statuses >= {0, 1, 2, 3, 4, 5, 124, 125, 126, 127}
-    assert statuses <= {int(number) for number in re.findall(r"\b\d+\b", text)}
+    assert statuses == {*errors.OF_A_RUN, *errors.OF_EXEC} - {130, 143, 129}
 
 
-def test_every_member_of_the_status_is_explained() -> None:
-    told = status_json(busy().ledger, Paths(), "running", {})
-    objects = {
-        "run": told["run"],
-        "gpus": told["gpus"][0],
-        "jobs": told["jobs"][0],
-        "attempts": told["jobs"][0]["attempts"][0],
-    }
-    text = (FOLDER / "status-json.md").read_text()
-    for name, found in objects.items():
-        section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-        cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-        assert re.findall(r"`(\w+)`", " ".join(cells)) == list(found), name
+@pytest.mark.parametrize(
+    ("command", "statuses"), [("run", errors.OF_A_RUN), ("exec", errors.OF_EXEC)]
+)
+def test_help_lists_the_exit_statuses_line_by_line(
+    command: str, statuses: Mapping[int, str]
+) -> None:
+    told = CliRunner().invoke(cli, [command, "--help"]).output
+    lines = [line.split(maxsplit=1) for line in told.splitlines()]
+    assert all([str(status), meaning] in lines for status, meaning in statuses.items())
+    assert "{statuses}" not in told
