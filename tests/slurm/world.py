@@ -37,6 +37,7 @@ STRANGE_LASTS = 100.0
 SAVED_EVERY = 5.0
 """Seconds between two times at which the controller saves its state."""
 CONFIG = "Configuration data\nMaxArraySize = {}\nMaxJobCount = 10000\nMinJobAge = 300 sec\n"
+UNKNOWN_NEED = "sbatch: error: Batch job submission failed: Job dependency problem\n"
 FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n"
 
 
@@ -231,10 +232,12 @@ class PretendCluster:
         count = len(list(read_tasks(arrays[0]))) if arrays else 1
         return len(self.tasks) + count > self.room
 
-    def task_of(self, attempt: str) -> Task:
-        """The job or task by which the attempt was begun."""
-        (found,) = (task for task in self.tasks if task.attempt == attempt)
-        return found
+    def needs_unknown(self, arguments: Sequence[str]) -> bool:
+        """True if the submission depends on a job that the controller never heard of."""
+        known = {str(task.number) for task in self.tasks}
+        known.update(id.partition("_")[0] for id in self._completed)
+        told = [word.partition("=")[2] for word in arguments if word.startswith("--dependency=")]
+        return not known.issuperset(re.findall(r":(\d+)", ",".join(told)))
 
     def waiting_for(self, job: str) -> Task:
         """The job or task that is to begin the job's attempt."""
@@ -649,6 +652,8 @@ class Programs(commands.Slurm):
         match [program, *arguments]:
             case ["sbatch", *_] if cluster.is_full(arguments):
                 return commands._End(program, 1, "", FULL)
+            case ["sbatch", *_] if cluster.needs_unknown(arguments):
+                return commands._End(program, 1, "", UNKNOWN_NEED)
             case ["sbatch", *_]:
                 return commands._End(program, 0, f"{cluster.submit(arguments)}\n")
             case ["squeue", *_]:
