@@ -117,10 +117,7 @@ class SlurmEngine:
             case a.Wake(timer, seconds):
                 due = a.Due(timer, self._records)
                 self._loop.call_after(f"slurm:{timer}", seconds, partial(self._tell, due))
-            case (
-                a.Submit() | a.SubmitProbe() | a.AskConfig() | a.AskQueue() | a.Show()
-                | a.CancelJobs() | a.SignalJobs() | a.Hold()
-            ):  # fmt: skip
+            case _ if isinstance(action, a.Call):
                 self._call(action)
             case _:
                 self._write(action)
