@@ -5,6 +5,7 @@ Whatever it is, each job is run to its end, no attempt is begun twice, and no re
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Asked, Ended, Started, Stop
 from gpulaunch.core.model import Interrupted, Lost, Signaled
 from gpulaunch.engines.slurm import probe
+from gpulaunch.process.ends import cause_of
 from gpulaunch.process.nodeside import write_stop
 from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
@@ -74,7 +76,8 @@ def ends_of(launcher: Launcher, kind: str = "") -> dict[str, str]:
     for event in launcher.events("attempt_ended"):
         outcome = event["outcome"]
         if event["job"].startswith("j-") and kind in ("", outcome["kind"]):
-            why = outcome.get("by") or outcome.get("why") or outcome["kind"]
+            told = outcome.get("by") or outcome.get("why")
+            why = cause(cause_of(json.dumps(told))) if told else outcome["kind"]
             found[f"{event['job']}.{event['attempt']}"] = why.partition(" (")[0]
     return found
 
