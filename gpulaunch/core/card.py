@@ -73,6 +73,8 @@ class SetAside:
 CardState: TypeAlias = Free | AskedFor | Leased | Draining | Away | InUse | SetAside
 FREE = Free()
 _HELD = frozenset({AskedFor, Leased, Draining})
+_COMING = frozenset({AskedFor, Draining})
+_TO_ASK_FOR = frozenset({Free, InUse})
 NAMES: dict[type[CardState], GpuState] = {
     Free: "free",
     Leased: "leased",
@@ -158,7 +160,7 @@ class Card:
     @property
     def coming(self) -> bool:
         """True while the answer to an Acquire or a Drain is on its way."""
-        return isinstance(self.state, (AskedFor, Draining))
+        return type(self.state) in _COMING
 
     @property
     def held(self) -> bool:
@@ -181,7 +183,7 @@ class Card:
     @property
     def to_ask_for(self) -> bool:
         """True for a card that may be asked for, now or in a while."""
-        return isinstance(self.state, (Free, InUse))
+        return type(self.state) in _TO_ASK_FOR
 
     @property
     def not_before(self) -> float:

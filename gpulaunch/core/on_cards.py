@@ -185,7 +185,7 @@ def give_wanted(state: State) -> None:
 
 def look_again(state: State, node: Node) -> None:
     """Set timers to look again at cards with strangers' processes: nothing tells their end."""
-    for card in state.cards:
+    for card in [card for card in state.cards if card.to_ask_for]:
         state.cards.look_later(card, node.job.demand)
         due = isinstance(card.state, InUse) and card.not_before <= state.now.mono
         if node.lacks != "room" or not due or card.drained:

@@ -229,7 +229,8 @@ class State:
     @property
     def closed(self) -> RunReason | None:
         """Why nothing new is started; None while jobs may start."""
-        return self.ledger.stopping or self.halted or self.ledger.paused
+        ledger = self.effects.ledger
+        return ledger.stopping or self.halted or ledger.paused
 
     @property
     def halted(self) -> RunReason | None:
