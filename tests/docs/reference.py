@@ -4,7 +4,7 @@ python -m tests.docs.reference        writes them anew; `test_reference` compare
 
 Each page is a function that reads the code's own data: the click commands, the fields and the
 schema of the job file, the facts of the journal, the failure classes, the rules of the lint, what
-commands print as JSON, the exit statuses.
+commands print as JSON, the exit statuses, the families of metrics.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import click
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
 
 from gpulaunch import contracts, errors
 from gpulaunch.cli import COMMANDS, cli
@@ -38,7 +40,10 @@ from gpulaunch.diagnose.lint.finding import RULES, Given, Suspect
 from gpulaunch.jobfile import schema
 from gpulaunch.jobfile.explained import OF_FILE, explained
 from gpulaunch.jobfile.fields import FIELDS
+from gpulaunch.prometheus.families import families, names
 from gpulaunch.shapes import shape_of, snake_case
+from tests.prometheus.support import tallied
+from tests.prometheus.test_families import busy
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 MADE = "<!-- Made by `python -m tests.docs.reference` from {source}; not to be edited here. -->"
@@ -59,6 +64,7 @@ def pages() -> dict[str, str]:
         "failure-classes.md": page("gpulaunch.diagnose.failure.classes", failure_classes()),
         "lint-rules.md": page("gpulaunch.diagnose.lint", lint_rules()),
         "exit-status.md": page("gpulaunch.errors", exit_statuses()),
+        "metrics.md": page("gpulaunch.prometheus.families", metric_families()),
         "status-json.md": page("gpulaunch.contracts", documents()),
         **{
             f"schemas/{name}.json": json.dumps(json_schema(document), indent=2) + "\n"
@@ -461,6 +467,34 @@ def members_table(document: Any) -> str:
             )
             for name, (kind, told) in members_of(document).items()
         ),
+    )
+
+
+# ── Metrics ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def metric_families() -> Iterator[str]:
+    yield "# Metrics"
+    yield flow("""
+        What [`--metrics-port`](../observe/prometheus.md) serves. Labels are states, failure classes
+        and the run's cards, never jobs; what was not measured is absent, never 0.
+    """)
+    run = busy()
+    sampled = {one.name: one.samples[0] for one in families(tallied(run.facts), {}, run.now)}
+    yield table(
+        ("sample", "type", "labels", "what it says"),
+        (one_family(family, sampled.get(family.name)) for family in names()),
+    )
+
+
+def one_family(family: Metric, sample: Sample | None) -> tuple[str, ...]:
+    """A family's row; one that the history has no sample of is named by its own labels."""
+    labels = sample.labels if sample else getattr(family, "_labelnames", ())
+    return (
+        code(sample.name if sample else family.name),
+        family.type,
+        ", ".join(map(code, labels)),
+        plain(family.documentation),
     )
 
 
