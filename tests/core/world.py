@@ -81,6 +81,7 @@ from gpulaunch.core.model import (
     Stopped,
     TimedOut,
 )
+from gpulaunch.core.reasons import FailedAlike
 from gpulaunch.core.run import Run
 from gpulaunch.wording import card_reason
 from tests.core.edits import retried_anew
@@ -963,7 +964,7 @@ class World:
         for _ in range(most):
             if all(side.run.finished and not side.inbox for side in self.sides):
                 break
-            moved = self.step()
+            moved = self.step() or self._go_on()
             assert moved or all(side.run.finished for side in self.sides), (
                 f"stands still: {self.standing()}"
             )
@@ -971,6 +972,13 @@ class World:
             raise AssertionError(f"no end after {most} steps: {self.standing()}")
         for side in self.sides:
             self.check_end(side)
+
+    def _go_on(self) -> bool:
+        """A person goes on with a run that waits since jobs failed alike; false where none does."""
+        tripped = [s for s in self.sides if isinstance(s.run.ledger.paused, FailedAlike)]
+        for side in tripped:
+            self._ask(side, GoOn())
+        return bool(tripped)
 
     def standing(self) -> str:
         lines = []
