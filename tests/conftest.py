@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A plain `pytest` runs what a change needs; files and directories that are named run whole."""
     config.pluginmanager.register(Durations())
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if not named and not config.option.markexpr and not hasattr(config, "workerinput"):
+    if not named and not config.option.markexpr:
         config.option.markexpr = "not slow and not cluster"
 
 
