@@ -48,6 +48,7 @@ NOT_RUN = {
     "GPULAUNCH_TEST_WRAPPED=60 GPULAUNCH_TEST_SEED=1 pytest tests/slurm/test_wrapped.py": (
         "twenty minutes on a cluster of their own"
     ),
+    "python -m gpulaunch.journal.replay trace": "tests/cli/test_trace.py",
     "python -m tests.slurm.cluster             # prints `export SLURM_CONF=...`, for another"
     " terminal": "stays until it is ended",
 }

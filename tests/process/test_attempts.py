@@ -591,6 +591,6 @@ def test_a_pair_is_used_a_hundred_times_without_growth(spawner: Spawner, tmp_pat
         fds, memory = size()
         for _ in range(100):
             slot.run("true", outputs=("/etc/hostname",), idle_timeout=5.0)
-        assert size()[0] == fds
+        wait_until(lambda: size()[0] <= fds)  # the next child may be on its way
         assert size()[1] < memory + 500_000
         slot.finish()

@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_leaves_no_probe_in_the_queue(
     cluster = own_cluster(nodes=1)
     launcher = launcher_on(cluster, tmp_path)
     launcher.file("jobs.yaml", "jobs: [{name: a, gpus: 0, run: 'true'}]")
-    cluster.command("scontrol", "update", "PartitionName=main", "SlurmState=DOWN")
+    cluster.command("scontrol", "update", "PartitionName=main", "State=DOWN")
     with launcher.begun("run", "jobs.yaml", "--engine", "slurm") as process:
         wait_until(lambda: len(cluster.command("squeue", "-h").splitlines()) == 2, LONG)
         process.send_signal(signal.SIGINT)

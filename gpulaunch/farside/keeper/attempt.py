@@ -43,8 +43,8 @@ class Phase:
     def start_clock(self) -> None:
         """A job's own time begins: hooks at its fork are done, or its worker has loaded."""
 
-    def held_up(self) -> None:
-        """The child has ended in hooks at its fork: it was not the job yet."""
+    def held_up(self, reaped: bool = False) -> None:
+        """The child has ended in hooks at its fork (`reaped`): it was not the job yet."""
 
     def reaped(self, pid: int) -> None:
         """A process below the keeper has been reaped."""
@@ -175,6 +175,10 @@ class KeeperAttempt:
             if pid == child.pid:
                 self.read_child()  # it may have been a forker
             if pid == child.pid:
+                if child.ready_by is not None and self.result.cause is None:
+                    # It ended since `look` asked: hooks ended it, and it was not the job yet.
+                    self.phase.held_up(reaped=True)
+                    return
                 self.main_reaped(pid, status)
             elif not self.looks.reaped(pid) and os.WIFSIGNALED(status):
                 if self.result.status is not None and not self.result.main_was_killed:

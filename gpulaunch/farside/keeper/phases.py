@@ -42,13 +42,14 @@ def launch(attempt: KeeperAttempt) -> None:
     forking.launch()
 
 
-def start_cold(attempt: KeeperAttempt, what: str) -> None:
+def start_cold(attempt: KeeperAttempt, what: str, reaped: bool = False) -> None:
     """Kill the child that hooks held up, and fork another one, which executes the job.
 
-    The first child was not the job yet: its log does not exist.
+    The first child was not the job yet: its log does not exist. `reaped`: its number is free.
     """
     assert attempt.child is not None
-    send_signal(-attempt.child.pid, signal.SIGKILL)
+    if not reaped:
+        send_signal(-attempt.child.pid, signal.SIGKILL)
     Sweep(attempt.station.channel, attempt.id).to_the_end()
     attempt.child.close()
     attempt.result.error = None
@@ -162,8 +163,8 @@ class Running(Phase):
         loading = self.attempt.item and self.attempt.item.loading
         self.silence = Silence(limit, self.since) if limit and not loading else None
 
-    def held_up(self) -> None:
-        start_cold(self.attempt, "ended the process")
+    def held_up(self, reaped: bool = False) -> None:
+        start_cold(self.attempt, "ended the process", reaped)
 
     def next_deadline(self) -> float | None:
         if self.kill_at is not None or self.child.ready_by is not None:
