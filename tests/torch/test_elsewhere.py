@@ -50,6 +50,7 @@ def test_these_tests_pass_under_the_torch_of_an_example(tmp_path: Path) -> None:
         (tmp_path / found.name).symlink_to(found)
     done = subprocess.run(
         [OTHER, "-m", "pytest", "-p", "pytest_timeout", "-p", "no:cacheprovider",
+         "-o", "addopts=--strict-markers -W error",  # xdist is not there
          "tests/torch", "-q", "--basetemp", tmp_path / "there"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
