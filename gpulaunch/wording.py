@@ -202,10 +202,8 @@ def job_reason(reason: r.JobReason | r.WaitReason | None) -> str:
     match reason:
         case None:
             return ""
-        case c.Quoted(text):
-            return text
-        case c.Because(cause):
-            return _CAUSES[cause]
+        case c.Quoted() | c.Because():
+            return cause(reason)
         case r.AttemptEnd():
             return attempt_end(reason)
         case r.RetryGranted(end, retry, of):
@@ -264,10 +262,8 @@ def _impossible(reason: r.Impossible) -> str:
 
 def _waiting(reason: r.WaitReason) -> str:
     match reason:
-        case c.Because(cause):
-            return _CAUSES[cause]
-        case c.Quoted(text):
-            return text
+        case c.Quoted() | c.Because():
+            return cause(reason)
         case r.InQueue(id, needs):
             place = f"in the queue ({id})" if id else "in the queue"
             return f"{needs_of(needs)}; {place}" if needs else place
@@ -351,10 +347,8 @@ def card_reason(reason: r.CardReason | None) -> str:
     match reason:
         case None:
             return ""
-        case c.Quoted(text):
-            return text
-        case c.Because(cause):
-            return _CAUSES[cause]
+        case c.Quoted() | c.Because():
+            return cause(reason)
         case r.LostByJobs(jobs):
             return f"{len(jobs)} different jobs lost it ({listing(jobs)})"
         case r.JobsFailedThere(jobs, cleared):

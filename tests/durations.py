@@ -10,8 +10,8 @@ took more than a second by the clock, with all its parameters; the quickest of a
 plain `pytest` leaves the slow ones out, and what takes a cluster, which is not measured.
 
 A busy machine stretches the clock and hardly processor time, so that alone is held to the record,
-and with room: a file over twice its record and five seconds is named at the end of a run, and fails
-a run with GPULAUNCH_TEST_DURATIONS=hold.
+and with room: a file over twice its record and five seconds is named at the end of a run. That
+fails nothing: the machine may be slower than the one of the record.
 """
 
 from __future__ import annotations
@@ -107,13 +107,10 @@ class Durations:
                 self._spent[file][test] = _sum([self._spent[file].get(test, (0.0, 0.0)), spent])
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        wish = os.environ.get("GPULAUNCH_TEST_DURATIONS")
         if hasattr(session.config, "workerinput"):
             return
-        if wish == "write":
+        if os.environ.get("GPULAUNCH_TEST_DURATIONS") == "write":
             self._write()
-        elif wish == "hold" and self._beyond() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if beyond := self._beyond():

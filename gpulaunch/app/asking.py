@@ -11,7 +11,7 @@ from gpulaunch.app.options import RunEnd
 from gpulaunch.control.client import call
 from gpulaunch.core.events import Cancel, DrainGpus
 from gpulaunch.core.ledger import Ledger
-from gpulaunch.core.model import SETTLED, Gpu
+from gpulaunch.core.model import SETTLED_STATES, Gpu
 from gpulaunch.core.selection import ALL, choose, describe
 from gpulaunch.digest import words
 from gpulaunch.engines.pool import parse
@@ -52,7 +52,7 @@ def cancel(
     one = alive(run, observer)
     names = None if jobs is None else jobs_of(one.ledger, jobs)
     if names is not None:
-        left = [name for name in names if one.ledger.jobs[name].state not in SETTLED]
+        left = [name for name in names if one.ledger.jobs[name].state not in SETTLED_STATES]
         if not left:
             state = one.ledger.jobs[names[0]].state
             raise UsageError(f"nothing to cancel: {names[0]} is over already ({state})")

@@ -6,7 +6,7 @@ from collections import Counter
 
 from gpulaunch.core import on_cards
 from gpulaunch.core.card import NAMES, SetAside
-from gpulaunch.core.model import SETTLED
+from gpulaunch.core.model import SETTLED_STATES
 from gpulaunch.core.placement import suits_now
 from gpulaunch.core.state import InEngineQueue, State
 from gpulaunch.core.waiting import Blocked, Delayed, Launched, Ready
@@ -35,7 +35,7 @@ def check_jobs(state: State) -> None:
     for node in jobs:
         record = state.record(node)
         runs = isinstance(node.state, Launched) and not record.in_queue
-        expected = SETTLED if node.settled else {"running" if runs else "waiting"}
+        expected = SETTLED_STATES if node.settled else {"running" if runs else "waiting"}
         recorded = record.state in expected or node.excluded
         assert recorded, f"{node.name} is {node.state}, recorded {record.state}"
         open_attempts = [a.id for a in record.attempts if a.outcome is None]

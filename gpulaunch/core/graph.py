@@ -16,8 +16,7 @@ from gpulaunch.core.causes import Because, EndCause
 from gpulaunch.core.events import HoldOutOver, RetryDue, SetTimer, StopAttempt, StopReason
 from gpulaunch.core.facts import JobAdded, JobRequeued, JobSettled, JobVanished
 from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import SETTLED as ENDS
-from gpulaunch.core.model import AttemptId, Demand, Job, JobState
+from gpulaunch.core.model import SETTLED_STATES, AttemptId, Demand, Job, JobState
 from gpulaunch.core.reasons import JobReason, NeededBy, NeedUnmet
 from gpulaunch.core.state import State
 from gpulaunch.core.waiting import (
@@ -157,7 +156,7 @@ def _resume(state: State, node: Node, running: AttemptId | None, again: frozense
     node.fresh_from = len(record.attempts) + 1
     if record.state == "running" and not running:
         _settle_recorded(state, node, record)
-    if record.state in ENDS and node.name not in again:
+    if record.state in SETTLED_STATES and node.name not in again:
         node.become(SETTLED)
         return False
     if node.excluded and not running:
@@ -214,7 +213,7 @@ def enqueue(state: State, node: Node) -> None:
     bad = NeedUnmet(unknown, "unknown") if unknown else None
     for need in (*node.links.needs, *node.links.services):
         end = state.record(need).state
-        if _is_bad(end):
+        if _ended_badly(end):
             bad = bad or NeedUnmet(need.name, end)
         elif need.excluded and end != "succeeded":
             bad = bad or NeedUnmet(need.name, "excluded")
@@ -338,7 +337,7 @@ def settle(state: State, node: Node, end: JobState, reason: JobReason | None = N
         for follower in node.links.followers:
             _unblock(state, follower)
         for dependant in node.links.dependants:
-            if _is_bad(end):
+            if _ended_badly(end):
                 if dependant.waits:
                     todo.append((dependant, "skipped", NeedUnmet(node.name, end)))
             elif end == "succeeded" and not node.job.service:
@@ -527,7 +526,7 @@ def demands_beside(services: Iterable[Node]) -> set[Demand]:
     return {demand for service in services for demand in service.serving.demands}
 
 
-def _is_bad(state: JobState) -> TypeGuard[Literal["failed", "cancelled", "skipped"]]:
+def _ended_badly(state: JobState) -> TypeGuard[Literal["failed", "cancelled", "skipped"]]:
     return state in _BAD
 
 

@@ -25,7 +25,7 @@ GpuState: TypeAlias = Literal["free", "elsewhere", "occupied", "leased", "draini
 SPARSE: Mapping[str, bool] = MappingProxyType({"sparse": True})
 """Marks a field that is seldom set: the journal leaves it out where it has its default."""
 
-SETTLED: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
+SETTLED_STATES: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled", "skipped"})
 
 
 @dataclass(frozen=True, slots=True, order=True)

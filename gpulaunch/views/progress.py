@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.core import facts as f
 from gpulaunch.core.ledger import GpuRecord, Ledger
-from gpulaunch.core.model import SETTLED, AttemptId, Instant, JobState
+from gpulaunch.core.model import SETTLED_STATES, AttemptId, Instant, JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.estimate import Estimate
 from gpulaunch.digest.events import EventLine, LineFormatter, Tone, unusable
@@ -186,7 +186,7 @@ class ProgressView:
         from rich.table import Table
         from rich.text import Text
 
-        settled = sum(max(0, ledger.counts[state]) for state in SETTLED)
+        settled = sum(max(0, ledger.counts[state]) for state in SETTLED_STATES)
         total = settled + ledger.counts["running"] + self._left(ledger)
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True, overflow="ellipsis", max_width=min(BAR, self._width) // 3)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import Because, Quoted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -755,7 +755,7 @@ def test_when_the_shim_is_killed_the_keepers_end_the_job_and_say_so(node: Node) 
     finished(process)
     wait_until(lambda: not marked(mark, "environ"), PATIENCE)
     wait_until(lambda: node.run.end(attempt).read_bytes()[:1] != b"\0", PATIENCE)
-    assert node.outcome(attempt) == Interrupted(Quoted("the supervisor is gone"), Exited(7))
+    assert node.outcome(attempt) == Interrupted(Because("supervisor_gone"), Exited(7))
 
 
 def test_when_all_keepers_are_killed_no_end_is_made_up(node: Node) -> None:

@@ -21,7 +21,7 @@ from .worker import task_of
 SPARE_AFTER = 0.015  # seconds of idleness before a child is forked ahead: a launch comes first
 LOOK = 2.0  # seconds between an idle pair's looks at whether the supervisor is stopped
 LOOKS = 2  # looks in a row that find the supervisor stopped before the pair returns its leases
-SUPERVISOR_GONE = "the supervisor is gone"
+SUPERVISOR_GONE = '{"kind": "because", "cause": "supervisor_gone"}'  # core.causes
 
 
 class Monitor:

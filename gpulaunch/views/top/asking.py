@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Cancel, GoOn, Pause, Request, Retry
 from gpulaunch.core.ledger import JobRecord
-from gpulaunch.core.model import SETTLED, RunState
+from gpulaunch.core.model import SETTLED_STATES, RunState
 from gpulaunch.core.reasons import RunReason
 from gpulaunch.digest import words
 from gpulaunch.wording import pause
@@ -40,7 +40,7 @@ def unable(state: RunState, past: bool, root: str, instead: str) -> str:
 
 def to_cancel(job: JobRecord) -> Proposal | str:
     """The proposal, or why there is none."""
-    if job.state in SETTLED:
+    if job.state in SETTLED_STATES:
         return f"{job.name} is over already ({job.state})"
     what = "It is running, and is stopped." if job.state == "running" else "It waits."
     question = f"Cancel {words.visible(job.name)}?\n{what} It will not be run again in this run."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from gpulaunch.core.model import SETTLED, JobState
+from gpulaunch.core.model import SETTLED_STATES, JobState
 from gpulaunch.digest import words
 from gpulaunch.digest.status import STYLES
 from gpulaunch.text import clock
@@ -44,7 +44,7 @@ def counts(board: Board, width: int) -> Text:
     known = board.ledger.counts
     cut_off = board.state == "interrupted" and not board.past and not board.ledger.queueing
     said = _SAID | ({"running": "cut off"} if cut_off else {})
-    settled = sum(max(0, known[state]) for state in SETTLED)
+    settled = sum(max(0, known[state]) for state in SETTLED_STATES)
     total = settled + known["running"] + board.left
     text = Text(" ", no_wrap=True)
     parts = [Text(f"{words.count(settled)} of {words.count(total)}", "bold")]
