@@ -231,7 +231,7 @@ class ActiveAttempts:
 
 
 def cpus_of(demand: Demand) -> int:
-    """The CPUs that an attempt of this demand reserves: 0 with cards, else 1 where unstated."""
+    """Return how many CPUs a demand reserves: 0 with cards, else 1 where unstated."""
     if demand.gpus:
         return 0
     return 1 if demand.cpus is None else demand.cpus

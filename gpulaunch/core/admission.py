@@ -65,5 +65,5 @@ def _pass(state: State) -> bool:
 
 
 def _focused(focus: Node) -> list[Node]:
-    """The ready jobs among the focused job and its services: only these may start now."""
+    """Return the ready jobs among the focused job and its services: only these may start now."""
     return [node for node in (*closure(focus), focus) if isinstance(node.state, Ready)]

@@ -90,5 +90,5 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def policy_of(failure: str) -> Policy:
-    """The policy of a failure class; for an unknown class, that of an ordinary failure."""
+    """Return the policy of a failure class; for an unknown class, that of an ordinary failure."""
     return POLICIES.get(failure, _AGAIN)

@@ -213,7 +213,7 @@ def _interrupt_dependants(state: State, service: Node, event: Ended) -> None:
 
 
 def _by_its_card(live: ActiveAttempt, event: Ended) -> Failure | None:
-    """The attempt's failure: `gpu_lost` where its card was lost meanwhile, else the event's."""
+    """Return the failure: `gpu_lost` where a card was lost meanwhile, else the event's."""
     doomed = [card for card in live.cards if card.failing]
     if not doomed or not isinstance(event.outcome, BY_ITSELF):
         return event.failure
@@ -244,12 +244,12 @@ def _succeeded(decision: retry.Decision) -> bool:
 
 
 def _said(card: Card) -> str:
-    """What the driver reported of a failing card; empty where jobs alone showed that it fails."""
+    """Return what the driver said of a failing card; '' where jobs alone showed that it fails."""
     return card.failing.text if isinstance(card.failing, Quoted) else ""
 
 
 def _end_of(reason: JobReason | None) -> AttemptEnd | None:
-    """The end of an attempt that a settled job's reason tells; None where it tells none."""
+    """Return the end of an attempt that a settled job's reason tells; None where it tells none."""
     match reason:
         case AttemptEnd():
             return reason

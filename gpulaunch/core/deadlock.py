@@ -117,7 +117,7 @@ def _is_away(state: State, card: Card, memory: int) -> bool:
 
 
 def _patience_is_over(state: State) -> bool:
-    """True once a deadlock across runs is assumed.
+    """Return True once a deadlock across runs is assumed.
 
     A service of this run has a card that another launcher waits for, and that launcher has the
     cards that the service's dependants need: it has services too, or reserves a gang.
@@ -176,7 +176,7 @@ def _wanted(services: list[ActiveAttempt]) -> bool:
 
 
 def _wanting(node: Node) -> Node:
-    """The job on whose behalf a service is to start; any other job itself."""
+    """Return the job on whose behalf a service is to start; any other job itself."""
     while node.job.service and node.serving.waiters:
         node = min(node.serving.waiters, key=lambda asker: asker.key)
     return node

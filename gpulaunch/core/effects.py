@@ -36,6 +36,6 @@ class Effects:
         return out
 
     def jitter(self, about: str) -> float:
-        """A number from 0 to 1, this run's own for each `about`: runs then do not act in step."""
+        """Return 0 to 1, this run's own number for each `about`: runs then do not act in step."""
         own = f"{self.ledger.run} {self.ledger.pid} {about}"
         return zlib.crc32(own.encode()) / 2**32

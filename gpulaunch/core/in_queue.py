@@ -126,7 +126,7 @@ def _impossible(state: State, policy: InEngineQueue, node: Node) -> Impossible |
 
 
 def obstacle(state: State, policy: InEngineQueue, node: Node) -> BlockedOn | None:
-    """What keeps a ready job from being handed over."""
+    """Return what keeps a ready job from being handed over."""
     if len(state.attempts) >= policy.most:
         return "turn"
     demand = node.job.demand

@@ -89,7 +89,7 @@ class Mender:
                 yield from self._closed(state == "succeeded")
 
     def _taken_up(self) -> f.RunOpened:
-        """The missing RunOpened of a supervisor that went on with a closed run."""
+        """Return the missing RunOpened of a supervisor that went on with a closed run."""
         known = self.ledger
         return f.RunOpened(
             known.run,
@@ -109,7 +109,7 @@ class Mender:
             yield f.JobAdded(name, 0, 0, "")
 
     def _begun(self, attempt: AttemptId) -> Iterator[f.Fact]:
-        """The missing launches of the job's attempts up to this one, and the ends before it."""
+        """Yield the missing launches of a job's attempts up to this one, and the ends before it."""
         yield from self._known(attempt.job)
         job = self.ledger.jobs[attempt.job]
         for number in range(len(job.attempts) + 1, attempt.number + 1):
@@ -117,7 +117,7 @@ class Mender:
             yield f.AttemptLaunched(AttemptId(attempt.job, number), (), queued=self.ledger.queueing)
 
     def _ended(self, name: str, outcome: Outcome | None = None) -> Iterator[f.Fact]:
-        """The end of its open attempt. `outcome`: None where nothing tells it."""
+        """Return the end of its open attempt. `outcome`: None where nothing tells it."""
         job = self.ledger.jobs[name]
         if not job.attempts or not job.attempts[-1].is_open:
             return
@@ -128,7 +128,7 @@ class Mender:
             yield f.AttemptEnded(last, Lost(Because("unrecorded")), "lost", False, unrecorded=True)
 
     def _closed(self, succeeded: bool) -> Iterator[f.Fact]:
-        """The missing ends of attempts: a closed run has none under way, but in a queue."""
+        """Return the missing ends of attempts: a closed run has none under way, but in a queue."""
         outcome = Exited(0) if succeeded else None
         for job in list(self.ledger.jobs.values()):
             if job.state == "running" and not job.goes_on:
@@ -141,7 +141,7 @@ _OF_ATTEMPTS = (f.AttemptLaunched, f.AttemptQueued, f.AttemptStarted, f.AttemptE
 
 
 def _job_of(fact: f.Fact) -> str | None:
-    """The job that the fact is about; None where it is about none."""
+    """Return the job that the fact is about; None where it is about none."""
     match fact:
         case f.JobDelayed(name) | f.JobSettled(name) | f.JobRequeued(name):
             return name

@@ -69,7 +69,7 @@ def _begin(state: State, node: Node, demand: Demand) -> BlockedOn | None:
 
 
 def obstacle(state: State, node: Node) -> BlockedOn | None:
-    """What, other than cards, keeps a ready job from starting."""
+    """Return what, other than cards, keeps a ready job from starting; None for nothing."""
     demand = node.job.demand
     if state.lacks_tokens(demand):
         return "tokens"

@@ -35,7 +35,7 @@ def gone(job: JobRecord) -> str:
 
 
 def rough(seconds: float) -> str:
-    """A span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
+    """Return a span that is only estimated: `under a minute`, `5 min`, `3 h 20 min`, `2 d 3 h`."""
     minutes = round(seconds / 60)
     if minutes < 1:
         return "under a minute"
@@ -73,7 +73,7 @@ def iso(utc: float | None) -> str | None:
 
 
 def local_time(utc: float, zone: tzinfo | None = None) -> str:
-    """For people, in the machine's zone unless another is named: `2026-11-20 07:42:15`."""
+    """Word a time for people, in the machine's zone or `zone`: `2026-11-20 07:42:15`."""
     return datetime.fromtimestamp(utc, timezone.utc).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -106,8 +106,7 @@ def _of_node(node: str, gpus: Sequence[Gpu]) -> str:
 
 
 def attempt_cards(attempt: AttemptRecord, ledger: Ledger) -> str:
-    """The cards an attempt ran on, else the node; a card that the run no longer has is named by its
-    UUID."""
+    """Name an attempt's cards, else its node; by UUID a card that the run no longer has."""
     known = [ledger.gpus[uuid].gpu for uuid in attempt.gpus if uuid in ledger.gpus]
     gone = [f"card {visible(uuid)}" for uuid in attempt.gpus if uuid not in ledger.gpus]
     return ", ".join(filter(None, [cards(known), *gone])) or visible(attempt.node)
@@ -121,7 +120,7 @@ def _short(gpu: Gpu) -> str:
 
 
 def ending(attempt: AttemptRecord) -> str:
-    """An ended attempt in words: the failure class where it says more, with the bare outcome."""
+    """Word an attempt's end: the failure class where it says more, with the bare outcome."""
     if attempt.outcome is None:
         return "in the queue" if attempt.in_queue else "running"
     words = wording.ending(attempt.outcome)

@@ -82,5 +82,5 @@ def _snapshot(gpu: Gpu, look: CardReading) -> CardSnapshot | Sick:
 
 
 def _memory_free(gpu: Gpu, look: CardReading) -> int:
-    """The card's free bytes by the driver; where it says nothing, those not known to be used."""
+    """Return a card's free bytes by the driver; where it is silent, those not known to be used."""
     return look.free if look.free is not None else gpu.memory - (look.used or 0)

@@ -154,7 +154,7 @@ def _object(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
 
 
 def with_on(made: Schema) -> Schema:
-    """An object's schema whose key `on` may also be what YAML 1.1 makes of it: true.
+    """Return an object's schema whose key `on` may also be what YAML 1.1 makes of it: true.
 
     An editor or a program with such a loader hands over the key as true itself, or as its text.
     """

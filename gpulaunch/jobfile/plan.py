@@ -59,7 +59,7 @@ class Plan:
 
     @cached_property
     def root(self) -> tree.YamlNode:
-        """The file's tree, made when it is first asked for."""
+        """Return the file's tree, made when it is first asked for."""
         return tree.parse(self.source)[0]
 
     def unplaceable(self, gpus: Sequence[Gpu], pool_size: int) -> list[Mistake]:

@@ -16,7 +16,7 @@ OF_THE_FILE = frozenset({"notify", "limits", "defaults", "jobs"})
 
 
 def split(node: YamlNode) -> tuple[dict[str, Plain], set[str]]:
-    """An entry's fields, and those that are null: as if not given, not even by `defaults`."""
+    """Return an entry's fields, and those that are null: not given, not even by `defaults`."""
     assert isinstance(node.value, dict)
     plain: dict[str, Plain] = {}
     nulls = set()

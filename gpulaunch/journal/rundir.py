@@ -121,15 +121,15 @@ class RunDir:
         return self.path / "inputs"
 
     def jobs_file(self, number: int = 1) -> Path:
-        """The copy of the job file that was read for the `number`-th time."""
+        """Return the copy of the job file that was read for the `number`-th time."""
         return self.path / ("jobs.yaml" if number == 1 else f"jobs.{number}.yaml")
 
     def newest_jobs_file(self) -> Path:
-        """The copy of the job file that was read last."""
+        """Return the copy of the job file that was read last."""
         return self.jobs_file(max(1, self._read_so_often()))
 
     def next_jobs_file(self) -> Path:
-        """Where the next copy of the job file goes, or the first one.
+        """Return where the next copy of the job file goes, or the first one.
 
         A run that counted as none may have left earlier ones.
         """
@@ -154,15 +154,15 @@ class RunDir:
         return self.ends / f"{_checked(attempt.job)}.{attempt.number}"
 
     def record(self, job: str) -> Path:
-        """The FASTA file with this job's one record."""
+        """Return the FASTA file with this job's one record."""
         return self.inputs / "records" / f"{_checked(job)}.fasta"
 
     def batch(self, job: str) -> Path:
-        """The directory with links to this job's items."""
+        """Return the directory with links to this job's items."""
         return self.inputs / "batches" / _checked(job)
 
     def by_hand(self, job: str, number: int) -> RunDir:
-        """The directory of the job's `number`-th start by hand, laid out as a run's."""
+        """Return the directory of the job's `number`-th start by hand, laid out as a run's."""
         return RunDir(self.path / "byhand" / f"{_checked(job)}.{number}")
 
     # What a run on a Slurm cluster has beside: see `process/nodeside.py`.
@@ -213,11 +213,11 @@ class RunDir:
         return self.slurm / "held"
 
     def batch_list(self, batch: str) -> Path:
-        """The list of a batch's attempts, in the order of the array."""
+        """Return the list of a batch's attempts, in the order of the array."""
         return self.batch_lists / f"{_checked(batch)}.json"
 
     def batch_id(self, batch: str) -> Path:
-        """The file with Slurm's number of the batch, once that is known."""
+        """Return the file with Slurm's number of the batch, once that is known."""
         return self.batch_lists / f"{_checked(batch)}.id"
 
     def ticket(self, attempt: AttemptId) -> Path:

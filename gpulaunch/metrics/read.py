@@ -87,24 +87,26 @@ class MetricsReader:
         self.close()
 
     def latest(self) -> dict[str, CardSample]:
-        """The newest sample of each card, by UUID; its `at` says how old it is."""
+        """Return the newest sample of each card, by UUID; its `at` says how old it is."""
         return {gpu: card_sample(gpu, row) for gpu, *row in self._rows("latest")}
 
     def last_seen(self) -> float | None:
-        """When the newest sample of all was taken (UTC): the run lived then."""
+        """Return when the newest sample of all was taken (UTC): the run lived then."""
         rows = self._rows("last_seen")
         return rows[0][0] if rows else None
 
     def cards(self, uuid: str, since: float = 0.0, most: int = 240) -> list[CardSample]:
-        """A card's samples from `since` (UTC) on, in time order; where there are more than `most`,
-        neighbours merged: their mean utilisation and power, their highest memory."""
+        """Return a card's samples from `since` (UTC) on, in time order, at most about `most`.
+
+        Neighbours are merged: their mean utilisation and power, their highest memory.
+        """
         rows = cast(list[CardRow], self._rows("cards", {"gpu": uuid, "since": since}))
         return [card_sample(uuid, merge_cards(some)) for some in _chunks(rows, most)]
 
     def samples(
         self, attempt: AttemptId, since: float = 0.0, most: int = 240
     ) -> list[AttemptSample]:
-        """An attempt's, likewise; of neighbours the highest memory, and the later CPU seconds."""
+        """Return an attempt's likewise; of neighbours the highest memory, the later CPU seconds."""
         rows = self._rows("samples", {**_who(attempt), "since": since})
         return [AttemptSample(attempt, *merge_attempts(some)) for some in _chunks(rows, most)]
 
@@ -117,7 +119,7 @@ class MetricsReader:
         return {use.attempt: use for use in map(_use, self._rows("uses"))}
 
     def pin(self, attempt: AttemptId) -> PinState | None:
-        """Whether its processes were proved to be on its own cards and no other.
+        """Return whether an attempt's processes were proved to be on its own cards and no other.
 
         None: none of them was seen on any card. "unverified": it cannot be told here.
         """

@@ -58,7 +58,7 @@ class Store:
         self._thin_at = 0.0
 
     def write(self, steps: Sequence[Step], now: float) -> bool:
-        """All of it or nothing. Whether everything that was handed in so far is written."""
+        """Write all or nothing; return whether everything that was handed in so far is written."""
         if steps:
             self._backlog.append(steps)
         try:
@@ -98,7 +98,7 @@ class Store:
         self._backlog.clear()
 
     def _open(self) -> sqlite3.Connection:
-        """Raises sqlite3.DatabaseError for a file that is not ours, and for what makes none."""
+        """Open the database. Raises sqlite3.DatabaseError for a file that is not ours."""
         os.close(regular(self._path, os.O_WRONLY | os.O_CREAT))
         connection = sqlite3.connect(self._path, timeout=self._patience, isolation_level=None)
         try:
@@ -171,7 +171,7 @@ def attempt_steps(
     utilization: float | None = None,
     card_memory: int | None = None,
 ) -> list[Step]:
-    """An attempt at one moment, `seconds` after its start; it stood so for `span` seconds.
+    """Return an attempt at one moment, `seconds` after its start; it stood so for `span` seconds.
 
     `gpus`: how many cards it has, None on pretend ones. `utilization` is the mean over its cards,
     and `card_memory` what is used of them, by whomever.

@@ -61,7 +61,7 @@ class Looking:
             end(self._process)
 
     def concerns(self) -> list[Concern]:
-        """In the file's order. Blocks until the addresses are looked at, SECONDS at most."""
+        """Return the concerns in the file's order. Blocks for the looks, SECONDS at most."""
         looks = self._looks()
         return [
             concern

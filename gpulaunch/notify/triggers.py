@@ -46,7 +46,7 @@ class Occasions:
                     owed.discard(PAUSED)  # the run goes on: nobody needs to act
 
     def next_at(self, busy: Collection[int] = ()) -> float | None:
-        """When (monotonic) the next message is due; None: nobody is owed one.
+        """Return when (monotonic) the next message is due; None: nobody is owed one.
 
         `busy`: who is being told something right now.
         """

@@ -68,7 +68,7 @@ class End:
 
 
 def read_end(path: str | os.PathLike[str]) -> End | None:
-    """The end in the file; None where none is written yet, it is torn, or what is written is none.
+    """Return the end in a file; None where none is written yet, it is torn, or it is no end.
 
     Raises FileNotFoundError and other OSErrors of the file itself.
     """

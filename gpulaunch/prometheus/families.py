@@ -34,13 +34,13 @@ _CARD = ("gpu", "uuid")
 
 
 def families(tally: Tally, samples: Mapping[str, CardSample], now: Instant) -> tuple[Metric, ...]:
-    """Every family that has a sample. `samples`: the newest of each card (UUID)."""
+    """Return every family that has a sample. `samples`: the newest of each card (UUID)."""
     found = (*_run(tally, now), *_jobs(tally), *_cards(tally), *_measured(tally, samples, now))
     return tuple(family for family in found if family.samples)
 
 
 def names() -> tuple[Metric, ...]:
-    """Every family there can be, without samples."""
+    """Return every family there can be, without samples."""
     nothing = Tally()
     at = Instant(0.0, 0.0)
     found = (*_run(nothing, at), *_jobs(nothing), *_cards(nothing), *_measured(nothing, {}, at))
@@ -146,7 +146,7 @@ def _cards(tally: Tally) -> Iterator[Metric]:
 def _measured(
     tally: Tally, samples: Mapping[str, CardSample], now: Instant
 ) -> tuple[GaugeMetricFamily, ...]:
-    """What the driver tells of the cards; of a pretend card, nothing."""
+    """Return what the driver tells of the cards; of a pretend card, nothing."""
     busy = _of_card("gpulaunch_gpu_utilization", "Share of time with a kernel running.", "ratio")
     used = _of_card("gpulaunch_gpu_memory_used", "Memory in use, by anyone.", "bytes")
     total = _of_card("gpulaunch_gpu_memory_total", "The card's memory.", "bytes")
@@ -173,7 +173,7 @@ def _oldest(attempts: Iterable[AttemptRecord], ledger: Ledger) -> float | None:
 
 
 def _label(card: GpuRecord) -> list[str]:
-    """The index is what people know a card by; parts of one card (MIG) share it."""
+    """Return the index is what people know a card by; parts of one card (MIG) share it."""
     return [str(card.gpu.index), visible(card.gpu.uuid)]
 
 

@@ -152,7 +152,7 @@ class _ScrapeServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away or took too long is no error of ours."""
+        """Return a client that went away or took too long is no error of ours."""
 
     def _drop(self, until: float) -> None:
         """End those that came until then: their threads wake up, and close them."""

@@ -94,14 +94,16 @@ class RunCollector:
         self._next = time.monotonic() + GAP
 
     def collect(self) -> tuple[Metric, ...]:
-        """The snapshot. Raises GpulaunchError where the journal could not be understood: values
-        that stand still would pass for a run that does."""
+        """Return the snapshot. Raises GpulaunchError where the journal could not be understood.
+
+        Values that stand still would pass for a run that does.
+        """
         if self._error:
             raise self._error
         return self._snapshot
 
     def describe(self) -> tuple[Metric, ...]:
-        """What `?name[]=` can pick from."""
+        """Return what `?name[]=` can pick from."""
         return names()
 
     def close(self) -> None:

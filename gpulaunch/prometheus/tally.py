@@ -35,7 +35,7 @@ class Tally:
         self._estimate = Estimate()
 
     def see(self, fact: f.Fact, at: Instant) -> None:
-        """Raises KeyError or IndexError where the fact fits nothing before it."""
+        """Count a fact. Raises KeyError or IndexError where it fits nothing before it."""
         self.ledger.apply(fact, at)
         match fact:
             case f.RunOpened():
@@ -65,12 +65,15 @@ class Tally:
         return self.ledger.counts["waiting"]
 
     def ahead(self, now: Instant) -> Ahead | None:
-        """How long it still takes; None: too little is known to say, or the run ends or has."""
+        """Return the seconds still to go; None if too little is known, or the run ends or has."""
         over = self.ledger.closed is not None or self.ledger.stopping is not None
         return None if over else self._estimate.ahead(now)
 
     def _tries_again(self, attempt: AttemptId) -> bool:
-        """It follows one of the same round that failed or was lost; interrupted ones go on."""
+        """Tell whether an attempt follows one of its round that failed or was lost.
+
+        One that was interrupted goes on: that is no new try.
+        """
         job = self.ledger.jobs[attempt.job]
         if attempt.number <= job.budget_from:
             return False

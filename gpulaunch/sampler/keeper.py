@@ -31,7 +31,7 @@ class Keeper:
 
 
 def keeper_of(main: int, pid: int, goes_on: bool = False) -> Keeper | None:
-    """The keeper of an attempt that has just begun; None where its main process is gone again.
+    """Return the keeper of an attempt that has just begun; None if its main process is gone.
 
     `main` and `pid` are the PIDs of its main process and of the keeper, as the keeper says them.
     `goes_on`: the main process is a worker that has run others before.

@@ -73,7 +73,7 @@ class LauncherLink:
             self._end.send(json.dumps({"said": said, **what}).encode())
 
     def received(self) -> Iterator[dict[str, Any]]:
-        """What has come in; the last of it is followed by the end."""
+        """Return what has come in; the last of it is followed by the end."""
         with suppress(OSError):
             while data := self._end.recv(LARGEST_MESSAGE):
                 yield json.loads(data)
@@ -211,7 +211,7 @@ class SamplingPace:
         self._before: tuple[int | None, float] | None = None
 
     def spent(self, helper: int | None) -> None:
-        """A look is over. What starting a helper cost is not counted: it is not had again."""
+        """Count a look's cost, but not that of starting a helper, which does not come again."""
         self._looks += 1
         if self._before is not None and self._before[0] != helper:
             self._before = None

@@ -42,7 +42,7 @@ class Pins:
         return bool(self._strange)
 
     def known(self, processes: Mapping[int, float]) -> dict[int, float]:
-        """Those that go by the same number at the driver's."""
+        """Return the processes that go by the same number at the driver's."""
         if self.host:
             return dict(processes)
         return {pid: created for pid, created in processes.items() if self._is_same(pid, created)}

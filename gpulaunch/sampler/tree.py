@@ -40,7 +40,7 @@ class Trees:
         self._looks = 0
 
     def look(self, keepers: Iterable[Keeper]) -> dict[Keeper, ProcessTree]:
-        """Of keepers that are gone there is nothing."""
+        """Return a look at each keeper's tree; none of keepers that are gone."""
         self._looks += 1
         found = {keeper: tree for keeper in keepers if (tree := self._tree(keeper)) is not None}
         alive = {pid for tree in found.values() for pid in tree.processes}
@@ -68,14 +68,14 @@ class Trees:
         return ProcessTree(processes, max(0.0, cpu), resident)
 
     def _process(self, pid: int) -> psutil.Process:
-        """Raises psutil.NoSuchProcess."""
+        """Return a process by its PID. Raises psutil.NoSuchProcess."""
         known = self._known.get(pid)
         if known is None or not known.is_running():  # its number may be another's by now
             known = self._known[pid] = psutil.Process(pid)
         return known
 
     def _children(self, pid: int) -> list[int]:
-        """The kernel lists them by the thread that forked them. A gone process has none."""
+        """Return the kernel lists them by the thread that forked them. A gone process has none."""
         try:
             if self._looks % EVERY_THREAD == 0 or pid not in self._forked:
                 threads: Sequence[str] = os.listdir(f"/proc/{pid}/task")

@@ -38,7 +38,7 @@ def name_of(source: Source) -> str:
 
 @contextmanager
 def opened(source: Source) -> Iterator[IO[bytes]]:
-    """The file, able to seek. Raises OSError where open() does."""
+    """Return the file, able to seek. Raises OSError where open() does."""
     if isinstance(source, (str, os.PathLike)):
         with open(source, "rb") as stream:
             yield stream
@@ -47,7 +47,7 @@ def opened(source: Source) -> Iterator[IO[bytes]]:
 
 
 def check_kind(stream: IO[bytes], name: str) -> None:
-    """Raises ExportedProgramError, saying what to do, for what is not one program to load."""
+    """Raise ExportedProgramError, saying what to do, for what is not one program to load."""
     try:
         with zipfile.ZipFile(stream) as archive:
             _check_members(archive, name)
@@ -122,7 +122,7 @@ def _torchscript(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def moved(stream: IO[bytes], moves: Moves) -> Overlay:
-    """The same archive with its devices moved, to be read while `stream` is open."""
+    """Return the same archive with its devices moved, to be read while `stream` is open."""
 
     def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:
         if not _is_record(archive, member):
@@ -155,8 +155,10 @@ def _rewritten(member: str, content: bytes, moves: Moves) -> bytes:
 
 
 def _inner(content: bytes, moves: Moves) -> bytes:
-    """What torch.save wrote into one member: an archive of its own. Raw weights may look like one,
-    by chance, and are left as they are."""
+    """Return what torch.save wrote into a member, an archive of its own, with its devices moved.
+
+    Raw weights may look like one, by chance, and are left as they are.
+    """
     changed = False
 
     def rewrite(archive: zipfile.ZipFile, member: str) -> bytes | None:

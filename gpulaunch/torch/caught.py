@@ -12,8 +12,9 @@ from gpulaunch.torch.errors import DeviceMismatchError, ExportedProgramError
 
 
 def explain(error: BaseException | None = None) -> str:
-    """What a device error was about: the tensors in the traceback's frames with their devices,
-    the odd one, the line to change. Empty for an error of another kind.
+    """Explain a device error in words; '' for an error of another kind.
+
+    Names the tensors in the traceback's frames with their devices, the odd one, the line to change.
 
     `error` is the one being handled where it is left out, else the last one that an interactive
     interpreter showed. Raises ValueError where there is neither.

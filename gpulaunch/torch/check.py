@@ -23,7 +23,7 @@ _MAX_SHOWN = 40
 def check_devices(
     module: Any, /, *inputs: Any, device: torch.device | str | int | None = None, **kwargs: Any
 ) -> torch.device | None:
-    """The one device that every tensor of `module` and of its inputs is on; None without tensors.
+    """Return the one device that all tensors of `module` and its inputs are on; None if none is.
 
     `module` is an nn.Module, another object that holds tensors, or None. Inputs may be nested in
     any way: mappings (a BatchEncoding too), sequences, dataclasses, other objects, modules.
@@ -68,7 +68,7 @@ def _moves_inputs(module: torch.nn.Module) -> bool:
 
 
 def _spread(module: Any) -> set[torch.device]:
-    """The cards that accelerate has spread a model over, on purpose (device_map)."""
+    """Return the cards that accelerate has spread a model over, on purpose (device_map)."""
     places = set(map(str, getattr(module, "hf_device_map", {}).values())) - {"cpu", "disk", "meta"}
     return {normal(f"cuda:{place}" if place.isdecimal() else place) for place in places}
 
@@ -78,7 +78,7 @@ def _on(tensor: torch.Tensor, devices: Iterable[torch.device]) -> bool:
 
 
 def _expected(named: Iterable[Named]) -> torch.device:
-    """The card with most bytes of the model, then of the inputs; the CPU where there is none."""
+    """Return the card with most bytes of the model, then of the inputs; else the CPU."""
     model: Counter[torch.device] = Counter()
     inputs: Counter[torch.device] = Counter()
     for one in named:

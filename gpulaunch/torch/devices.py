@@ -17,14 +17,14 @@ def normal(device: torch.device | str | int) -> torch.device:
 
 
 def current(kind: str) -> int:
-    """The current card's index, 0 where that kind of device is not in use yet."""
+    """Return the current card's index, 0 where that kind of device is not in use yet."""
     if kind == "cuda" and torch.cuda.is_initialized():
         return int(torch.cuda.current_device())
     return 0
 
 
 def is_card(device: torch.device) -> bool:
-    """Whether it is an accelerator: neither the CPU nor without data."""
+    """Tell whether a device is an accelerator: neither the CPU nor without data."""
     return device.type not in _CPU_LIKE
 
 
@@ -46,5 +46,5 @@ def dtype_of(tensor: torch.Tensor) -> str:
 
 
 def may_stay(tensor: torch.Tensor) -> bool:
-    """A CPU tensor of no dimensions goes with tensors of any device: it is read as a number."""
+    """Tell whether a tensor is read as a number, on any device: on the CPU, without dimensions."""
     return tensor.device.type == "cpu" and shape_of(tensor) == ()

@@ -29,7 +29,7 @@ def load_exported(
     *,
     extra_files: dict[str, Any] | None = None,
 ) -> torch.export.ExportedProgram:
-    """The program in `source` (a path or an open file), all of it on `device`.
+    """Return the program in `source` (a path or an open file), all of it on `device`.
 
     Whatever cards it was exported on become `device`: weights, constants, sample inputs, device
     arguments in the graph and in its subgraphs (cond, while_loop, autocast regions). What was on
@@ -85,7 +85,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def check_present(device: torch.device) -> None:
-    """Raises ExportedProgramError where tensors cannot be put on it here."""
+    """Raise ExportedProgramError where this process cannot put tensors on a device."""
     if device.type != "cuda":
         return
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -139,7 +139,7 @@ def _onto(
 
 
 def elsewhere(program: Any, target: torch.device) -> Iterator[str]:
-    """What is left on, or speaks of, a card that is not `target`, named."""
+    """Return what is left on, or speaks of, a card that is not `target`, named."""
     held = [
         ("state_dict", program.state_dict),
         ("constants", program.constants),

@@ -26,7 +26,7 @@ _NO_DATA = "nothing: it lets this pass, and what comes out is no result"
 
 
 def first_mixed_device() -> FirstMixedDevice:
-    """Finds the first operation inside that is given tensors of several devices.
+    """Find the first operation inside that is given tensors of several devices.
 
         with first_mixed_device():
             loss = model(batch)
@@ -120,7 +120,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
             raise told(str(func), tensors, self._frame(), self._origins, str(error)) from error
 
     def _frame(self) -> FrameType | None:
-        """The operation's; of the thread that waits for it where it is autograd's own."""
+        """Return the operation's; of the thread that waits for it where it is autograd's own."""
         frame: FrameType | None = sys._getframe(2)
         if threading.get_ident() == self._thread or next(lines(frame), None) is not None:
             return frame
@@ -129,8 +129,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[misc]
     def before_any_operation(
         self, error: RuntimeError, trace: TracebackType | None
     ) -> DeviceMismatchError | None:
-        """The same for a check that torch makes before the operation (attention, RNN, convolution
-        in Python). None for what is no device error of torch's."""
+        """Explain a check that torch makes before an operation; None for another error.
+
+        Attention, RNN and convolution have such checks in Python.
+        """
         innermost = _innermost(trace)
         if innermost is None or not mixes.about_devices(error) or _raised_by_user(innermost):
             return None
@@ -169,7 +171,7 @@ def _raised_by_user(trace: TracebackType) -> bool:
 
 
 def _at_hand(frame: FrameType | None) -> list[tuple[str, torch.Tensor]]:
-    """The tensors in the variables from torch.nn's innermost frame out to the user's line."""
+    """Return the tensors in variables from torch.nn's innermost frame to the user's line."""
     found: list[tuple[str, torch.Tensor]] = []
     while frame is not None and is_internal(frame.f_code):
         if is_layer(frame.f_code):

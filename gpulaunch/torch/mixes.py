@@ -38,7 +38,7 @@ _OTHER_ERROR = re.compile(r"CUDA error|out of memory", re.IGNORECASE)
 
 
 def mixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether tensors of more than one device are among them. Asked before every operation."""
+    """Tell whether tensors of several devices are among the arguments of an operation."""
     first = None
     for value in args if not kwargs else (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
@@ -57,7 +57,7 @@ def mixed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The operation's tensors by the names of its schema."""
+    """Return the operation's tensors by the names of its schema."""
     schema = getattr(func, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     names += [f"argument {n}" for n in range(len(names), len(args))]

@@ -40,8 +40,10 @@ class Names:
         return type(module).__name__
 
     def tensor(self, tensor: torch.Tensor) -> list[Named]:
-        """Its names, or those of the tensor whose memory it is a view of: as a module's own, else
-        as a variable, here and in the outermost frame that has it."""
+        """Return a tensor's names, or those of the tensor whose memory it is a view of.
+
+        As a module's own, else as a variable, here and in the outermost frame that has it.
+        """
         found = [named for named in self._registered if _is(named.tensor, tensor)]
         if found:
             return found[:1]
@@ -51,7 +53,7 @@ class Names:
 
     @cached_property
     def _registered(self) -> list[Named]:
-        """Of the modules being called, and of what holds them."""
+        """Return the tensors of the modules being called, and of what holds them."""
         walk = Walk()
         held = [root for root in self._roots if any(self._holds(root[1], m) for m in self.called)]
         return [named for name, root in held for named in walk.module(root, name)]
@@ -79,7 +81,7 @@ def _modules_among(held: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, 
 
 
 def _variable(frame: FrameType, tensor: torch.Tensor) -> Named | None:
-    """What that frame calls it: a variable of its own first, then what is inside one."""
+    """Return what that frame calls it: a variable of its own first, then what is inside one."""
     held = {name: value for name, value in dict(frame.f_locals).items() if name[:2] != "__"}
     for name, value in held.items():
         if isinstance(value, torch.Tensor) and _is(value, tensor):
@@ -96,8 +98,7 @@ def _variable(frame: FrameType, tensor: torch.Tensor) -> Named | None:
 
 
 def variables(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a line of that frame could have passed on: its variables that are tensors, and the
-    tensors of its own module."""
+    """Yield the tensors that a line could have passed on: the frame's, its own module's."""
     for name, value in dict(frame.f_locals).items():
         if isinstance(value, torch.Tensor):
             yield name, value

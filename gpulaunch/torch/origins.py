@@ -36,7 +36,7 @@ class SourceLine:
 
 
 def lines(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames from here outwards that are neither torch's own nor this package's."""
+    """Return the frames from here outwards that are neither torch's own nor this package's."""
     while frame is not None:
         if not is_internal(frame.f_code):
             yield frame
@@ -49,12 +49,12 @@ def is_internal(code: CodeType) -> bool:
 
 
 def is_layer(code: CodeType) -> bool:
-    """Of torch.nn: its frames hold the tensors that it checks."""
+    """Tell whether code is torch.nn's: its frames hold the tensors that it checks."""
     return code.co_filename.startswith(f"{_TORCH}nn{os.sep}")
 
 
 def is_installed(code: CodeType) -> bool:
-    """Of an installed library, not the user's own."""
+    """Tell whether code is an installed library's, not the user's own."""
     return f"{os.sep}site-packages{os.sep}" in code.co_filename
 
 
@@ -64,7 +64,7 @@ def place(frame: FrameType) -> SourceLine:
 
 
 def calls(frame: FrameType | None) -> list[FrameType]:
-    """The frames that call modules, innermost first."""
+    """Return the frames that call modules, innermost first."""
     found = []
     while frame is not None:
         if frame.f_code is _MODULE_CALL:
@@ -136,7 +136,7 @@ def _among(key: int, args: Sequence[Any]) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
-    """The address of its storage's record; None where it has none of its own (sparse, nested)."""
+    """Return the address of a tensor's storage record; None for one without (sparse, nested)."""
     if tensor.layout is not torch.strided:
         return None
     try:

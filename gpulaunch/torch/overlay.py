@@ -46,7 +46,7 @@ class Overlay(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """All that was asked for, but for the end: nobody asks twice."""
+        """Return all that was asked for, less only at the end: callers do not ask twice."""
         left = max(0, self._size() - self._at) if size < 0 else size
         parts = []
         while left and (part := self._part(left)):
@@ -89,7 +89,7 @@ class Overlay(io.RawIOBase):
 
 
 def replaced(stream: IO[bytes], rewrite: Callable[[zipfile.ZipFile, str], bytes | None]) -> Overlay:
-    """The archive with what `rewrite` gives in place of each member; None keeps it.
+    """Return the archive with what `rewrite` gives in place of each member; None keeps it.
 
     Raises zipfile.BadZipFile for what is no archive.
     """

@@ -34,13 +34,13 @@ class Device:
 
     @staticmethod
     def named(text: str) -> Device | None:
-        """Of a text like "cuda:1" alone."""
+        """Return the device of a text like "cuda:1" alone."""
         match = _WITH_INDEX.fullmatch(text)
         return Device(match[1], int(match[2])) if match else None
 
     @staticmethod
     def of_kind(text: str) -> Device | None:
-        """Of a text like "cuda" alone."""
+        """Return the device of a text like "cuda" alone."""
         return Device(text) if text in _KINDS else None
 
 
@@ -64,13 +64,13 @@ class Moves:
 
 
 def json_document(text: bytes, moves: Moves) -> bytes:
-    """The same document with its devices moved; the very same bytes where nothing changed."""
+    """Return a JSON document with its devices moved; its very bytes where nothing changed."""
     document = json.loads(text)
     return json.dumps(document).encode() if _moved(document, moves, False) else text
 
 
 def _moved(value: Any, moves: Moves, kinds_too: bool) -> bool:
-    """Moves devices in place. `kinds_too`: strings may be a device's kind alone (autocast)."""
+    """Move devices in place. `kinds_too`: strings may be a device's kind alone (autocast)."""
     if isinstance(value, list):
         return True in [_moved(one, moves, kinds_too) for one in value]
     if not isinstance(value, dict):
@@ -120,7 +120,7 @@ class _Op:
 
 
 def pickled(data: bytes, moves: Moves) -> bytes:
-    """The same pickle with its devices moved; the very same bytes where nothing changed.
+    """Return the same pickle with its devices moved; the very same bytes where nothing changed.
 
     Strings like "cuda:1", torch.device objects, and the metadata of fake tensors. Raises ValueError
     for what is no pickle.
@@ -168,7 +168,7 @@ def _one(op: _Op, moves: Moves) -> bytes:
 
 
 def _fake(text: str, moves: Moves) -> str:
-    """A fake tensor's metadata is a JSON document inside the pickle."""
+    """Return a fake tensor's metadata is a JSON document inside the pickle."""
     if '"device"' not in text:
         return text
     try:

@@ -29,7 +29,7 @@ Tensors = Sequence[tuple[str, torch.Tensor]]
 def told(
     what: str, tensors: Tensors, frame: FrameType | None, origins: Origins, torch_says: str
 ) -> DeviceMismatchError:
-    """The error to raise. `frame` is the innermost one of the operation, torch's or the user's."""
+    """Return the error to raise. `frame` is the operation's innermost, torch's or the user's."""
     said = "  torch says: " + torch_says.strip().split("\n")[0]
     try:
         lines, odd = _in_full(tensors, frame, origins)
@@ -66,7 +66,7 @@ def _usual(tensors: Tensors) -> torch.device:
 
 
 def _where(frame: FrameType | None) -> Iterator[str]:
-    """The innermost line outside torch, and the user's own where that is an installed library."""
+    """Yield the innermost line outside torch, and the user's own where that one is a library's."""
     first = True
     for outer in lines(frame):
         own = not is_installed(outer.f_code)
@@ -134,7 +134,7 @@ class _OperationTensor:
         return "; ".join(told)
 
     def _mend(self, usual: torch.device) -> str:
-        """The line to write."""
+        """Return the line to write."""
         kind = self._names[-1].kind if self._names else ""
         name = self._names[-1].path if self._names else self._argument
         if self._tensor.device.type == "meta":

@@ -80,7 +80,7 @@ class Walk:
                     yield named
 
     def value(self, value: object, path: str) -> Iterator[Named]:
-        """What a nested argument holds."""
+        """Return what a nested argument holds."""
         return self._nested([(path, value)], INPUT, _OBJECTS_OF_AN_INPUT)
 
     def _tree(self, module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -138,7 +138,7 @@ def _reverse(held: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
 
 
 def _as_held(named: Named, kind: str) -> Named:
-    """A module in an input is moved like any other; one in a plain list is missed by .to()."""
+    """Return a tensor as what holds it: `.to()` misses a module that stands in a plain list."""
     if kind == ATTRIBUTE and named.kind in (PARAMETER, BUFFER):
         return dataclasses.replace(named, kind=f"{named.kind} {UNLISTED}")
     return named
@@ -160,7 +160,7 @@ def _moved_when_called(part: torch.nn.Module) -> bool:
 
 
 def _children(value: Any, path: str) -> tuple[list[tuple[str, object]], int]:
-    """What a container holds; and 1 where it is an object of somebody's class, not a container."""
+    """Return what a container holds; and 1 for an object of somebody's class, else 0."""
     try:
         if isinstance(value, PackedSequence):
             # batch_sizes must be on the CPU, whatever the data is on.
@@ -180,7 +180,7 @@ def _children(value: Any, path: str) -> tuple[list[tuple[str, object]], int]:
 
 
 def _own_names(value: object) -> Iterator[str]:
-    """What is stored in the object itself: no property, no class attribute."""
+    """Return what is stored in the object itself: no property, no class attribute."""
     slots = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
     named = chain.from_iterable((slot,) if isinstance(slot, str) else slot for slot in slots)
     return chain(getattr(value, "__dict__", ()), (name for name in named if name[:2] != "__"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_gpus(console: Console, rows: Sequence[GpuRow]) -> None:
-    """A line per card, below it who is on it and its UUID. Nothing is cut: all can be copied."""
+    """Print a line per card, below it its users and its UUID. Nothing is cut: all can be copied."""
     from rich.text import Text
 
     labels = [f"{'simulated ' if row.simulated else ''}GPU {row.index}" for row in rows]

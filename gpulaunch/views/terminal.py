@@ -33,7 +33,7 @@ class View(Protocol):
         """Show what has changed, if it is time to."""
 
     def next_tick(self, now: Instant) -> float | None:
-        """The monotonic time from which `tick` has something to do; None: nothing pending."""
+        """Return the monotonic time from which `tick` has something to do; None for nothing."""
 
     def close(self, ledger: Ledger) -> None:
         """Show the rest and leave the terminal as it was."""

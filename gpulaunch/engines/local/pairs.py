@@ -85,7 +85,7 @@ class Pairs:
                 self._idle[kind].append(self._fork(kind))
 
     def _still_forks(self, kind: PairKind) -> bool:
-        """True while the spawner or preload server that forked such pairs forks new ones.
+        """Return True while the spawner or preload server that forked such pairs forks new ones.
 
         No attempt asks for the pairs of a server that does not serve any more.
         """

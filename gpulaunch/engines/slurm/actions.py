@@ -30,19 +30,19 @@ class Records(Protocol):
     """What stands in the run directory, as far as it shows here. Reading fails as if absent."""
 
     def starts(self) -> frozenset[str]:
-        """The names of the claimed attempts."""
+        """Return the names of the claimed attempts."""
 
     def ends(self) -> frozenset[str]:
-        """The names of the attempts whose end is recorded."""
+        """Return the names of the attempts whose end is recorded."""
 
     def start(self, attempt: AttemptId) -> NodeStart | Withdrawn | None: ...
     def end(self, attempt: AttemptId) -> End | None: ...
 
     def beat(self, attempt: AttemptId) -> float | None:
-        """The node's last sign of life, by the file server's clock."""
+        """Return the node's last sign of life, by the file server's clock."""
 
     def said(self, id: str) -> str:
-        """What Slurm or the node's side printed of a job."""
+        """Return what Slurm or the node's side printed of a job."""
 
     def probe_was_here(self) -> bool: ...
 

@@ -157,7 +157,7 @@ class SlurmAttempt:
         return replace(self, sight=sight)
 
     def must_be_confirmed(self, row: QueueRow | None) -> bool:
-        """True if the attempt would be ended, or called lost, because of this row alone.
+        """Return True if the attempt would be ended, or called lost, because of this row alone.
 
         For an attempt that never began only a missing row needs confirming: once the launcher has
         taken its claim, no node starts it.

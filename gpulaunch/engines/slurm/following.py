@@ -359,7 +359,7 @@ def _wait(state: SlurmState, one: SlurmAttempt, end: End | None, records: Record
 
 
 def _still_beats(state: SlurmState, one: SlurmAttempt, records: Records) -> bool:
-    """True if the node's side showed a sign of life since the last call.
+    """Return True if the node's side showed a sign of life since the last call.
 
     The attempt is then not over, whatever Slurm says.
     """

@@ -178,7 +178,7 @@ def hidden_kill(sight: Observation) -> str:
 
 
 def _began_anew(sight: Observation) -> bool:
-    """True if Slurm started, or will start, the job again since the attempt was claimed."""
+    """Return True if Slurm started, or will start, the job again since the attempt was claimed."""
     row, start = sight.row, sight.start
     if sight.recalled:
         return True
@@ -191,7 +191,7 @@ def _began_anew(sight: Observation) -> bool:
 
 
 def found_its_claim(row: QueueRow) -> bool:
-    """True if the row is of a second start, which exited because it found the attempt claimed."""
+    """Return True if the row's start was a second one, which found the attempt claimed."""
     return (row.kind, row.status) == ("failed", Exited(STARTED_BEFORE))
 
 
@@ -209,7 +209,7 @@ def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -
 
 
 def _requeued(sight: Observation) -> bool:
-    """True if Slurm counts a restart since the claim; False if it has forgotten the first start."""
+    """Return True if Slurm counts a restart since the claim, and so knows the first start."""
     return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
 
 

@@ -39,7 +39,7 @@ MEMORY = "100M"
 
 
 def comes_first(state: SlurmState, options: Sequence[str]) -> bool:
-    """True while batches must wait: the probe has no number yet, or seems to have failed.
+    """Return True while batches must wait: the probe has no number yet, or seems to have failed.
 
     The first call submits the probe to where `options` say; a wake of "send" follows once batches
     may go.

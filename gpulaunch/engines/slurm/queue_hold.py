@@ -48,7 +48,7 @@ def look(state: SlurmState) -> None:
 
 
 def holds(state: SlurmState, one: SlurmAttempt) -> bool:
-    """True if the attempt waits because the run is paused."""
+    """Return True if the attempt waits because the run is paused."""
     return state.hold.on and _name(one) in state.hold.ours
 
 

@@ -67,7 +67,7 @@ class DiskRecords:
         return frozenset()
 
     def left_word(self, attempt: AttemptId) -> bool:
-        """True if an earlier launcher told the attempt's start to end, and so caused its end."""
+        """Return True if an earlier launcher told the attempt's start to end."""
         try:
             stop = record_of(record_bytes(self._run.stop(attempt)))
             return bool(stop["by"] == REQUEUED)

@@ -231,7 +231,7 @@ class SlurmState:
         return self.put(replace(one, sight=replace(one.sight, **to)))
 
     def of(self, attempt: AttemptId) -> SlurmAttempt | None:
-        """The attempt, or the withdrawn one that Slurm may still have; None for any other."""
+        """Return an attempt, a withdrawn one too while Slurm may have it; None for any other."""
         return self.attempts.get(attempt) or self.withdrawals.there.get(attempt)
 
     def which(self, condition: Callable[[SlurmAttempt], object]) -> list[SlurmAttempt]:

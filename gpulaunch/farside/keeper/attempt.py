@@ -41,13 +41,13 @@ class Phase:
         """Take in a look's answer. None: it failed (no memory, no file yet)."""
 
     def start_clock(self) -> None:
-        """A job's own time begins: hooks at its fork are done, or its worker has loaded."""
+        """Return a job's own time begins: hooks at its fork are done, or its worker has loaded."""
 
     def held_up(self, reaped: bool = False) -> None:
-        """The child has ended in hooks at its fork (`reaped`): it was not the job yet."""
+        """Return the child has ended in hooks at its fork (`reaped`): it was not the job yet."""
 
     def reaped(self, pid: int) -> None:
-        """A process below the keeper has been reaped."""
+        """Return a process below the keeper has been reaped."""
 
 
 class Recorded(Phase):

@@ -39,7 +39,7 @@ def unable(state: RunState, past: bool, root: str, instead: str) -> str:
 
 
 def to_cancel(job: JobRecord) -> Proposal | str:
-    """The proposal, or why there is none."""
+    """Return the proposal, or why there is none."""
     if job.state in SETTLED_STATES:
         return f"{job.name} is over already ({job.state})"
     what = "It is running, and is stopped." if job.state == "running" else "It waits."
@@ -48,7 +48,7 @@ def to_cancel(job: JobRecord) -> Proposal | str:
 
 
 def to_retry(job: JobRecord) -> Proposal | str:
-    """The proposal, or why there is none."""
+    """Return the proposal, or why there is none."""
     if job.state not in ("failed", "cancelled", "skipped") and job.not_before is None:
         return f"{job.name} has not failed ({job.state})"
     question = (
