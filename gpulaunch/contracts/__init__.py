@@ -278,10 +278,31 @@ class RunsDocument(TypedDict):
     runs: Annotated[list[LiveRun], "the runs alive on this machine"]
 
 
+# ── doctor ──────────────────────────────────────────────────────────────────────────────────────
+
+DoctorLevel = Literal["ok", "note", "warning", "error"]
+
+
+class Finding(TypedDict):
+    """What was found out about this machine."""
+
+    level: Annotated[DoctorLevel, "error: no job can run; warning: some may not; note: no harm"]
+    what: Annotated[str, "what was found, in words"]
+    advice: Annotated[str, "what to do; may be empty"]
+
+
+class DoctorDocument(TypedDict):
+    """What `doctor --json` prints."""
+
+    schema: Version
+    findings: Annotated[list[Finding], "those about the driver first"]
+
+
 DOCUMENTS: Final[Mapping[str, type]] = {
     "status": StatusDocument,
     "check": PlanDocument,
     "gpus": CardsDocument,
     "ps": RunsDocument,
+    "doctor": DoctorDocument,
 }
 """By command, what it prints with `--json`."""

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from gpulaunch.contracts import DoctorLevel
 from gpulaunch.core.model import Gpu
 from gpulaunch.errors import UsageError
 from gpulaunch.farside.proc import state_of
@@ -28,7 +28,7 @@ from gpulaunch.gpus.visible import MASK, ORDER, PCI_ORDER, style_for
 class DoctorFinding:
     """A finding. `error`: no job can run; `warning`: some may not, or badly; `note`: no harm."""
 
-    level: Literal["ok", "note", "warning", "error"]
+    level: DoctorLevel
     what: str
     advice: str = ""
 

@@ -94,6 +94,6 @@ def test_doctor_and_gpus_say_what_is_wrong_without_a_card(launcher: Launcher) ->
     result = launcher("doctor")
     assert "NVML" in result.out or "driver" in result.out
     told = launcher("doctor", "--json")
-    wrong = any(finding["level"] == "error" for finding in json.loads(told.out))
+    wrong = any(finding["level"] == "error" for finding in json.loads(told.out)["findings"])
     assert (result.status, told.status) == (int(wrong), int(wrong))
     assert json.loads(launcher("gpus", "--json").out)["gpus"] == [] or "GPU" in launcher("gpus").out

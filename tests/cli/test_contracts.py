@@ -73,9 +73,10 @@ def test_a_plan_keeps_to_its_schema(launcher: Launcher) -> None:
     assert len(check("check", mapped.out)["jobs"]) == 2
 
 
-def test_cards_and_runs_keep_to_their_schemas(launcher: Launcher) -> None:
+def test_cards_runs_and_findings_keep_to_their_schemas(launcher: Launcher) -> None:
     check("gpus", launcher("gpus", "--json").out)
     check("ps", launcher("ps", "--json").out)
+    assert check("doctor", launcher("doctor", "--json").out)["findings"]
     used = GpuRow(0, "GPU-1", "H200", 9, 8, (GpuUser(7, "ann", "python", 6), GpuUser(8)), "a run")
     assert check("gpus", json.dumps(gpus_json([used, GpuRow(1, "GPU-2", "")])))["gpus"][0]["users"]
     known = RunRow("1", 7, "ann", "n", "/runs/n", "running", 1.5, "0", True, {"failed": 2})

@@ -172,7 +172,7 @@ def test_where_namespaces_are_forbidden_run_and_check_refuse_and_doctor_tells(he
     assert not (launcher.path / "ran").exists()
     assert not (launcher.path / "gpulaunch-runs").exists()
     told = json.loads(launcher("doctor", "--json").out)
-    (finding,) = [each for each in told if "strict isolation" in each["what"]]
+    (finding,) = [each for each in told["findings"] if "strict isolation" in each["what"]]
     assert (finding["level"], "user.max_user_namespaces is 0" in finding["what"]) == ("note", True)
     launcher.file("jobs.yaml", "jobs: [{run: touch ran}]")
     assert launcher("run", "jobs.yaml").status == 0
