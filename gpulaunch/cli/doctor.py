@@ -20,14 +20,16 @@ def command(as_json: bool) -> int:
     gpulaunch doctor
     """
     from gpulaunch.cli.output import print_json
-    from gpulaunch.contracts import SCHEMA, DoctorDocument, Finding
+    from gpulaunch.contracts import SCHEMA, DoctorDocument, MachineFinding
     from gpulaunch.engines import strict
     from gpulaunch.engines.slurm import health
     from gpulaunch.gpus.doctor import examine
 
     findings = examine(os.environ, isolation=strict.finding, cluster=health.finding)
     if as_json:
-        told = [Finding(level=one.level, what=one.what, advice=one.advice) for one in findings]
+        told = [
+            MachineFinding(level=one.level, what=one.what, advice=one.advice) for one in findings
+        ]
         print_json(DoctorDocument(schema=SCHEMA, findings=told))
     for finding in findings if not as_json else ():
         click.echo(f"{finding.level:<8} {finding.what}")

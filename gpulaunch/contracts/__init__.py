@@ -283,7 +283,7 @@ class RunsDocument(TypedDict):
 DoctorLevel = Literal["ok", "note", "warning", "error"]
 
 
-class Finding(TypedDict):
+class MachineFinding(TypedDict):
     """What was found out about this machine."""
 
     level: Annotated[DoctorLevel, "error: no job can run; warning: some may not; note: no harm"]
@@ -295,7 +295,7 @@ class DoctorDocument(TypedDict):
     """What `doctor --json` prints."""
 
     schema: Version
-    findings: Annotated[list[Finding], "those about the driver first"]
+    findings: Annotated[list[MachineFinding], "those about the driver first"]
 
 
 DOCUMENTS: Final[Mapping[str, type]] = {
