@@ -68,6 +68,28 @@ _CAUSES: dict[c.Cause, str] = {
     "room": "waits for room for itself and a job that needs it",
     "turn": "waits for its turn",
 }
+_BY_CLUSTER: dict[c.ClusterCause, str] = {
+    "preempted": "preempted by Slurm{at}",
+    "requeued": "requeued by Slurm{at}",
+    "requeued_silently": (
+        "requeued by Slurm{at}, as when a node fails, and it left no record of its end"
+    ),
+    "node_failed": "its node failed{at}",
+    "need_failed": "what it needs did not succeed",
+    "told_to_end": "Slurm ended it",
+    "never_handed": "its launcher was gone before Slurm had it",
+    "forgotten": "Slurm forgot it before it began",
+    "vanished": "Slurm knows it no longer, and it left no record of its end",
+    "unrecorded": "Slurm says {said}, and it left no record of its end{at}",
+    "not_begun": "Slurm could not begin it, and holds it: {said}",
+    "never_begins": "Slurm will not start it: {said}",
+    "disk_full": "the run directory's disk is full: {said}{at}",
+    "dir_unseen": (
+        "{said} is not to be seen on {nodes}: a run on a cluster must be on a file system that its"
+        " nodes share (--run-dir puts it there)"
+    ),
+    "node_unfit": "{nodes} cannot run jobs of this run: {said}",
+}
 _SIGNAL_SENT = {"SIGINT": "Ctrl-C", "SIGHUP": "SIGHUP (the terminal closed)"}
 _POINTLESS = {
     "same": "it would end in the same way",
@@ -159,6 +181,9 @@ def cause(why: c.EndCause) -> str:
     match why:
         case c.Because(name):
             return _CAUSES[name]
+        case c.ByCluster(what, node, said):
+            at, nodes = (f" ({node})", f"node {node}") if node else ("", "the nodes")
+            return _BY_CLUSTER[what].format(at=at, nodes=nodes, said=said)
         case c.Quoted(text):
             return text
         case c.SignalCaught(signal):
@@ -378,6 +403,13 @@ def run_reason(reason: r.RunReason | None) -> str:
             return f"{job}{f' and {more} more' if more else ''} did not succeed"
         case r.LeftWaiting(jobs):
             return f"{jobs} waiting jobs were left as they are"
+        case r.LeftInQueue(1):
+            return "1 attempt is still in Slurm's hands: gpulaunch resume looks after it"
+        case r.LeftInQueue(attempts):
+            return (
+                f"{attempts:,} attempts are still in Slurm's hands: gpulaunch resume looks after"
+                " them"
+            )
         case r.RunOver(state):
             return f"the run was {state}"
     return cause(reason)

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpulaunch import wording
-from gpulaunch.core.causes import Because, Cause, EndCause
+from gpulaunch.core.causes import Because, ByCluster, Cause, ClusterCause, EndCause
 from gpulaunch.core.reasons import (
     CardReason,
     JobReason,
@@ -52,6 +52,20 @@ sys.exit(main())
 @pytest.mark.parametrize("cause", get_args(Cause))
 def test_every_cause_has_words(cause: Cause) -> None:
     assert wording.cause(Because(cause))
+
+
+@pytest.mark.parametrize("what", get_args(ClusterCause))
+def test_what_a_cluster_did_has_words_with_all_that_is_known_of_it(what: ClusterCause) -> None:
+    assert wording.cause(ByCluster(what))
+    assert "{" not in wording.cause(ByCluster(what, "n1", "its word"))
+
+
+def test_a_cluster_is_quoted_with_the_node() -> None:
+    assert wording.cause(ByCluster("preempted")) == "preempted by Slurm"
+    assert wording.cause(ByCluster("preempted", "n1")) == "preempted by Slurm (n1)"
+    said = wording.cause(ByCluster("unrecorded", "n1", "COMPLETED"))
+    assert said == "Slurm says COMPLETED, and it left no record of its end (n1)"
+    assert wording.cause(ByCluster("node_unfit", "", "no Python")).startswith("the nodes cannot")
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,41 @@ class ServiceEnded:
     signal: int | None = None
 
 
+ClusterCause: TypeAlias = Literal[
+    "preempted",  # it makes room for another job
+    "requeued",  # put back into the queue
+    "requeued_silently",  # likewise without a word, as when its node fails
+    "node_failed",
+    "need_failed",  # cancelled: what it needs did not succeed
+    "told_to_end",  # for a reason that was not given
+    "never_handed",  # its launcher was gone before the queue had it
+    "forgotten",  # before it began
+    "vanished",  # forgotten after it began, and no record tells of its end
+    "unrecorded",  # over, in a state that tells nothing, and no record tells of its end
+    "not_begun",  # the queue could not begin it, and holds it
+    "never_begins",  # it asks for what it never gets
+    "disk_full",  # where the run directory is
+    "dir_unseen",  # the run directory, from its nodes
+    "node_unfit",  # its nodes cannot run the run's jobs
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ByCluster:
+    """A cluster ended the attempt or lost it, or cannot run it.
+
+    `node` is the one concerned, where that is known; `said` is the cluster's own word for it: a
+    state, a reason, an error, or the path that a node does not see.
+    """
+
+    what: ClusterCause
+    node: str = ""
+    said: str = ""
+
+
 EndCause: TypeAlias = (
     Because
+    | ByCluster
     | Quoted
     | SignalCaught
     | RecordingFailed

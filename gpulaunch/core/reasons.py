@@ -197,10 +197,19 @@ class LeftWaiting:
     jobs: int
 
 
+@dataclass(frozen=True, slots=True)
+class LeftInQueue:
+    """The run ended while a cluster still had so many attempts, whose ends it could not learn."""
+
+    attempts: int
+
+
 PlacementChange: TypeAlias = Literal["other_card", "other_kind", "more_memory", "alone"]
 """What will differ in the next attempt of a job."""
 Impossible: TypeAlias = TokensShort | CardsShort | CardsCapped
-RunReason: TypeAlias = EndCause | FailedAlike | TooManyFailed | SomeFailed | LeftWaiting | RunOver
+RunReason: TypeAlias = (
+    EndCause | FailedAlike | TooManyFailed | SomeFailed | LeftWaiting | LeftInQueue | RunOver
+)
 
 
 # ── Why a job waits ─────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpulaunch.core.causes import Because, Quoted
+from gpulaunch.core.causes import Because, ByCluster, Quoted
 from gpulaunch.core.model import (
     AttemptId,
     Cancelled,
@@ -141,7 +141,7 @@ def test_the_shim_runs_on(version: str, tmp_path: Path) -> None:
     running(node, long)
     process.terminate()
     assert finished(process) == (143, "")
-    assert node.outcome(long) == Interrupted(Quoted("Slurm ended it"), Signaled(15))
+    assert node.outcome(long) == Interrupted(ByCluster("told_to_end"), Signaled(15))
 
 
 # ── Once ────────────────────────────────────────────────────────────────────────────────────────
@@ -423,7 +423,7 @@ def test_a_stop_that_comes_while_the_driver_takes_its_time_begins_nothing(
     process.terminate()
     go.touch()
     assert finished(process) == (1, "")
-    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"))
+    assert node.outcome(attempt) == Interrupted(ByCluster("told_to_end"))
     assert not node.run.log(attempt).exists()
 
 
@@ -643,7 +643,7 @@ def test_what_does_not_heed_the_first_signal_goes_with_the_second(
         running(node, attempt, "heard")
     process.send_signal(signals[-1])
     assert finished(process)[0] == 137
-    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"), Signaled(9))
+    assert node.outcome(attempt) == Interrupted(ByCluster("told_to_end"), Signaled(9))
 
 
 def test_signals_of_a_terminal_are_ignored(node: Node) -> None:
@@ -670,7 +670,7 @@ def test_slurms_signal_to_all_its_processes_leaves_the_keepers_at_work(node: Nod
             os.kill(pid, signal.SIGTERM)
     assert finished(process)[0] == 6
     end = node.end(attempt)
-    assert end.outcome in (Exited(6), Interrupted(Quoted("Slurm ended it"), Exited(6)))
+    assert end.outcome in (Exited(6), Interrupted(ByCluster("told_to_end"), Exited(6)))
     assert "bye" in node.log(attempt)
     assert marked(mark, "environ") == []
 
@@ -687,7 +687,7 @@ def test_a_job_that_heeds_slurms_signal_with_0_before_the_shim_does_was_ended_by
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     assert finished(process) == (1, "")
-    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"), Exited(0))
+    assert node.outcome(attempt) == Interrupted(ByCluster("told_to_end"), Exited(0))
 
 
 def test_a_signal_that_the_job_alone_has_got_is_not_slurms(node: Node) -> None:
@@ -732,7 +732,7 @@ def test_slurm_may_end_it_while_its_ticket_is_awaited(node: Node) -> None:
     wait_until(lambda: catches(process.pid, signal.SIGTERM), PATIENCE)
     process.terminate()
     assert finished(process)[0] == 1
-    assert node.outcome(attempt) == Interrupted(Quoted("Slurm ended it"))
+    assert node.outcome(attempt) == Interrupted(ByCluster("told_to_end"))
 
 
 def catches(pid: int, number: signal.Signals) -> bool:

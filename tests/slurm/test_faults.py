@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.model import AttemptId, Cancelled, Exited, Interrupted, Lost, NotStarted
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.wording import cause
@@ -300,7 +300,7 @@ def test_a_kill_for_memory_that_a_jobs_own_status_hides_is_said_and_so_is_what_i
     history.add("b", Plan(5.0), needs="a")
     history.until(lambda: history.over)
     outcomes = [(str(ended.attempt), ended.outcome) for ended in history.told]
-    cancelled = Interrupted(Quoted("what it needs did not succeed"))
+    cancelled = Interrupted(ByCluster("need_failed"))
     assert outcomes == [("a.1", Exited(0)), ("b.1", cancelled), ("b.2", Exited(0))]
     hidden, again = history.warned
     assert hidden.startswith("a process of a.1 was killed for its memory (Slurm: OUT_OF_MEMORY)")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import ByCluster, Quoted
 from gpulaunch.core.model import (
     Cancelled,
     Exited,
@@ -26,6 +26,7 @@ from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm.judge import (
     NFS_VISIBILITY_TIMEOUT,
     NO_ROOM,
+    REQUEUED,
     Observation,
     Over,
     Runs,
@@ -160,13 +161,13 @@ def test_a_job_that_ends_by_itself_for_a_process_that_was_killed_for_memory_has_
     ("state", "outcome"),
     [
         ("CANCELLED", Cancelled(Exited(5))),
-        ("PREEMPTED", Interrupted(Quoted("preempted by Slurm"), Exited(5))),
+        ("PREEMPTED", Interrupted(ByCluster("preempted"), Exited(5))),
         ("TIMEOUT", Exited(5)),
-        ("NODE_FAIL", Lost(Quoted("its node failed (n1)"))),
+        ("NODE_FAIL", Lost(ByCluster("node_failed", "n1"))),
     ],
 )
 def test_an_end_that_slurm_asked_for_is_told_by_its_word(state: str, outcome: Outcome) -> None:
-    ended = end(Interrupted(Quoted("Slurm ended it"), Exited(5)))
+    ended = end(Interrupted(ByCluster("told_to_end"), Exited(5)))
     assert judge(Observation(row("RUNNING"), START, ended)) == Unsure()
     assert over(Observation(row(state), START, ended)) == outcome
 
@@ -185,7 +186,7 @@ def test_an_end_that_we_asked_for_needs_no_word_of_slurm() -> None:
         (
             "CANCELLED",
             "DependencyNeverSatisfied",
-            Interrupted(Quoted("what it needs did not succeed")),
+            Interrupted(ByCluster("need_failed")),
         ),
         ("FAILED", "", NotStarted("Slurm: FAILED")),
     ],
@@ -203,9 +204,9 @@ def test_what_we_had_ended_on_its_way_to_its_node_is_over_at_once() -> None:
     ("state", "outcome"),
     [
         ("CANCELLED", Cancelled()),
-        ("PREEMPTED", Interrupted(Quoted("preempted by Slurm (n1)"))),
-        ("NODE_FAIL", Lost(Quoted("its node failed (n1)"))),
-        ("BOOT_FAIL", Lost(Quoted("its node failed (n1)"))),
+        ("PREEMPTED", Interrupted(ByCluster("preempted", "n1"))),
+        ("NODE_FAIL", Lost(ByCluster("node_failed", "n1"))),
+        ("BOOT_FAIL", Lost(ByCluster("node_failed", "n1"))),
         ("TIMEOUT", TimedOut("timeout", 60.0)),
         ("OUT_OF_MEMORY", Signaled(9)),
     ],
@@ -223,7 +224,7 @@ def test_a_time_limit_that_the_job_did_not_set_is_a_failure_and_no_success(
 ) -> None:
     """One that is nobody's would go again, and end there again, for ever."""
     recorded = Observation(
-        row(state), START, end(Interrupted(Quoted("Slurm ended it"), Exited(code)))
+        row(state), START, end(Interrupted(ByCluster("told_to_end"), Exited(code)))
     )
     heeded = replace(recorded, row=row("FAILED", code=143))
     gone = Observation(row(state, code=code), START, over=LATE)
@@ -262,7 +263,7 @@ def test_what_was_killed_for_its_memory_is_known_by_slurms_word_in_its_output(sa
 
 # ── What Slurm began anew ───────────────────────────────────────────────────────────────────────
 
-BY_SLURM = Interrupted(Quoted("Slurm ended it"), Exited(5))
+BY_SLURM = Interrupted(ByCluster("told_to_end"), Exited(5))
 TOLD = "slurmstepd-n1: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-22T09:46:00"
 
 
@@ -272,18 +273,18 @@ def anew(state: str, **fields: object) -> QueueRow:
 
 
 AGAIN = {
-    "waits": Observation(anew("PENDING"), START, recalled="requeued by Slurm"),
+    "waits": Observation(anew("PENDING"), START, recalled=REQUEUED),
     "is ended": Observation(anew("COMPLETING"), START),
-    "is held": Observation(anew("SPECIAL_EXIT"), START, recalled="requeued by Slurm"),
+    "is held": Observation(anew("SPECIAL_EXIT"), START, recalled=REQUEUED),
     "runs again": Observation(anew("RUNNING"), START),
     "found its claim": Observation(anew("FAILED", status=Exited(75)), START),
-    "was taken back": Observation(anew("CANCELLED"), START, recalled="requeued by Slurm"),
+    "was taken back": Observation(anew("CANCELLED"), START, recalled=REQUEUED),
 }
 FORGOTTEN = {
-    "waits": Observation(row("PENDING", node=""), START, recalled="requeued by Slurm"),
+    "waits": Observation(row("PENDING", node=""), START, recalled=REQUEUED),
     "found its claim": Observation(row("FAILED", code=75), START),
-    "was taken back": Observation(row("CANCELLED"), START, recalled="requeued by Slurm"),
-    "is gone": Observation(None, START, recalled="requeued by Slurm"),
+    "was taken back": Observation(row("CANCELLED"), START, recalled=REQUEUED),
+    "is gone": Observation(None, START, recalled=REQUEUED),
 }
 
 
@@ -291,9 +292,7 @@ FORGOTTEN = {
 def test_of_what_slurm_begins_anew_the_first_starts_record_counts(sight: Observation) -> None:
     assert over(replace(sight, end=end(Exited(0)))) == Exited(0)
     assert over(replace(sight, end=end(Exited(3)))) == Exited(3)
-    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted(
-        Quoted("requeued by Slurm"), Exited(5)
-    )
+    assert over(replace(sight, end=end(BY_SLURM))) == Interrupted(REQUEUED, Exited(5))
     late = replace(sight, end=end(TimedOut("timeout", 1.0)))
     assert over(late) == TimedOut("timeout", 1.0)
 
@@ -307,16 +306,16 @@ def test_a_failure_is_slurms_doing_where_slurm_said_that_it_ended_it(
     seen = replace(sight, end=end(outcome))
     assert over(seen) == outcome
     told = replace(seen, said=f"{TOLD} DUE TO JOB REQUEUE ***; gpulaunch: a.1 was started before")
-    assert over(told) == Interrupted(Quoted("requeued by Slurm"), outcome)
+    assert over(told) == Interrupted(REQUEUED, outcome)
     told = replace(seen, said=f"{TOLD} DUE TO PREEMPTION ***")
-    assert over(told) == Interrupted(Quoted("preempted by Slurm"), outcome)
+    assert over(told) == Interrupted(ByCluster("preempted"), outcome)
 
 
 @pytest.mark.parametrize("sight", FORGOTTEN.values(), ids=FORGOTTEN)
 def test_a_node_whose_controller_forgot_the_job_kills_it_without_a_word(sight: Observation) -> None:
     killed = replace(sight, end=end(Signaled(9)))
-    assert over(killed) == Interrupted(Quoted("requeued by Slurm"), Signaled(9))
-    assert over(replace(sight, over=LATE)) == Interrupted(Quoted("requeued by Slurm (n1)"))
+    assert over(killed) == Interrupted(REQUEUED, Signaled(9))
+    assert over(replace(sight, over=LATE)) == Interrupted(ByCluster("requeued", "n1"))
     memory = replace(
         killed, said="slurmstepd: error: Detected 1 oom_kill event in StepId=12.batch."
     )
@@ -328,9 +327,9 @@ def test_without_a_record_it_is_awaited_and_then_what_slurm_said_counts() -> Non
         assert judge(AGAIN[name]) == Unsure()
         late = replace(AGAIN[name], over=LATE)
         told = replace(late, said=f"{TOLD} DUE TO PREEMPTION ***")
-        assert over(told) == Interrupted(Quoted("preempted by Slurm (n1)"))
+        assert over(told) == Interrupted(ByCluster("preempted", "n1"))
         told = replace(late, said=f"{TOLD} DUE TO JOB REQUEUE ***")
-        assert over(told) == Interrupted(Quoted("requeued by Slurm (n1)"))
+        assert over(told) == Interrupted(ByCluster("requeued", "n1"))
         # A node that failed, as a rule: a job of which that is the doing is not begun for ever.
         assert isinstance(over(late), Lost)
 
@@ -346,7 +345,7 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
     cancelled = Observation(row("CANCELLED", code=75), START, end(Exited(75)))
     assert over(cancelled) == Cancelled(Exited(75))
     warned = replace(
-        own, end=end(Interrupted(Quoted("Slurm ended it"), Exited(75))), said=f"{TOLD} ***"
+        own, end=end(Interrupted(ByCluster("told_to_end"), Exited(75))), said=f"{TOLD} ***"
     )
     verdict = judge(warned)
     assert isinstance(verdict, Over)
@@ -357,9 +356,9 @@ def test_a_status_of_75_may_be_the_jobs_own() -> None:
 def test_one_that_heeded_the_warning_of_its_preemption_was_preempted() -> None:
     """Else the same warning says that its time is nearly up."""
     heeded = Observation(row("FAILED", code=5), START, end(BY_SLURM), preempted=True)
-    assert over(heeded) == Interrupted(Quoted("preempted by Slurm"), Exited(5))
+    assert over(heeded) == Interrupted(ByCluster("preempted"), Exited(5))
     again = replace(AGAIN["waits"], end=end(BY_SLURM), preempted=True)
-    assert over(again) == Interrupted(Quoted("preempted by Slurm"), Exited(5))
+    assert over(again) == Interrupted(ByCluster("preempted"), Exited(5))
     assert over(replace(heeded, end=end(Exited(0)))) == Exited(0)
 
 
@@ -373,7 +372,7 @@ def test_an_end_is_not_judged_before_slurm_was_asked_of_it() -> None:
 
 def test_what_is_to_be_taken_out_of_the_queue_again() -> None:
     for state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
-        assert to_recall(row(state, node=""), START) == "requeued by Slurm"
+        assert to_recall(row(state, node=""), START) == REQUEUED
     for state in ("CONFIGURING", "RUNNING", "COMPLETING", "FAILED"):
         assert not to_recall(row(state), START)
     for reason in ("Priority", "BeginTime", "JobHeldUser", "JobHeldAdmin", "Dependency"):
@@ -394,21 +393,21 @@ def test_what_slurm_could_not_begin_and_holds_is_lost_with_its_reason(reason: st
     """It would wait for ever; lost so often in a row, its job fails."""
     held = row("PENDING", reason, node="")
     recalled = to_recall(held, None)
-    assert reason in recalled
+    assert recalled == ByCluster("not_begun", said=reason)
     assert judge(Observation(held, recalled=recalled)) == Waits(reason)
     taken = Observation(row("CANCELLED", reason, node=""), recalled=recalled)
-    assert over(taken) == Lost(Quoted(f"Slurm could not begin it, and holds it: {reason}"))
+    assert over(taken) == Lost(ByCluster("not_begun", said=reason))
     assert over(replace(taken, asked_to_end=True)) == Cancelled()
 
 
 def test_an_end_whose_start_shows_late_waits_for_it_where_slurm_may_have_started_it_again() -> None:
     again = row("FAILED", code=75)
     ended = Observation(
-        again, None, end(Interrupted(Quoted("Slurm ended it"), Exited(143))), over=2.0
+        again, None, end(Interrupted(ByCluster("told_to_end"), Exited(143))), over=2.0
     )
     assert judge(ended) == Unsure()
     assert over(replace(ended, start=START, row=replace(again, restarts=1))) == Interrupted(
-        Quoted("requeued by Slurm"), Exited(143)
+        REQUEUED, Exited(143)
     )
     assert isinstance(judge(replace(ended, ended=LATE)), Over)
     assert judge(replace(ended, end=end(Exited(0)))) == Over(Exited(0))

@@ -15,11 +15,11 @@ from subprocess import Popen
 
 import pytest
 
-from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Asked, Ended, Started, Stop
 from gpulaunch.core.model import Interrupted, Lost, Signaled
 from gpulaunch.engines.slurm import probe
-from gpulaunch.process.ends import cause_of
+from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.process.ends import cause_of, text_of
 from gpulaunch.process.nodeside import write_stop
 from gpulaunch.wording import cause
 from tests.cli.launcher import Launcher
@@ -206,14 +206,12 @@ def test_what_a_launcher_took_out_of_the_queue_before_it_was_killed_runs_again(
     attempt = bench.launch(sh("exec sleep 1000"), bench.gpus[0])
     bench.expect(Started)
     bench.close()
-    write_stop(bench.run.stop(attempt), "interrupted", "requeued by Slurm")
+    write_stop(bench.run.stop(attempt), "interrupted", text_of(REQUEUED))
     busy.command("scancel", f"--user={os.getuid()}")
     second = SlurmBench(busy, bench.run, fresh_pool(), 2)
     try:
         second.engine.adopt([attempt])
-        assert second.expect(Ended).outcome == Interrupted(
-            Quoted("requeued by Slurm"), Signaled(15)
-        )
+        assert second.expect(Ended).outcome == Interrupted(REQUEUED, Signaled(15))
     finally:
         second.close()
 

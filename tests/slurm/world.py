@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.reading import read_tasks
+from gpulaunch.farside.node.status import SLURM_ENDED_IT
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Callback, Loop
 
@@ -338,7 +339,7 @@ class PretendCluster:
         why = " DUE TO PREEMPTION" if preempted else ""
         said = f"slurmstepd: error: *** JOB {task} ON n1 CANCELLED AT 12:00{why} ***\n"
         (self.run.said / (str(task) if "_" in str(task) else f"{task}_0")).write_text(said)
-        self._record(task, 143, "interrupted", "Slurm ended it")
+        self._record(task, 143, "interrupted", SLURM_ENDED_IT)
         self._stops_living(task, "killed")
         task.state, task.node, task.reason = "PENDING", "", "BeginTime"
         task.restarts += 1
@@ -531,7 +532,7 @@ class PretendCluster:
 
     def _kill(self, task: Task, state: str) -> None:
         if task.attempt in self._lives:
-            self._record(task, 143, "interrupted", "Slurm ended it")
+            self._record(task, 143, "interrupted", SLURM_ENDED_IT)
             self._stops_living(task, "killed")
         self._over(task, state, status=15)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
+from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import StopAttempt
 from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.slurm.judge import to_recall
@@ -62,7 +63,7 @@ class Sighting:
     row: QueueRow | None = None
     asked: bool = False
     preempted: bool = False
-    recalled: str = ""
+    recalled: ByCluster | None = None
     confirmed: Sign = UNCONFIRMED
     unaccounted: Unaccounted | None = None
 

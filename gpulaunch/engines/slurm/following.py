@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpulaunch.core.causes import Quoted
 from gpulaunch.core.events import Ended, OutOfReach, Queued, Started
 from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import AttemptId, Exited, Gpu
+from gpulaunch.core.reasons import LeftInQueue
 from gpulaunch.diagnose.failure import advice
 from gpulaunch.engines.slurm import commands, withdrawals
 from gpulaunch.engines.slurm.actions import (
@@ -49,7 +49,7 @@ from gpulaunch.engines.slurm.judge import (
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.engines.slurm.state import SlurmState
-from gpulaunch.process.ends import End
+from gpulaunch.process.ends import End, text_of
 from gpulaunch.process.nodeside import NodeStart, Withdrawn
 
 CARD_NAMES_TIMEOUT = 15.0
@@ -203,7 +203,7 @@ def _leave_word(state: SlurmState, attempt: AttemptId) -> None:
 
     A node that lost its controller may still run it; the node ends it once it reads the file.
     """
-    state.do(WriteStop(attempt, Withdrawn("interrupted", REQUEUED)))
+    state.do(WriteStop(attempt, Withdrawn("interrupted", text_of(REQUEUED))))
 
 
 def cancel_strays(state: SlurmState, rows: Sequence[QueueRow], records: Records) -> None:
@@ -254,8 +254,8 @@ def look(state: SlurmState, records: Records) -> None:
             _tell_start(state, one, records)
         _consider(state, one.attempt, str(one.attempt) in ended, records)
     give_up(state)
-    if why := withdrawals.gives_up(state):
-        state.post(OutOfReach(Quoted(why)))
+    if withdrawals.gives_up(state):
+        state.post(OutOfReach(LeftInQueue(len(state.attempts))))
 
 
 def begun(state: SlurmState, attempt: AttemptId, records: Records) -> None:
@@ -439,7 +439,7 @@ def give_up(state: SlurmState) -> None:
     show a start late.
     """
     if some := [attempt for attempt in state.given_up if attempt in state.attempts]:
-        state.do(ClaimAttempts("give up", {Withdrawn("interrupted", FORGOTTEN): some}))
+        state.do(ClaimAttempts("give up", {Withdrawn("interrupted", text_of(FORGOTTEN)): some}))
 
 
 def keep_given_up(state: SlurmState, seen: Claimed) -> None:

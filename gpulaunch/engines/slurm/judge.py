@@ -23,9 +23,9 @@ import errno
 import os
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import ByCluster, Quoted
 from gpulaunch.core.hints import Hint
 from gpulaunch.core.model import (
     Cancelled,
@@ -41,13 +41,15 @@ from gpulaunch.core.model import (
 )
 from gpulaunch.engines.slurm.reading import QueueRow
 from gpulaunch.farside.node.status import LOST, NO_ROOM, SLURM_ENDED_IT, STARTED_BEFORE, UNFIT
-from gpulaunch.process.ends import End
+from gpulaunch.process.ends import End, cause_of
 from gpulaunch.process.nodeside import NodeStart
 
 NFS_VISIBILITY_TIMEOUT = 60.0
 """Seconds to wait for a record that should exist: NFS shows new files late."""
-REQUEUED = "requeued by Slurm"
-FORGOTTEN = "Slurm forgot it before it began"
+REQUEUED = ByCluster("requeued")
+FORGOTTEN = ByCluster("forgotten")
+NEED_FAILED = Interrupted(ByCluster("need_failed"))
+_TOLD_TO_END = cause_of(SLURM_ENDED_IT)
 _MEMORY = re.compile(r"exceeded (job|step)? ?memory limit|oom_kill event|oom-kill", re.I)
 """What `slurmstepd` prints when a process was killed for want of memory (its source)."""
 _KILLED = (Signaled(9), Exited(137))
@@ -78,7 +80,7 @@ class Observation:
     timeout: float | None = None
     said: str = ""
     asked_to_end: bool = False
-    recalled: str = ""
+    recalled: ByCluster | None = None
     asked: bool = True
     preempted: bool = False
     success: frozenset[int] = frozenset({0})
@@ -123,11 +125,9 @@ def judge(sight: Observation, patience: float = NFS_VISIBILITY_TIMEOUT) -> Verdi
         return Runs()
     if row is not None and sight.start is None:
         if not row.node:
-            return _never_began(row, "" if sight.asked_to_end else sight.recalled)
-        if (
-            sight.asked_to_end
-        ):  # cancelled between its node's assignment and its claim: it never starts
-            return Over(Cancelled())
+            return _never_began(row, None if sight.asked_to_end else sight.recalled)
+        if sight.asked_to_end:
+            return Over(Cancelled())  # before its claim, though it had a node: it never starts
         if row.status == Exited(NO_ROOM):
             return _no_room(row)
     if sight.over < patience:
@@ -157,14 +157,14 @@ def _recorded(end: End, sight: Observation, patience: float) -> Verdict:
         case "cancelled":
             return Over(Cancelled(status))
         case "preempted":
-            return Over(Interrupted(Quoted("preempted by Slurm"), status))
+            return Over(Interrupted(ByCluster("preempted"), status))
         case "node_fail" | "boot_fail" if row is not None:
-            return Over(Lost(Quoted(f"its node failed ({row.node})")))
+            return Over(Lost(ByCluster("node_failed", row.node)))
         case "timeout" | "deadline":
             return _out_of_time(status, sight)
         case "failed" if sight.preempted:  # ended at the warning (preempt_send_user_signal)
-            return Over(Interrupted(Quoted("preempted by Slurm"), status))
-        case "failed" if outcome == Interrupted(Quoted(SLURM_ENDED_IT), status):
+            return Over(Interrupted(ByCluster("preempted"), status))
+        case "failed" if outcome == Interrupted(_TOLD_TO_END, status):
             # Ended at the warning that its time is nearly up (`--signal` in sbatch.1).
             return _out_of_time(status, sight, said="Slurm told it to end, as before a time limit")
     short = outcome in _KILLED or (row is not None and row.kind == "out_of_memory")
@@ -204,7 +204,7 @@ def _before_that(outcome: Exited | Signaled | Interrupted, sight: Observation) -
     word = _ENDED.search(sight.said)
     aborted = outcome in _KILLED and not _requeued(sight) and memory is None
     if isinstance(outcome, Interrupted) or aborted or (word and memory is None):
-        return Over(Interrupted(Quoted(_why_anew(sight)), status))
+        return Over(Interrupted(ByCluster(_why_anew(sight)), status))
     return Over(outcome, memory if outcome in _KILLED else None)
 
 
@@ -213,9 +213,9 @@ def _requeued(sight: Observation) -> bool:
     return bool(sight.row and sight.start and sight.row.restarts > sight.start.restart)
 
 
-def _why_anew(sight: Observation) -> str:
+def _why_anew(sight: Observation) -> Literal["preempted", "requeued"]:
     word = _ENDED.search(sight.said)
-    return "preempted by Slurm" if sight.preempted or (word and word[1]) else REQUEUED
+    return "preempted" if sight.preempted or (word and word[1]) else "requeued"
 
 
 def is_full_there(row: QueueRow | None) -> bool:
@@ -223,22 +223,22 @@ def is_full_there(row: QueueRow | None) -> bool:
     return row is not None and (row.phase, row.status) == ("over", Exited(NO_ROOM))
 
 
-def to_recall(row: QueueRow, start: NodeStart | None) -> str:
-    """Return why the job is to be taken out of Slurm's queue; empty if it is to stay.
+def to_recall(row: QueueRow, start: NodeStart | None) -> ByCluster | None:
+    """Return why the job is to be taken out of Slurm's queue; None if it is to stay.
 
     `row` was read after `start` was known. A job that never began and that a person holds stays.
     """
     if start is not None:
-        return REQUEUED if row.waits else ""
+        return REQUEUED if row.waits else None
     stuck = row.waits and _STUCK.search(f"{row.state} {row.reason}")
-    return f"Slurm could not begin it, and holds it: {row.reason or row.state}" if stuck else ""
+    return ByCluster("not_begun", said=row.reason or row.state) if stuck else None
 
 
-def _never_began(row: QueueRow, recalled: str) -> Verdict:
+def _never_began(row: QueueRow, recalled: ByCluster | None) -> Verdict:
     if recalled:
-        return Over(Lost(Quoted(recalled)))
+        return Over(Lost(recalled))
     if row.kind == "dependency":
-        return Over(Interrupted(Quoted("what it needs did not succeed")))
+        return Over(NEED_FAILED)
     if row.kind == "cancelled":
         return Over(Cancelled())
     return Over(NotStarted(f"Slurm: {row.state}"))
@@ -246,26 +246,26 @@ def _never_began(row: QueueRow, recalled: str) -> Verdict:
 
 def _unrecorded(sight: Observation) -> Over:
     """Return the verdict on an attempt that left no record of its end, by Slurm's final state."""
-    row, where = sight.row, ""
+    row = sight.row
     if row is None and sight.start is None:
-        return Over(Cancelled() if sight.asked_to_end else Interrupted(Quoted(FORGOTTEN)))
+        return Over(Cancelled() if sight.asked_to_end else Interrupted(FORGOTTEN))
     if sight.start is not None and _began_anew(sight):
         return _gone_before_that(sight, sight.start)
     if row is None:
-        return Over(Lost(Quoted("Slurm knows it no longer, and it left no record of its end")))
-    if node := row.node or (sight.start.node if sight.start else ""):
-        where = f" ({node})"
+        return Over(Lost(ByCluster("vanished")))
+    node = row.node or (sight.start.node if sight.start else "")
+    where = f" ({node})" if node else ""
     match row.kind:
         case "cancelled":
             return Over(Cancelled())
         case "preempted":
-            return Over(Interrupted(Quoted(f"preempted by Slurm{where}")))
+            return Over(Interrupted(ByCluster("preempted", node)))
         case "dependency":
-            return Over(Interrupted(Quoted("what it needs did not succeed")))
+            return Over(NEED_FAILED)
         case "timeout" | "deadline" if sight.timeout is not None:
             return Over(TimedOut("timeout", sight.timeout))
         case "node_fail" | "boot_fail":
-            return Over(Lost(Quoted(f"its node failed{where}")))
+            return Over(Lost(ByCluster("node_failed", node)))
     if sight.start is None:
         said = f": {sight.said}" if sight.said else ""
         return Over(NotStarted(f"Slurm: {row.state}{where}{said}"))
@@ -279,16 +279,13 @@ def _unrecorded(sight: Observation) -> Over:
     if status == Exited(UNFIT):
         return Over(NotStarted(f"{sight.said or row.state}{where}"))
     if status in (None, Exited(0), Exited(LOST)):
-        return Over(
-            Lost(Quoted(f"Slurm says {row.state}, and it left no record of its end{where}"))
-        )
+        return Over(Lost(ByCluster("unrecorded", node, row.state)))
     return Over(status)
 
 
 def _no_room(row: QueueRow) -> Over:
     """Return the verdict on a full disk: interrupted, not failed, so that it is launched again."""
-    why = os.strerror(errno.ENOSPC)
-    return Over(Interrupted(Quoted(f"the run directory's disk is full: {why} ({row.node})")))
+    return Over(Interrupted(ByCluster("disk_full", row.node, os.strerror(errno.ENOSPC))))
 
 
 def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
@@ -297,10 +294,9 @@ def _gone_before_that(sight: Observation, start: NodeStart) -> Over:
     Requeued without a message, its node has usually failed: `Lost`, whose retries are bounded, so
     that a job that brings nodes down is not started for ever.
     """
-    why = f"{_why_anew(sight)} ({start.node})"
     if _requeued(sight) and not _ENDED.search(sight.said):
-        return Over(Lost(Quoted(f"{why}, as when a node fails, and it left no record of its end")))
-    return Over(Interrupted(Quoted(why)))
+        return Over(Lost(ByCluster("requeued_silently", start.node)))
+    return Over(Interrupted(ByCluster(_why_anew(sight), start.node)))
 
 
 def _out_of_time(

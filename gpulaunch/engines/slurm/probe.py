@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Asked, Stop
 from gpulaunch.engines.slurm import commands, following
 from gpulaunch.engines.slurm.actions import CancelJobs, ForgetSilence, Records, SubmitProbe
@@ -148,9 +148,10 @@ def _follow(state: SlurmState, row: QueueRow | None, records: Records) -> None:
     failed = row is not None and row.kind == "failed" and (row.status in UNSEEN or bool(said))
     if failed or state.now - probe.over_at >= PROBE_FILE_TIMEOUT:
         _settle(state)
-        why = _why_failed(state, row, said)
-        state.warn(why)
-        state.post(Asked(Stop(Quoted(why))))
+        node = row.node if row is not None else ""
+        state.warn(_why_failed(state, node, said))
+        unseen = ByCluster("dir_unseen", node, state.path)
+        state.post(Asked(Stop(ByCluster("node_unfit", node, said) if said else unseen)))
 
 
 def unneeded(state: SlurmState) -> tuple[str, ...]:
@@ -201,11 +202,11 @@ def _settle(state: SlurmState) -> None:
     probe.settled, probe.needed, probe.id = True, probe.id, ""
 
 
-def _why_failed(state: SlurmState, row: QueueRow | None, said: str) -> str:
-    node = f"node {row.node}" if row is not None and row.node else "the nodes"
+def _why_failed(state: SlurmState, node: str, said: str) -> str:
+    where = f"node {node}" if node else "the nodes"
     if said:
-        return f"{node} cannot run jobs of this run: {said}"
+        return f"{where} cannot run jobs of this run: {said}"
     return (
-        f"{state.path} is not to be seen on {node}: a run on a cluster must be on a file"
+        f"{state.path} is not to be seen on {where}: a run on a cluster must be on a file"
         " system that its nodes share (--run-dir puts it there)"
     )

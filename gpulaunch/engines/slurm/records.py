@@ -17,7 +17,7 @@ from gpulaunch.engines.slurm.judge import REQUEUED
 from gpulaunch.files import read_bytes
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.checked import record_bytes, record_of
-from gpulaunch.process.ends import End, read_end
+from gpulaunch.process.ends import End, cause_of, read_end
 from gpulaunch.process.nodeside import (
     NodeStart,
     Withdrawn,
@@ -70,7 +70,7 @@ class DiskRecords:
         """Return True if an earlier launcher told the attempt's start to end."""
         try:
             stop = record_of(record_bytes(self._run.stop(attempt)))
-            return bool(stop["by"] == REQUEUED)
+            return cause_of(str(stop["by"])) == REQUEUED
         except (OSError, ValueError, KeyError):
             return False
 

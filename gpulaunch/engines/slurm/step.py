@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpulaunch.core.causes import Quoted
+from gpulaunch.core.causes import ByCluster
 from gpulaunch.core.events import Ended, HoldQueue, Launch, StopAttempt
 from gpulaunch.core.model import AttemptId, Interrupted, NotStarted
 from gpulaunch.engines.context import SCARCITY_RETRY_DELAY
@@ -246,7 +246,7 @@ def _adopt(state: SlurmState, left: Adopted) -> None:
             state.attempts[attempt] = SlurmAttempt(
                 attempt,
                 left.jobs[attempt],
-                sight=Sighting(recalled=REQUEUED if attempt in left.ended else ""),
+                sight=Sighting(recalled=REQUEUED if attempt in left.ended else None),
                 stop=state.early.get(attempt),
                 adopted=True,
             )
@@ -257,7 +257,7 @@ def _adopt(state: SlurmState, left: Adopted) -> None:
     for one in state.which(lambda one: one.stop):
         stopping.ask(state, one.attempt)
     for attempt in sorted(unknown):
-        state.post(Ended(attempt, Interrupted(Quoted("its launcher was gone before Slurm had it"))))
+        state.post(Ended(attempt, Interrupted(ByCluster("never_handed"))))
     following.plan(state)
 
 

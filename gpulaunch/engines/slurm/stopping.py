@@ -19,6 +19,7 @@ from gpulaunch.engines.slurm.actions import ClaimAttempts, Claimed, SignalJobs, 
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, Taken, in_parts
 from gpulaunch.engines.slurm.following import begun, keep_given_up
 from gpulaunch.engines.slurm.judge import Over
+from gpulaunch.engines.slurm.reasons import in_words
 from gpulaunch.engines.slurm.state import SlurmState
 from gpulaunch.process.ends import text_of
 from gpulaunch.process.nodeside import Reason, Withdrawn
@@ -29,6 +30,7 @@ GATHER_DELAY = 0.02
 """Seconds for which stops are gathered, so that one call carries many."""
 WRITE_RETRY_DELAY = 5.0
 """Seconds after which a stop or a claim that could not be written is tried again."""
+_REFUSED = Failure("not_started", advice=(Hint("queue_refused"),))
 
 
 def ask(state: SlurmState, attempt: AttemptId) -> None:
@@ -91,17 +93,16 @@ def claimed(state: SlurmState, seen: Claimed) -> None:
         case "give up":
             keep_given_up(state, seen)
         case "never starts":
-            (why,) = seen.claim.groups
             for one in won:
                 state.withdrawals.there[one.attempt] = one
                 state.cancel([one])
-                advice = Failure("not_started", advice=(Hint("queue_refused"),))
-                withdrawals.over(state, one, NotStarted(why.by), advice)
+                said = f"Slurm will not start it{in_words(one.row.reason if one.row else '')}"
+                withdrawals.over(state, one, NotStarted(said), _REFUSED)
 
 
 def refuse(state: SlurmState, attempts: Sequence[AttemptId], why: str) -> None:
     """End attempts that Slurm has refused, for good: they are claimed before."""
-    outcome = Over(NotStarted(why), Failure("not_started", advice=(Hint("queue_refused"),)))
+    outcome = Over(NotStarted(why), _REFUSED)
     for attempt in attempts:
         one = state.attempts.get(attempt)
         if one is not None and not one.withdrawn:

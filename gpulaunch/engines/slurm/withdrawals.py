@@ -201,15 +201,13 @@ def say(state: SlurmState) -> bool:
     return bool(told)
 
 
-def gives_up(state: SlurmState) -> str:
-    """Return why to give up on all attempts now; empty to go on waiting."""
+def gives_up(state: SlurmState) -> bool:
+    """True once a run that is to end at once has waited long enough for Slurm's answer."""
     followed: Collection[SlurmAttempt] = state.attempts.values()
     if not (state.outage.why and followed and all(o.stop and o.stop.now for o in followed)):
-        return ""
-    if state.now - max(state.outage.heard_at, state.stops.now_since) < OUT_OF_REACH_TIMEOUT:
-        return ""
-    them = "it" if len(followed) == 1 else "them"
-    return f"{_count(len(followed))} still in Slurm's hands: gpulaunch resume looks after {them}"
+        return False
+    silent_since = max(state.outage.heard_at, state.stops.now_since)
+    return state.now - silent_since >= OUT_OF_REACH_TIMEOUT
 
 
 def _removed_by(state: SlurmState) -> str:

@@ -10,7 +10,7 @@ from ..wire import NO_SPACE, Any
 # Nobody saw how the attempt ended; the run's disk was full before it began; another start holds its
 # claim; it could not be started; it took too long.
 LOST, NO_ROOM, STARTED_BEFORE, UNFIT, TIMED_OUT = 70, 73, 75, 78, 124
-SLURM_ENDED_IT = "Slurm ended it"
+SLURM_ENDED_IT = '{"kind": "by_cluster", "what": "told_to_end"}'  # core.causes
 UNEXPLAINED = ("interrupted", SLURM_ENDED_IT, False)  # a stop without words of the client's
 
 
