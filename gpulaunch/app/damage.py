@@ -12,6 +12,7 @@ from gpulaunch.core.facts import AttemptLaunched
 from gpulaunch.core.ledger import Ledger
 from gpulaunch.core.mending import Mender
 from gpulaunch.core.model import AttemptId, Instant, RunState
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.journal.finding import typed
 from gpulaunch.journal.lines import Damage, Fault, Foreign
 from gpulaunch.journal.read import DamagedJournalError, replay
@@ -121,7 +122,11 @@ def _has_end(run: RunDir, attempt: AttemptId) -> bool:
 
 
 def _attempts(run: RunDir) -> Iterator[AttemptId]:
-    for directory, suffix in ((run.logs, ".log"), (run.ends, ""), (run.tickets, ".json")):
+    for directory, suffix in (
+        (run.logs, ".log"),
+        (run.ends, ""),
+        (SlurmDir(run.path).tickets, ".json"),
+    ):
         with suppress(OSError):
             for name in os.listdir(directory):
                 job, _, number = name.removesuffix(suffix).rpartition(".")

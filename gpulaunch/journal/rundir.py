@@ -1,4 +1,4 @@
-"""A run's directory. Only this module spells the paths in it; `journal.finding` finds runs.
+"""A run's directory. Only this module spells its paths; `journal.finding` finds runs.
 
     gpulaunch-runs/
       latest -> NAME-20261120-074215
@@ -7,9 +7,7 @@
         logs/JOB.1.log  out/JOB.1/  results/JOB -> ../out/JOB.1  ends/JOB.1
         inputs/records/JOB.fasta  inputs/batches/JOB/
         byhand/JOB.1/{out,logs,inputs}
-        slurm/{farside.zip,batch.sh,held}
-        slurm/batches/BATCH.json  slurm/said/
-        slurm/tickets/JOB.1.json  slurm/starts/JOB.1  slurm/stops/JOB.1
+        slurm/  on a cluster: see `engines/slurm/rundir.py`
 
 A job's name is a file name as it is (spaces, any script, leading dashes), so paths are handed on
 as they are, never through a shell. Reads no journal, decides nothing about a run's state.
@@ -164,70 +162,6 @@ class RunDir:
     def by_hand(self, job: str, number: int) -> RunDir:
         """Return the directory of the job's `number`-th start by hand, laid out as a run's."""
         return RunDir(self.path / "byhand" / f"{_checked(job)}.{number}")
-
-    # What a run on a Slurm cluster has beside: see `process/nodeside.py`.
-
-    @property
-    def slurm(self) -> Path:
-        """The files by which the launcher and a cluster's nodes exchange data."""
-        return self.path / "slurm"
-
-    @property
-    def node_program(self) -> Path:
-        """What a node runs: `farside/node` and the keepers, in one file."""
-        return self.slurm / "farside.zip"
-
-    @property
-    def batch_script(self) -> Path:
-        return self.slurm / "batch.sh"
-
-    @property
-    def batch_lists(self) -> Path:
-        return self.slurm / "batches"
-
-    @property
-    def tickets(self) -> Path:
-        return self.slurm / "tickets"
-
-    @property
-    def starts(self) -> Path:
-        return self.slurm / "starts"
-
-    @property
-    def stops(self) -> Path:
-        return self.slurm / "stops"
-
-    @property
-    def said(self) -> Path:
-        """The output of Slurm's own batch scripts, a file per batch and index."""
-        return self.slurm / "said"
-
-    @property
-    def seen(self) -> Path:
-        """A file that a node makes, to show that it sees the directory and can write there."""
-        return self.slurm / "seen"
-
-    @property
-    def held(self) -> Path:
-        """The list of attempts that are held in Slurm's queue because the run was paused."""
-        return self.slurm / "held"
-
-    def batch_list(self, batch: str) -> Path:
-        """Return the list of a batch's attempts, in the order of the array."""
-        return self.batch_lists / f"{_checked(batch)}.json"
-
-    def batch_id(self, batch: str) -> Path:
-        """Return the file with Slurm's number of the batch, once that is known."""
-        return self.batch_lists / f"{_checked(batch)}.id"
-
-    def ticket(self, attempt: AttemptId) -> Path:
-        return self.tickets / f"{_checked(attempt.job)}.{attempt.number}.json"
-
-    def start(self, attempt: AttemptId) -> Path:
-        return self.starts / f"{_checked(attempt.job)}.{attempt.number}"
-
-    def stop(self, attempt: AttemptId) -> Path:
-        return self.stops / f"{_checked(attempt.job)}.{attempt.number}"
 
     # ── What is done to them ────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from gpulaunch.engines.local.engine import Local
 from gpulaunch.engines.pool import open_pool
 from gpulaunch.engines.protocol import Engine
 from gpulaunch.engines.slurm.engine import SlurmEngine
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Loop
@@ -94,9 +95,11 @@ class Bench:
 class SlurmBench(Bench):
     """The engine of a Slurm cluster, which places by itself."""
 
+    run: SlurmDir
+
     def __init__(self, cluster: Cluster, run: RunDir, pool: str, epoch: int = 1) -> None:
         self.cluster = cluster
-        super().__init__(run, pool, epoch)
+        super().__init__(SlurmDir(run.path), pool, epoch)
 
     def begin(self) -> None:
         self.environ |= self.cluster.environ

@@ -17,8 +17,8 @@ from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import CACHES, CHOSEN, RANKS, THREADS, MachineLimits
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs
 from gpulaunch.engines.slurm import launch_files
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.jobfile import load_text
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.archive import archived
 from gpulaunch.process.nodeside import withdraw, write_stop
 from tests.process.onnode import Node, driver, listing
@@ -191,7 +191,7 @@ def test_a_forgotten_stop_is_not_for_the_attempt_that_comes_now(bench: Bench) ->
 
 
 def test_the_program_is_laid_out_once_and_renewed_when_it_differs(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
+    run = SlurmDir(tmp_path)
     launch_files.lay_out(run)
     inode = run.node_program.stat().st_ino
     launch_files.lay_out(run)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.core.model import AttemptId
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.errors import UsageError
 from gpulaunch.journal.append import Journal
 from gpulaunch.journal.rundir import RUNS, RunDir, file_name, new_run_id
@@ -132,11 +133,11 @@ def test_jobs_of_any_name_have_files_of_their_own(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc/passwd", "a/b", "nul\0"])
 def test_a_journal_s_names_lead_nowhere_else(tmp_path: Path, name: str) -> None:
-    run = RunDir(tmp_path)
+    run = SlurmDir(tmp_path)
     for path in (run.log, run.out, run.end, run.ticket, run.start, run.stop):
         with pytest.raises(ValueError, match="must be a file name"):
             path(AttemptId(name, 1))
-    for of_job in (run.result, run.record, run.batch, run.batch_list):
+    for of_job in (run.result, run.record, run.batch):
         with pytest.raises(ValueError, match="must be a file name"):
             of_job(name)
 

@@ -13,7 +13,7 @@ from typing import Any
 from gpulaunch.core.model import AttemptId, Outcome
 from gpulaunch.engines.slurm import batches
 from gpulaunch.engines.slurm.batches import Batch, Terms
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.process.archive import FOLDER, archived
 from gpulaunch.process.command import Command, NodeSlots
 from gpulaunch.process.ends import End, read_end
@@ -28,7 +28,7 @@ class Node:
     """A run directory on a "shared file system", and a node that runs what is in its list."""
 
     def __init__(self, folder: Path, python: str = sys.executable) -> None:
-        self.run = RunDir(folder)
+        self.run = SlurmDir(folder)
         self.python = python
         self.attempts: list[AttemptId] = []
         run = self.run

@@ -41,8 +41,8 @@ from gpulaunch.engines.environment import MachineLimits
 from gpulaunch.engines.slurm.commands import _End
 from gpulaunch.engines.slurm.engine import SlurmEngine
 from gpulaunch.engines.slurm.judge import NFS_VISIBILITY_TIMEOUT
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.settings import Settings
-from gpulaunch.journal.rundir import RunDir
 from tests.slurm.world import BEAT, Fault, Faults, Plan, PretendCluster, PretendLoop, Programs
 
 LONGEST = 6 * 3600.0
@@ -130,7 +130,7 @@ class History:
         self.loop = PretendLoop()
         for entry in ("logs", "out", "results", "ends"):
             (at / entry).mkdir(parents=True)
-        self.run = RunDir(at)
+        self.run = SlurmDir(at)
         with self.loop.clock():
             self.cluster = PretendCluster(self.loop, self.run)
         self.faults: Faults = faults or fine
@@ -165,8 +165,9 @@ class History:
                 {"PATH": "/bin"}, warn=lambda job, text: self.warned.append(text),
             )  # fmt: skip
             self.engine = SlurmEngine(
-                context, Settings(), self.loop, self.events.append, slurm=self.programs
-            )
+                context, Settings(), self.loop, self.events.append, self.programs,
+                clock=lambda: self.loop.now,
+            )  # fmt: skip
             if self.epoch > 1:
                 self.engine.adopt(sorted(self.open))
 

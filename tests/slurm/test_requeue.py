@@ -19,6 +19,7 @@ from gpulaunch.core.events import Asked, Ended, Started, Stop
 from gpulaunch.core.model import Interrupted, Lost, Signaled
 from gpulaunch.engines.slurm import probe
 from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.process.ends import cause_of, text_of
 from gpulaunch.process.nodeside import write_stop
 from gpulaunch.wording import cause
@@ -318,7 +319,7 @@ def test_what_a_node_cannot_begin_is_lost_with_slurms_reason(
     broken: Cluster, tmp_path: Path
 ) -> None:
     """Slurm holds it, and would for ever."""
-    run = run_directory(tmp_path / "run")
+    run = SlurmDir(run_directory(tmp_path / "run").path)
     run.slurm.mkdir()
     run.seen.touch()  # the probe is not what this is about
     with closing(SlurmBench(broken, run, fresh_pool())) as bench:

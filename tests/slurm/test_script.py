@@ -16,7 +16,7 @@ from gpulaunch.core.model import Demand, Job
 from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.commands import without_slurm
 from gpulaunch.engines.slurm.reading import UNSEEN, read_status
-from gpulaunch.journal.rundir import RunDir
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from tests.helpers import wait_until
 from tests.slurm.cluster import PATIENCE, Cluster
 
@@ -25,7 +25,7 @@ AWKWARD = "a 'b' $(exit 3) \"c\" %a\né"
 
 
 def options(job: Job, run: str = "/run") -> tuple[str, ...]:
-    return script.options(job, RunDir(Path(run)))
+    return script.options(job, SlurmDir(Path(run)))
 
 
 # ── Options ─────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +163,7 @@ def test_a_run_directory_that_shows_late_is_waited_for(laid: Path, tmp_path: Pat
 
 
 def test_the_script_is_laid_out_once(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
+    run = SlurmDir(tmp_path)
     run.slurm.mkdir()
     script.lay_out(run)
     first = run.batch_script.stat()
@@ -183,7 +183,7 @@ Submit = Callable[..., str]
 def submit(cluster: Cluster) -> Submit:
     """Submit a run directory's batch script; returns once the job is over."""
 
-    def go(run: RunDir, job: Job, *more: str) -> str:
+    def go(run: SlurmDir, job: Job, *more: str) -> str:
         id = cluster.command(
             "sbatch", *script.options(job, run), *more, str(run.batch_script), "1-1"
         ).strip()
@@ -199,7 +199,7 @@ def submit(cluster: Cluster) -> Submit:
 
 @pytest.mark.parametrize("name", ["plain", "a 'b' %a %% é", "back\\slash %j"])
 def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path, name: str) -> None:
-    run = RunDir(tmp_path / name)
+    run = SlurmDir(tmp_path / name)
     run.said.mkdir(parents=True)
     run.node_program.write_text(NODE + "; print('task', os.environ['SLURM_JOB_ID'])")
     script.lay_out(run)
@@ -218,7 +218,7 @@ def test_what_a_job_says_to_slurm_is_found_again(submit: Submit, tmp_path: Path,
 def test_a_node_that_cannot_write_there_ends_the_job_in_a_way_that_is_known(
     submit: Submit, cluster: Cluster, tmp_path: Path
 ) -> None:
-    run = RunDir(tmp_path)
+    run = SlurmDir(tmp_path)
     run.slurm.mkdir()
     script.lay_out(run)
     (tmp_path / "file").write_text("no directory")  # a missing one newer versions would make

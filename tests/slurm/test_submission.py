@@ -26,9 +26,9 @@ from gpulaunch.engines.slurm.actions import (
 )
 from gpulaunch.engines.slurm.attempt import SlurmAttempt, SlurmJob
 from gpulaunch.engines.slurm.batches import Batch, Terms
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.state import GATHER_DELAY, Probe, SlurmState
 from gpulaunch.engines.slurm.step import step
-from gpulaunch.journal.rundir import RunDir
 from tests.slurm.world import PretendLoop
 
 
@@ -248,7 +248,7 @@ def test_the_probe_is_told_where_and_who_pays_but_not_what_jobs_are_to_have(
     extra += ("--tmp=1T", "--licenses=l", "--hold", "--begin=now+1day", "--deadline=1", "--nice=9")
     job = Job("a", "true", timeout=9e4, engine={"slurm": {"extra": (*told, *extra)}})
     wide = replace(job, demand=Demand(4, cpus=8))
-    assert probe.comes_first(state, script.options(wide, RunDir(tmp_path)))
+    assert probe.comes_first(state, script.options(wide, SlurmDir(tmp_path)))
     (asked,) = state.out
     assert isinstance(asked, SubmitProbe)
     options = asked.options

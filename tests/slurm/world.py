@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 from gpulaunch.engines.slurm import commands
 from gpulaunch.engines.slurm.reading import read_tasks
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.node.status import SLURM_ENDED_IT
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.loop import Callback, Loop
 
 CARDS = 3
@@ -157,7 +157,7 @@ class PretendCluster:
     driver speaks after `driver_takes` seconds; None: never. `shows` says how many seconds after it
     was written a file of a node's can be read here; `remembers` is MinJobAge."""
 
-    def __init__(self, loop: PretendLoop, run: RunDir) -> None:
+    def __init__(self, loop: PretendLoop, run: SlurmDir) -> None:
         self.loop = loop
         self.run = run
         self.tasks: list[Task] = []

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm.limits import Lane, lane_of
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.farside.wire import coded, decoded
 from gpulaunch.files import read_bytes
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.nodeside import put
 
 
@@ -118,7 +118,7 @@ class Batch:
         return self.id if len(self.attempts) == 1 else f"{self.id}_{place}"
 
 
-def write(batch: Batch, run: RunDir) -> None:
+def write(batch: Batch, run: SlurmDir) -> None:
     """Write the intent durably, where `farside/node` finds its attempt. Raises OSError."""
     listed = [""] * (batch.places[-1] + 1)
     for place, attempt in batch.members:
@@ -134,25 +134,25 @@ def write(batch: Batch, run: RunDir) -> None:
     put(run.batch_list(batch.name), json.dumps(intent).encode(), durable=True)
 
 
-def confirm(batch: Batch, number: str, run: RunDir) -> None:
+def confirm(batch: Batch, number: str, run: SlurmDir) -> None:
     """Record durably that Slurm has the batch as `number`. Raises OSError."""
     batch.id = number
     put(run.batch_id(batch.name), number.encode(), durable=True)
 
 
-def forget(batch: Batch, run: RunDir) -> None:
+def forget(batch: Batch, run: SlurmDir) -> None:
     """Remove the file of a batch that Slurm neither has nor will get."""
     with suppress(OSError):
         os.unlink(run.batch_list(batch.name))
 
 
-def read_all(run: RunDir) -> list[Batch]:
+def read_all(run: SlurmDir) -> list[Batch]:
     """Return every batch that was written, in the order in which they were made."""
     found = [_read(path, run) for path in run.batch_lists.glob("*.json")]
     return sorted(found, key=lambda batch: [int(part) for part in batch.name.split("-")])
 
 
-def _read(path: Path, run: RunDir) -> Batch:
+def _read(path: Path, run: SlurmDir) -> Batch:
     intent = json.loads(read_bytes(path))
     listed = {place: text for place, text in enumerate(intent["attempts"]) if text}
     attempts = tuple(_attempt(decoded(text)) for text in listed.values())

@@ -24,6 +24,7 @@ from gpulaunch.engines.protocol import Post
 from gpulaunch.engines.slurm import actions as a
 from gpulaunch.engines.slurm import batches, commands, launch_files, probe, script
 from gpulaunch.engines.slurm.records import DiskRecords
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.engines.slurm.settings import Settings
 from gpulaunch.engines.slurm.state import Outage, Probe, QueueHold, SlurmState
 from gpulaunch.engines.slurm.step import step, why
@@ -41,21 +42,23 @@ class SlurmEngine:
         loop: Loop,
         post: Post,
         slurm: commands.Slurm | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
         self._words = settings.words
-        self._run = context.run
+        self._run = run = SlurmDir(context.run.path)
         self._loop = loop
         self._post = post
+        self._clock = clock
         self._outs = OutputDirs()
         self._slurm = slurm or commands.Slurm(loop, context.base)
         self._environ = script.environment(context.base)
-        self._records = DiskRecords(context.run)
+        self._records = DiskRecords(run)
         self._diagnosis = EndDiagnosis.afar(context.run, context.warn)
         self._inbox: deque[a.Observation] = deque()
         self._busy = False
-        launch_files.lay_out(context.run)
-        script.lay_out(context.run)
+        launch_files.lay_out(run)
+        script.lay_out(run)
         prefix, seen = f"gl:{context.run_id}:", self._records.probe_was_here()
         held = self._records.held()
         self._state = SlurmState(
@@ -64,7 +67,7 @@ class SlurmEngine:
             str(context.run.path),
             settings.cycle,
             Probe(f"{prefix}{script.PROBE}-{context.epoch}", asked=seen, settled=seen),
-            outage=Outage(heard_at=time.monotonic()),
+            outage=Outage(heard_at=clock()),
             hold=QueueHold(ours=held, ever=held),
         )
 
@@ -101,7 +104,7 @@ class SlurmEngine:
         self._busy = True
         try:
             while self._inbox:
-                for action in step(self._state, self._inbox.popleft(), time.monotonic()):
+                for action in step(self._state, self._inbox.popleft(), self._clock()):
                     self._do(action)
         finally:
             self._busy = False

@@ -14,14 +14,14 @@ from gpulaunch.core.model import AttemptId, Job
 from gpulaunch.engines.context import RunContext
 from gpulaunch.engines.environment import AttemptPlace
 from gpulaunch.engines.prepare import NotPreparedError, OutputDirs, prepare, scope, wants_port
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.archive import archived
 from gpulaunch.process.command import NodeSlots
 from gpulaunch.process.nodeside import NodeStart, put, read_start, write_ticket
 
 
-def lay_out(run: RunDir) -> None:
+def lay_out(run: SlurmDir) -> None:
     """Make the directories and write the nodes' program. May be repeated. Raises OSError."""
     run.slurm.mkdir(mode=0o700, exist_ok=True)
     for folder in (run.batch_lists, run.tickets, run.starts, run.stops, run.said):
@@ -39,7 +39,7 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
 
     Raises OSError, and GpulaunchError where the attempt cannot be started as the job says.
     """
-    job, attempt, run = launch.job, launch.attempt, context.run
+    job, attempt, run = launch.job, launch.attempt, SlurmDir(context.run.path)
     start = read_start(run.start(attempt))
     if isinstance(start, NodeStart):
         # A power cut took the start from the journal; the attempt keeps its log and its end.
@@ -55,7 +55,7 @@ def write(launch: Launch, context: RunContext, outs: OutputDirs) -> None:
 
 
 def _place(
-    job: Job, attempt: AttemptId, run: RunDir, run_id: str, slots: NodeSlots
+    job: Job, attempt: AttemptId, run: SlurmDir, run_id: str, slots: NodeSlots
 ) -> AttemptPlace:
     return AttemptPlace(
         gpus=(),
@@ -71,7 +71,7 @@ def _place(
     )
 
 
-def job_of(attempt: AttemptId, run: RunDir) -> Job:
+def job_of(attempt: AttemptId, run: SlurmDir) -> Job:
     """Return the job as an earlier launcher's ticket has it: limits and codes of success alone."""
     try:
         limits = json.loads(read_bytes(run.ticket(attempt)))["keeper"]
@@ -86,7 +86,7 @@ def job_of(attempt: AttemptId, run: RunDir) -> Job:
     )
 
 
-def forget(attempt: AttemptId, run: RunDir) -> None:
+def forget(attempt: AttemptId, run: SlurmDir) -> None:
     """Remove the ticket of an attempt that has ended: it holds values of variables."""
     with suppress(OSError):
         os.unlink(run.ticket(attempt))

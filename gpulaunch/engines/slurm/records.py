@@ -14,8 +14,8 @@ from pathlib import Path
 from gpulaunch.core.model import AttemptId
 from gpulaunch.engines.slurm import script
 from gpulaunch.engines.slurm.judge import REQUEUED
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.checked import record_bytes, record_of
 from gpulaunch.process.ends import End, cause_of, read_end
 from gpulaunch.process.nodeside import (
@@ -32,7 +32,7 @@ from gpulaunch.process.nodeside import (
 class DiskRecords:
     """The records of one run."""
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: SlurmDir) -> None:
         self._run = run
 
     def starts(self) -> frozenset[str]:

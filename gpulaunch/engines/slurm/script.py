@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gpulaunch.core.model import Job
 from gpulaunch.diagnose.failure.tail import tail
+from gpulaunch.engines.slurm.rundir import SlurmDir
 from gpulaunch.files import read_bytes
-from gpulaunch.journal.rundir import RunDir
 from gpulaunch.process.nodeside import put
 
 WARNING = 60
@@ -119,7 +119,7 @@ exit 78
 """
 
 
-def options(job: Job, run: RunDir) -> tuple[str, ...]:
+def options(job: Job, run: SlurmDir) -> tuple[str, ...]:
     """Return the options of sbatch for this job, without name and array, which are a batch's.
 
     Jobs with equal options can share an array. The job file's own options come last.
@@ -156,7 +156,7 @@ def _output(said: Path) -> str:
     return "/dev/null" if "\\" in text else text.replace("%", "%%") + "/%A_%a"
 
 
-def said(run: RunDir, id: str) -> str:
+def said(run: SlurmDir, id: str) -> str:
     """Return the last lines that Slurm or the node's side printed of a job, as one line; else "".
 
     `id`: `12`, or `12_3`. The job's own output is in its log.
@@ -166,7 +166,7 @@ def said(run: RunDir, id: str) -> str:
     return "; ".join(list(filter(None, lines))[-3:])[-500:]
 
 
-def forget_silence(run: RunDir, id: str) -> None:
+def forget_silence(run: SlurmDir, id: str) -> None:
     """Remove the job's output file if Slurm and the node's side left it empty."""
     for path in _said(run, id):
         with suppress(OSError):
@@ -174,7 +174,7 @@ def forget_silence(run: RunDir, id: str) -> None:
                 path.unlink()
 
 
-def _said(run: RunDir, id: str) -> list[Path]:
+def _said(run: SlurmDir, id: str) -> list[Path]:
     # Of a job without tasks there is one file, whose second number Slurm made up.
     return [run.said / id] if "_" in id else sorted(run.said.glob(f"{id}_*"))
 
@@ -187,7 +187,7 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in (*_MASKS, *_SESSION)}
 
 
-def lay_out(run: RunDir, pythons: Sequence[str] = (sys.executable,)) -> None:
+def lay_out(run: SlurmDir, pythons: Sequence[str] = (sys.executable,)) -> None:
     """Write the batch script, unless it is there. Raises OSError."""
     data = os.fsencode(text(str(run.path), pythons))
     if not (run.batch_script.exists() and read_bytes(run.batch_script) == data):

@@ -1,0 +1,77 @@
+"""The paths by which the launcher and a cluster's nodes talk; see `process/nodeside.py`.
+
+slurm/farside.zip   slurm/batch.sh    `farside/node` and keepers; what Slurm runs
+slurm/batches/1-2.json, 1-2.id        a batch's attempts by place; Slurm's number of it
+slurm/tickets/JOB.1.json              what to run
+slurm/starts/JOB.1  slurm/stops/JOB.1 who has claimed it; that it is to end
+slurm/said/12_3     slurm/seen        what Slurm's script printed; a node has been here
+slurm/held                            what is held in Slurm's queue since the run was paused
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpulaunch.core.model import AttemptId
+from gpulaunch.journal.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmDir(RunDir):
+    """The paths of a run on a cluster."""
+
+    @property
+    def slurm(self) -> Path:
+        return self.path / "slurm"
+
+    @property
+    def node_program(self) -> Path:
+        return self.slurm / "farside.zip"
+
+    @property
+    def batch_script(self) -> Path:
+        return self.slurm / "batch.sh"
+
+    @property
+    def batch_lists(self) -> Path:
+        return self.slurm / "batches"
+
+    @property
+    def tickets(self) -> Path:
+        return self.slurm / "tickets"
+
+    @property
+    def starts(self) -> Path:
+        return self.slurm / "starts"
+
+    @property
+    def stops(self) -> Path:
+        return self.slurm / "stops"
+
+    @property
+    def said(self) -> Path:
+        return self.slurm / "said"
+
+    @property
+    def seen(self) -> Path:
+        return self.slurm / "seen"
+
+    @property
+    def held(self) -> Path:
+        return self.slurm / "held"
+
+    def batch_list(self, batch: str) -> Path:
+        return self.batch_lists / f"{batch}.json"
+
+    def batch_id(self, batch: str) -> Path:
+        return self.batch_lists / f"{batch}.id"
+
+    def ticket(self, attempt: AttemptId) -> Path:
+        return self.tickets / f"{self.end(attempt).name}.json"
+
+    def start(self, attempt: AttemptId) -> Path:
+        return self.starts / self.end(attempt).name
+
+    def stop(self, attempt: AttemptId) -> Path:
+        return self.stops / self.end(attempt).name
